@@ -1,0 +1,136 @@
+"""The method interface: everything a federated method decides, and nothing about devices, brokers or files.
+
+``init -> (cut -> device trains -> aggregate -> refresh) per round -> eval_models``. A method is pure: it gets a state
+and gives a new one, draws only from keyed streams, and never sees an update twice. Index maps of a cut are stored with
+its assignment, so ``aggregate`` gets back exactly the submodel that was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from coordinator.submodels.record import Cut
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+Tensors = Mapping[str, "np.ndarray"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One rung of a method's capacity ladder.
+
+    Attributes:
+        name: as shown to people and stored in the ledger (``rank 1/4``).
+        value: the number the paper uses (rank factor f, width ratio s, keep ratio).
+        capacity: relative size in (0, 1], the gamma of FedHM's aggregation weights.
+    """
+
+    name: str
+    value: float
+    capacity: float
+
+
+@dataclass(frozen=True)
+class DeviceProgram:
+    """What a device is asked to do beyond plain SGD; compiled into the artifact's graph.
+
+    Attributes:
+        loss: ``cross_entropy``, ``bce_one_hot`` or ``label_masked_cross_entropy``.
+        frobenius: pairs (u name, v name) under Frobenius decay lambda/2 ||UV||_F^2, exempt from weight decay.
+        frozen: parameter names without gradient.
+        accumulators: parameter names whose squared gradients are summed in the graph.
+        norm: ``running`` or ``batch`` statistics.
+        extra_hyper: values for further ``hyper`` inputs (``frobenius_lambda``).
+    """
+
+    loss: str = "cross_entropy"
+    frobenius: tuple[tuple[str, str], ...] = ()
+    frozen: tuple[str, ...] = ()
+    accumulators: tuple[str, ...] = ()
+    norm: str = "running"
+    extra_hyper: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server holds between rounds.
+
+    Attributes:
+        tensors: the global model, names of the dense module (parameters and buffers), float32 or int64.
+        extra: further tensors of the method (spectra, counts); saved and restored with ``tensors``.
+        round: rounds aggregated so far.
+    """
+
+    tensors: Tensors
+    extra: Tensors = field(default_factory=dict)
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Submodel:
+    """A cut with its values: what one device gets in one round.
+
+    Attributes:
+        cut: the LayerCut records.
+        tensors: weights and buffers in the cut's shapes and names.
+        program: the device program.
+    """
+
+    cut: Cut
+    level: Level
+    tensors: Tensors
+    program: DeviceProgram
+
+
+@dataclass(frozen=True)
+class Update:
+    """One device's result with the submodel it was trained from.
+
+    Attributes:
+        tensors: the uploaded tensors (trained parameters, running buffers, accumulators), the cut's shapes.
+        weight: num_examples of the device.
+    """
+
+    device: str
+    level: Level
+    cut: Cut
+    tensors: Tensors
+    num_examples: int
+
+
+class Method(Protocol):
+    """One paper. ``module`` is the dense torch module; its weights are read in ``init`` only."""
+
+    name: str
+
+    def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
+        """Raises ConfigError for unknown or impossible options, PlanError for a model it cannot cut."""
+
+    def init(self) -> State:
+        """The state before round 0, from the module's own initial weights."""
+
+    def levels(self) -> tuple[Level, ...]:
+        """The capacity ladder, largest first."""
+
+    def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
+        """The LayerCut records alone, without values; enough to export and to cost."""
+
+    def program(self, cut: Cut) -> DeviceProgram:
+        """What devices holding ``cut`` are asked to do."""
+
+    def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
+        """The submodel for one device; the same arguments give the same bytes."""
+
+    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+        """The new state; consumes ``updates`` once, in the order given, with memory O(model), sums in float64."""
+
+    def refresh(self, state: State) -> State:
+        """Work after aggregation (SVD, re-prune, next step), or the state itself."""
+
+    def eval_models(self, state: State) -> Mapping[str, Submodel]:
+        """Every model the paper evaluates, by label; ``server`` is the global model itself."""

@@ -1,0 +1,67 @@
+"""Structs to bytes and back: size first, then schema, then content; third-party errors end here."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from edge.contracts.errors import MessageRejected, UnsupportedVersion
+
+T = TypeVar("T")
+
+
+def encode_json(value: Any) -> bytes:
+    """Canonical JSON of a struct: field order of the struct, dictionaries sorted, no whitespace."""
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def decode_json(data: bytes, kind: type[T], *, schema: str, limit: int) -> T:
+    """A ``kind`` from JSON bytes whose ``schema`` field is exactly ``schema``; unknown fields are ignored.
+
+    Raises:
+        MessageRejected: over ``limit`` bytes or malformed.
+        UnsupportedVersion: the schema is another one.
+    """
+    check_size(data, limit, what=kind.__name__)
+    try:
+        head = msgspec.json.decode(data, type=_Schema)
+        if head.schema != schema:
+            raise UnsupportedVersion(
+                f"{kind.__name__} has schema {head.schema!r}, this release reads {schema!r}; upgrade"
+            )
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageRejected(f"{kind.__name__} of {len(data)} bytes cannot be read: {error}; send it again") from error
+
+
+def encode_msgpack(value: Any) -> bytes:
+    """Msgpack of a struct or plain value, dictionaries sorted."""
+    return msgspec.msgpack.encode(value, order="deterministic")
+
+
+def decode_msgpack(data: bytes, kind: type[T], *, limit: int) -> T:
+    """A ``kind`` from msgpack bytes; unknown fields are ignored.
+
+    Raises:
+        MessageRejected: over ``limit`` bytes or malformed.
+    """
+    check_size(data, limit, what=kind.__name__)
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageRejected(f"{kind.__name__} of {len(data)} bytes cannot be read: {error}; send it again") from error
+
+
+def check_size(data: bytes, limit: int, *, what: str) -> None:
+    """Nothing when ``data`` is at most ``limit`` bytes.
+
+    Raises:
+        MessageRejected: it is longer.
+    """
+    if len(data) > limit:
+        raise MessageRejected(f"{what} of {len(data)} bytes is over the limit of {limit}; it was not parsed")
+
+
+class _Schema(msgspec.Struct):
+    schema: str = ""

@@ -1,0 +1,170 @@
+"""Bodies of the message kinds, and who sends them. ``report`` carries a :class:`~edge.contracts.report.TrainReport`.
+
+==========  ====  =========================================================================
+kind        from  meaning
+==========  ====  =========================================================================
+hello       dev   I am here (after every connect): profile, runtimes, what I am doing
+heartbeat   dev   still here: state and progress
+bye         dev   going away; also the last will
+profile     dev   a new profile of the device
+order       co    a :class:`~edge.contracts.plan.WorkOrder`; repeated until answered
+accept      dev   the order is taken (or already running, or already done)
+refuse      dev   the order is not taken, with the reason
+get         dev   send me these bytes of a blob
+block       co    bytes of a blob
+offer       dev   an update is ready: digest and size
+grant       co    send from this offset, at most ``window`` blocks ahead of it
+put         dev   bytes of an update
+report      dev   the assignment is done; sent when the update is complete at the coordinator
+ack         co    the report is in the ledger (or rejected for good): forget the assignment
+error       both  something the other side sent could not be used
+==========  ====  =========================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from edge.contracts.plan import BlobRef, WorkOrder
+from edge.contracts.report import TrainReport
+from profiles.device import DeviceProfile
+
+AgentState = Literal["idle", "fetching", "waiting", "training", "uploading", "stopping"]
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """Sent after every connect.
+
+    Attributes:
+        runtimes: runtime name -> version, of those this device can start.
+        num_examples: local examples; 0 when the data could not be read (``data_error`` says why).
+        assignment_id: the one in progress, or empty.
+        block_bytes, window: the largest block and the number of blocks in flight the device accepts.
+    """
+
+    device: str
+    agent_version: str
+    profile: DeviceProfile
+    runtimes: dict[str, str]
+    num_examples: int
+    data_error: str = ""
+    state: AgentState = "idle"
+    assignment_id: str = ""
+    block_bytes: int = 262_144
+    window: int = 4
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """Still here; ``reason`` says what a ``waiting`` device waits for."""
+
+    state: AgentState
+    assignment_id: str = ""
+    step: int = 0
+    total_steps: int = 0
+    loss: float | None = None
+    reason: str = ""
+
+
+class Bye(msgspec.Struct, frozen=True):
+    """Going away; as last will the reason is ``connection lost``."""
+
+    reason: str
+
+
+class Accept(msgspec.Struct, frozen=True):
+    """The order is taken."""
+
+    assignment_id: str
+
+
+class Refuse(msgspec.Struct, frozen=True, kw_only=True):
+    """The order is not taken: ``code`` is an error's code, ``reason`` its text; bytes when memory is the reason."""
+
+    assignment_id: str
+    code: str
+    reason: str
+    needed_bytes: int = 0
+    budget_bytes: int = 0
+
+
+class Get(msgspec.Struct, frozen=True):
+    """Ask for ``length`` bytes of the encoded blob from ``offset``."""
+
+    digest: str
+    encoding: str
+    offset: int
+    length: int
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Bytes of the encoded blob; ``total`` is its whole encoded size."""
+
+    digest: str
+    offset: int
+    total: int
+    data: bytes
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """An update is ready for ``assignment_id``."""
+
+    assignment_id: str
+    update: BlobRef
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Send from ``offset`` on; everything before it has arrived. ``offset == encoded_size`` means complete."""
+
+    assignment_id: str
+    digest: str
+    offset: int
+    block_bytes: int
+    window: int
+
+
+class Put(msgspec.Struct, frozen=True):
+    """Bytes of an offered update."""
+
+    assignment_id: str
+    digest: str
+    offset: int
+    data: bytes
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """``accepted``: the report is in the ledger. Otherwise it never will be, for ``reason``. Either way: forget it."""
+
+    assignment_id: str
+    accepted: bool
+    code: str = ""
+    reason: str = ""
+
+
+class Error(msgspec.Struct, frozen=True):
+    """Something could not be used: ``about`` is an assignment id, digest or message id."""
+
+    code: str
+    message: str
+    about: str = ""
+
+
+BODIES: dict[str, type] = {
+    "hello": Hello,
+    "heartbeat": Heartbeat,
+    "bye": Bye,
+    "profile": DeviceProfile,
+    "order": WorkOrder,
+    "accept": Accept,
+    "refuse": Refuse,
+    "get": Get,
+    "block": Block,
+    "offer": Offer,
+    "grant": Grant,
+    "put": Put,
+    "report": TrainReport,
+    "ack": Ack,
+    "error": Error,
+}
+"""Every kind of version 1 and its body."""

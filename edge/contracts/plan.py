@@ -1,0 +1,80 @@
+"""The work order: what one device is to do in one round, and how its identity is derived."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+Encoding = Literal["raw", "zstd"]
+LastBatch = Literal["drop", "keep", "wrap"]
+
+
+class BlobRef(msgspec.Struct, frozen=True):
+    """A blob by the SHA-256 and size of its uncompressed bytes, and how it travels.
+
+    Attributes:
+        encoded_size: bytes on the wire; equals ``size`` for ``raw``.
+    """
+
+    digest: str
+    size: int
+    encoding: Encoding = "raw"
+    encoded_size: int = 0
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One entry of a cyclic schedule: the program to run, and whether the next entry sees a new batch."""
+
+    program: str
+    advance_batch: bool = True
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """How long to run: whole ``epochs`` over the local data, or exactly ``steps`` batches; the other is 0.
+
+    ``turns`` repeat cyclically; one turn is the ordinary case.
+    """
+
+    epochs: int = 0
+    steps: int = 0
+    turns: tuple[Turn, ...] = (Turn("train"),)
+
+
+class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What one device is to do.
+
+    Attributes:
+        artifact: the manifest's bytes; the files follow by the digests inside it.
+        weights: safetensors of every parameter, frozen tensor, buffer and sent slot or accumulator.
+        hyper: values of the program's scalar ``hyper`` inputs.
+        data_seed: of the Fisher-Yates batch order; epoch e uses ``stream_seed(data_seed, "epoch", e)``.
+        upload: names of the tensors the update holds.
+        deadline_s: seconds left when the order was sent; the receiver counts on its monotonic clock. 0 = none.
+        peak_bytes: what the planner expects supervisor and trainer to reach together.
+        threads: intra-op threads of the runtime.
+    """
+
+    assignment_id: str
+    federation: str
+    device: str
+    round: int
+    attempt: int
+    artifact: BlobRef
+    weights: BlobRef
+    schedule: Schedule
+    batch: int
+    last_batch: LastBatch
+    data_seed: int
+    hyper: dict[str, float]
+    upload: tuple[str, ...]
+    deadline_s: float = 0.0
+    peak_bytes: int = 0
+    threads: int = 1
+    encoding: Encoding = "raw"
+
+
+def assignment_id(federation: str, round_index: int, device: str, attempt: int) -> str:
+    """SHA-256 over ``"<federation>\\n<round>\\n<device>\\n<attempt>"``, hex; the key by which an update counts once."""
+    return hashlib.sha256(f"{federation}\n{round_index}\n{device}\n{attempt}".encode()).hexdigest()

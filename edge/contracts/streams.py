@@ -1,0 +1,101 @@
+"""Randomness that two agents in two languages draw alike: keyed streams over SplitMix64, and what is drawn from them.
+
+Every draw comes from a stream keyed by what it is for, never from a generator's carried state, so a restart draws
+the same. Specified with golden vectors in docs/wire-protocol.md.
+Source: SplitMix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from edge.contracts.tensors import TensorSpec
+
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+
+
+def stream_seed(seed: int, purpose: str, round_index: int = 0, device: str = "") -> int:
+    """64-bit seed of the stream for (seed, purpose, round, device).
+
+    The first eight bytes, big-endian, of SHA-256 over ``"<seed>\\n<purpose>\\n<round>\\n<device>"`` in UTF-8.
+    """
+    key = f"{seed}\n{purpose}\n{round_index}\n{device}".encode()
+    return int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+
+
+def splitmix64(seed: int, count: int) -> np.ndarray:
+    """The first ``count`` outputs of SplitMix64 started at ``seed``, as uint64 [count]."""
+    import numpy as np
+
+    steps = np.arange(1, count + 1, dtype=np.uint64)
+    z = np.uint64(seed & _MASK) + steps * np.uint64(_GAMMA)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def uniform(seed: int, count: int) -> np.ndarray:
+    """``count`` doubles in [0, 1): the top 53 bits of each output divided by 2^53."""
+    import numpy as np
+
+    return np.asarray((splitmix64(seed, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def permutation(seed: int, count: int) -> np.ndarray:
+    """A Fisher-Yates shuffle of 0..count-1, int64 [count].
+
+    For i = count-1 down to 1, the next output z picks j = z mod (i + 1) and entries i and j are exchanged.
+    The modulo bias is below count / 2^64 and is part of the specification.
+    """
+    import numpy as np
+
+    order = list(range(count))
+    if count > 1:
+        draws = splitmix64(seed, count - 1)
+        bounds = np.arange(count, 1, -1, dtype=np.uint64)
+        for i, j in zip(range(count - 1, 0, -1), (draws % bounds).tolist(), strict=True):
+            order[i], order[j] = order[j], order[i]
+    return np.asarray(order, dtype=np.int64)
+
+
+def self_test_value(spec: TensorSpec, seed: int, batch: int, *, high: int = 2) -> np.ndarray:
+    """The value tensor ``spec`` takes in an artifact's self-test (formula ``splitmix64-uniform/1``).
+
+    With u drawn from the stream (seed, "self-test", 0, name):
+
+    - parameters and frozen tensors of two or more dims: (2u - 1) / sqrt(product of shape[1:]);
+    - one-dimensional ones named ``...weight``: 0.75 + 0.5 u; other one-dimensional or scalar ones: 0.1 (2u - 1);
+    - buffers: ``running_var`` 0.5 + u, integer buffers 0, others 0.1 (2u - 1);
+    - slots and accumulators: 0;
+    - float inputs: sqrt(3) (2u - 1), unit variance; integer inputs and targets: floor(u * high);
+    - label masks and gradient masks: 1.
+
+    Args:
+        batch: size of the batch dimension.
+        high: vocabulary (integer inputs) or number of classes (targets).
+    """
+    import numpy as np
+
+    shape = tuple(batch if size == "batch" else int(size) for size in spec.shape)
+    dtype = np.dtype(spec.dtype)
+    if spec.role in ("slot", "accumulator") or (spec.role == "buffer" and dtype.kind != "f"):
+        return np.zeros(shape, dtype)
+    if spec.role in ("label_mask", "grad_mask"):
+        return np.ones(shape, dtype)
+    u = uniform(stream_seed(seed, "self-test", 0, spec.name), int(np.prod(shape, dtype=np.int64))).reshape(shape)
+    if spec.role in ("input", "target"):
+        value = np.sqrt(3.0) * (2 * u - 1) if dtype.kind == "f" else np.floor(u * high)
+    elif spec.role == "buffer" and spec.name.endswith("running_var"):
+        value = 0.5 + u
+    elif spec.role in ("parameter", "frozen") and len(shape) >= 2:
+        value = (2 * u - 1) / np.sqrt(max(1.0, float(np.prod(shape[1:]))))
+    elif spec.role in ("parameter", "frozen") and spec.name.endswith("weight"):
+        value = 0.75 + 0.5 * u
+    else:
+        value = 0.1 * (2 * u - 1)
+    return np.asarray(value.astype(dtype))

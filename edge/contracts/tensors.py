@@ -1,0 +1,77 @@
+"""What a tensor is on the wire and in a graph: name, shape, dtype, role, and the check of a set against its specs.
+
+NumPy is imported inside functions: the supervisor of an agent reads manifests without it.
+Encoding to safetensors bytes lives in :mod:`edge.contracts.tensor_file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+Role = Literal[
+    "parameter",
+    "frozen",
+    "buffer",
+    "slot",
+    "accumulator",
+    "input",
+    "target",
+    "label_mask",
+    "grad_mask",
+    "teacher",
+    "hyper",
+    "loss",
+    "metric",
+]
+DType = Literal["float32", "float16", "int64", "int32", "int8", "uint8", "bool"]
+
+BATCH: Literal["batch"] = "batch"
+"""The one symbolic dimension: examples in a batch."""
+
+DTYPE_BYTES: dict[str, int] = {
+    "float32": 4,
+    "float16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+STATE_ROLES: frozenset[str] = frozenset({"parameter", "frozen", "buffer", "slot", "accumulator"})
+"""Roles whose value is carried from step to step by the trainer; all others are fed or read per step."""
+
+
+class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """One named tensor of an artifact.
+
+    Attributes:
+        name: module path (``layer1.0.conv1.weight``), slots ``path#momentum``, factors ``<layer>.u`` and ``<layer>.v``.
+        shape: sizes in order; ``"batch"`` marks the dynamic batch dimension.
+        dtype: element type.
+        role: what the tensor is to the training step.
+    """
+
+    name: str
+    shape: tuple[int | Literal["batch"], ...]
+    dtype: DType
+    role: Role
+
+    def element_count(self, batch: int = 1) -> int:
+        """Number of elements, with the batch dimension taken as ``batch``."""
+        count = 1
+        for size in self.shape:
+            count *= batch if size == BATCH else int(size)
+        return count
+
+    def byte_count(self, batch: int = 1) -> int:
+        """Size in bytes, with the batch dimension taken as ``batch``."""
+        return self.element_count(batch) * DTYPE_BYTES[self.dtype]
+
+
+def by_role(specs: Iterable[TensorSpec], *roles: Role) -> tuple[TensorSpec, ...]:
+    """The specs with one of the given roles, in their order."""
+    return tuple(s for s in specs if s.role in roles)

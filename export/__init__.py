@@ -1,0 +1,1 @@
+"""From one trainable torch module to one verified training artifact (the only package where torch and runtimes meet)."""

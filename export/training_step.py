@@ -1,0 +1,162 @@
+"""What one training step is: loss, optimizer, regulariser, norm mode, frozen tensors; and the key of the export cache.
+
+A specification only. :mod:`export.step_functions` writes the step out in torch, :mod:`export.capture` traces it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from edge.contracts.manifest import InputSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+EXPORTER_VERSION = "1"
+"""Raised whenever a change of the exporter changes the graphs it writes."""
+
+Loss = Literal["cross_entropy", "bce_one_hot", "label_masked_cross_entropy"]
+FactorForm = Literal["linear", "spatial_1xk_kx1", "NxMk2"]
+
+
+class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
+    """An update rule, in torch's formulas. The switches decide what is compiled; the values are ``hyper`` inputs.
+
+    Attributes:
+        kind: ``sgd``, ``adam`` (L2 added to the gradient) or ``adamw`` (decoupled decay).
+        momentum: sgd only; adds one slot per trained parameter.
+        nesterov: sgd with momentum only.
+        weight_decay: whether there is a ``weight_decay`` input. Factors of a pair never decay.
+    """
+
+    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: bool = True
+    nesterov: bool = False
+    weight_decay: bool = True
+
+    def __post_init__(self) -> None:
+        if self.nesterov and not (self.kind == "sgd" and self.momentum):
+            raise ValueError("nesterov needs sgd with momentum=True; drop nesterov or set momentum")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Suffixes of the per-parameter state tensors."""
+        if self.kind == "sgd":
+            return ("momentum",) if self.momentum else ()
+        return ("exp_avg", "exp_avg_sq")
+
+    @property
+    def hyper(self) -> tuple[str, ...]:
+        """Names of the scalar inputs the rule reads."""
+        names = ["lr"]
+        if self.kind == "sgd" and self.momentum:
+            names.append("momentum")
+        if self.weight_decay:
+            names.append("weight_decay")
+        if self.kind != "sgd":
+            names += ["beta1", "beta2", "eps"]
+        return tuple(names)
+
+
+class FactorPair(msgspec.Struct, frozen=True):
+    """Two parameters whose product is one dense layer, penalised by lambda/2 * ||U V||_F^2.
+
+    Attributes:
+        u: the second factor, shape [out, rank, ...].
+        v: the first factor, shape [rank, in, ...].
+        form: how the layer was unrolled; in all three forms the rank is dim 1 of u and dim 0 of v.
+
+    Source: FedHM, Frobenius decay.
+    """
+
+    u: str
+    v: str
+    form: FactorForm = "linear"
+
+
+class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that decides the exported step, apart from the module itself.
+
+    Attributes:
+        input: layout, shape and dtype of one example.
+        classes: number of classes, the size of dim 1 of the logits.
+        batch: the batch size of tracing, of the parity gate and of the cost; other sizes run in the same graph.
+        loss: mean over the batch. ``label_masked_cross_entropy`` multiplies the logits with the input
+            ``label_mask`` [classes], so that logits of absent classes are 0 (HeteroFL), before cross-entropy.
+        clip_norm: whether the gradients are scaled to a total norm of at most the ``clip_norm`` input.
+        frobenius: factor pairs that get Frobenius decay, weighted by the ``frobenius_lambda`` input.
+        frozen: parameters without gradient, slot or output.
+        squared_gradient: parameters with an accumulator ``<name>#squared_gradient`` += gradient * gradient.
+        norm: ``running``: batch norm trains with batch statistics, moves its running ones and evaluates with them;
+            ``batch``: batch statistics in training and evaluation, no running ones in the step.
+        frozen_norm: how a batch norm whose parameters are frozen normalises in training: with ``batch`` statistics or
+            with the ``static`` ones of its buffers.
+        target_shape: shape of one target; () for one class per example, [T] for logits [batch, classes, T].
+    """
+
+    input: InputSpec
+    classes: int
+    batch: int = 32
+    loss: Loss = "cross_entropy"
+    optimizer: Optimizer = Optimizer()
+    clip_norm: bool = False
+    frobenius: tuple[FactorPair, ...] = ()
+    frozen: tuple[str, ...] = ()
+    squared_gradient: tuple[str, ...] = ()
+    norm: Literal["running", "batch"] = "running"
+    frozen_norm: Literal["batch", "static"] = "batch"
+    target_shape: tuple[int, ...] = ()
+
+    @property
+    def hyper(self) -> tuple[str, ...]:
+        """Names of the scalar float32 inputs of the ``train`` program, in graph order."""
+        names = self.optimizer.hyper
+        names += ("frobenius_lambda",) if self.frobenius else ()
+        return names + (("clip_norm",) if self.clip_norm else ())
+
+    @property
+    def factors(self) -> frozenset[str]:
+        """Names of all factor parameters; they get no ordinary weight decay."""
+        return frozenset(name for pair in self.frobenius for name in (pair.u, pair.v))
+
+
+def export_key(module: nn.Module, spec: StepSpec, *, runtime: str, runtime_version: str, build: dict[str, Any]) -> str:
+    """SHA-256 over everything that decides the bytes of an artifact: the key of the export cache.
+
+    Covers the module's classes (their source), its layers and tensor shapes, the step, and all versions; not weights.
+    """
+    import torch
+
+    sources: dict[str, str] = {}
+    for part in module.modules():
+        kind = type(part)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if name not in sources and not kind.__module__.startswith("torch."):
+            sources[name] = _source_digest(kind)
+    canonical = {
+        "schema": "apportion.step/1",
+        "exporter": EXPORTER_VERSION,
+        "torch": torch.__version__,
+        "runtime": runtime,
+        "runtime_version": runtime_version,
+        "step": msgspec.to_builtins(spec),
+        "build": build,
+        "layers": [(name, f"{type(part).__qualname__}({part.extra_repr()})") for name, part in module.named_modules()],
+        "tensors": [(name, list(value.shape), str(value.dtype)) for name, value in module.state_dict().items()],
+        "sources": sources,
+    }
+    return hashlib.sha256(msgspec.json.encode(canonical, order="deterministic")).hexdigest()
+
+
+def _source_digest(kind: type) -> str:
+    """Digest of a class's source text, or of its bytecode where it was typed in rather than read from a file."""
+    try:
+        text = inspect.getsource(kind)
+    except (OSError, TypeError):
+        functions = [value for value in vars(kind).values() if inspect.isfunction(value)]
+        text = repr([(f.__qualname__, f.__code__.co_code.hex(), f.__code__.co_names) for f in functions])
+    return hashlib.sha256(text.encode()).hexdigest()
