@@ -1,0 +1,162 @@
+"""What the ledger gives back, and which state may follow which. No SQL here, and no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from edge.contracts.errors import LedgerError
+from edge.contracts.report import TrainReport
+
+FederationState = Literal["new", "running", "finished"]
+RoundState = Literal["planned", "published", "collecting", "aggregating", "committed", "abandoned"]
+AssignmentState = Literal["open", "accepted", "refused", "reported", "expired", "rejected"]
+
+FEDERATION_MOVES: Mapping[str, frozenset[str]] = {
+    "new": frozenset({"running"}),
+    "running": frozenset({"finished"}),
+    "finished": frozenset(),
+}
+
+ROUND_MOVES: Mapping[str, frozenset[str]] = {
+    "planned": frozenset({"published", "abandoned"}),
+    "published": frozenset({"collecting", "abandoned"}),
+    "collecting": frozenset({"aggregating", "abandoned"}),
+    # Participants are written by then, so an interrupted aggregation is repeated with the same ones, never given up.
+    "aggregating": frozenset({"committed"}),
+    "committed": frozenset(),
+    "abandoned": frozenset(),
+}
+"""``abandoned``: too few reports at the deadline; the same round follows with attempt + 1."""
+
+ASSIGNMENT_MOVES: Mapping[str, frozenset[str]] = {
+    "open": frozenset({"accepted", "refused", "reported", "expired", "rejected"}),
+    "accepted": frozenset({"refused", "reported", "expired", "rejected"}),
+    "refused": frozenset(),
+    "reported": frozenset(),
+    "expired": frozenset(),
+    "rejected": frozenset(),
+}
+"""``refused`` by the device, ``rejected`` by the coordinator (its update), ``expired`` at the deadline: all final."""
+
+
+class Federation(msgspec.Struct, frozen=True, kw_only=True):
+    """The run a ledger belongs to. ``config`` is its canonical TOML, ``config_digest`` the SHA-256 of that text."""
+
+    id: str
+    config: str
+    config_digest: str
+    seed: int
+    created_at: float
+    state: FederationState = "new"
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at one round.
+
+    Attributes:
+        deadline_s: seconds left when it was last written; the clock runs in the process, monotonic.
+        participants: device ids whose updates are summed, sorted; written before aggregation.
+        model_digest: blob of the model after this round; empty until committed.
+        metrics: evaluation and counters of a committed round, by name.
+    """
+
+    round: int
+    attempt: int
+    state: RoundState
+    deadline_s: float
+    participants: tuple[str, ...] = ()
+    model_digest: str = ""
+    metrics: dict[str, Any] = {}
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of one device in one attempt at one round.
+
+    Attributes:
+        level: name of the rung of the method's capacity ladder.
+        cut: plain JSON values of the LayerCut records (``coordinator.submodels.record.cut_to_json``).
+        order: bytes of the WorkOrder as sent, its deadline apart.
+        code, reason: why it was refused, rejected or expired; empty otherwise.
+    """
+
+    assignment_id: str
+    round: int
+    attempt: int
+    device: str
+    level: str
+    cut: dict[str, Any]
+    artifact_digest: str
+    weights_digest: str
+    order: bytes
+    state: AssignmentState = "open"
+    code: str = ""
+    reason: str = ""
+
+
+class RecordedUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """An update that counts: its assignment, the blob that holds its tensors, and what the device reported."""
+
+    assignment: Assignment
+    update_digest: str
+    report: TrainReport
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device measured for one exported step, beside what was predicted for it.
+
+    Attributes:
+        predicted_peak_bytes, measured_peak_bytes: supervisor and trainer together; measured is the largest so far.
+        step_ms: median of the latest assignment.
+    """
+
+    device: str
+    export_key: str
+    batch: int
+    predicted_peak_bytes: int
+    measured_peak_bytes: int
+    step_ms: float
+
+
+def check_move(moves: Mapping[str, frozenset[str]], now: str, to: str, *, what: str) -> None:
+    """Nothing when ``now`` may become ``to``.
+
+    Raises:
+        LedgerError: it may not; the message lists what it may become.
+    """
+    if to not in moves[now]:
+        allowed = ", ".join(sorted(moves[now])) or "nothing"
+        raise LedgerError(f"{what} is {now} and cannot become {to}; {now} may become {allowed}")
+
+
+def round_from_row(row: Sequence[Any]) -> Round:
+    """The round in a row of the table's columns, in their order."""
+    return Round(
+        round=row[0],
+        attempt=row[1],
+        state=row[2],
+        deadline_s=row[3],
+        participants=tuple(msgspec.json.decode(row[4])),
+        model_digest=row[5],
+        metrics=msgspec.json.decode(row[6]),
+    )
+
+
+def assignment_from_row(row: Sequence[Any]) -> Assignment:
+    """The assignment in a row of the table's columns, in their order."""
+    return Assignment(
+        assignment_id=row[0],
+        round=row[1],
+        attempt=row[2],
+        device=row[3],
+        level=row[4],
+        cut=msgspec.json.decode(row[5]),
+        artifact_digest=row[6],
+        weights_digest=row[7],
+        order=row[8],
+        state=row[9],
+        code=row[10],
+        reason=row[11],
+    )
