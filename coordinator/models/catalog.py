@@ -1,0 +1,163 @@
+"""From a model's name to a torch module, its input and its number of classes. The names are in the package's registry.
+
+``package.module:function`` builds the user's own module: the function (or ``nn.Module`` class) is called with
+``input_shape`` and ``classes`` where its signature takes them, and with the run's model options.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from edge.contracts.errors import ConfigError
+from edge.contracts.manifest import InputSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One line of the registry.
+
+    Attributes:
+        target: ``module:function`` that builds the module; imported when first built.
+        input_shape: canonical shape of one example, batch dimension not included.
+        classes: canonical number of classes.
+        layout: how local data becomes the input, as in ``InputSpec``.
+        vocabulary: number of symbols of a ``tokens`` input.
+    """
+
+    target: str
+    input_shape: tuple[int, ...]
+    classes: int
+    layout: Literal["features", "chw", "tokens"] = "chw"
+    vocabulary: int = 0
+
+
+def model_entry(name: str) -> ModelEntry | None:
+    """The registry line of ``name``; None for a ``package.module:function``, which has no canonical input.
+
+    Raises:
+        ConfigError: an unknown name; lists the known ones.
+    """
+    from coordinator.models import MODELS
+
+    if name in MODELS:
+        return MODELS[name]
+    if ":" in name:
+        return None
+    known = ", ".join(sorted(MODELS))
+    raise ConfigError(
+        [f"$.model.build: unknown model '{name}'; known: {known}, or your own as package.module:function"]
+    )
+
+
+def build_model(
+    name: str,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    classes: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> nn.Module:
+    """The torch module ``name``, float32, in train mode, its initial weights a function of ``seed`` alone.
+
+    The caller's random state is left as it was.
+
+    Args:
+        input_shape: shape of one example; the model's canonical one when None.
+        classes: number of classes; the model's canonical one when None.
+        options: passed on to the builder; ``input_shape`` and ``classes`` go to own builders that take them.
+
+    Raises:
+        ConfigError: unknown name or option, an own builder that cannot be imported or gives no ``nn.Module``,
+            an input the model has no shape for.
+    """
+    import torch
+    from torch import nn
+
+    entry = model_entry(name)
+    builder = _import_builder(entry.target if entry else name)
+    if entry is not None:
+        input_shape = entry.input_shape if input_shape is None else tuple(input_shape)
+        classes = entry.classes if classes is None else classes
+    arguments = _arguments(name, builder, input_shape, classes, options, own=entry is None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = builder(**arguments)
+    if not isinstance(module, nn.Module):
+        raise ConfigError([f"$.model.build: {name} gave a {type(module).__name__}, a torch.nn.Module expected"])
+    return module
+
+
+def input_spec(name: str, *, input_shape: tuple[int, ...] | None = None) -> InputSpec:
+    """The model's input without normalisation; for own models the layout follows from the number of dimensions.
+
+    Raises:
+        ConfigError: unknown name, or an own model without ``input_shape``.
+    """
+    entry = model_entry(name)
+    if entry is None:
+        if input_shape is None:
+            raise ConfigError([f"$.model.input: own model {name} needs the shape of one example, e.g. [3, 32, 32]"])
+        return InputSpec(layout="chw" if len(input_shape) == 3 else "features", shape=tuple(input_shape))
+    shape = entry.input_shape if input_shape is None else tuple(input_shape)
+    dtype: Literal["int64", "float32"] = "int64" if entry.layout == "tokens" else "float32"
+    return InputSpec(layout=entry.layout, shape=shape, dtype=dtype, vocabulary=entry.vocabulary)
+
+
+def example_input(name: str, *, batch: int = 2, input_shape: tuple[int, ...] | None = None, seed: int = 0) -> Tensor:
+    """A batch the model accepts, [batch, *input_shape]: standard normal, or uniform symbols for ``tokens``."""
+    import torch
+
+    spec = input_spec(name, input_shape=input_shape)
+    generator = torch.Generator().manual_seed(seed)
+    if spec.layout == "tokens":
+        return torch.randint(0, spec.vocabulary, (batch, *spec.shape), generator=generator)
+    return torch.randn(batch, *spec.shape, generator=generator)
+
+
+def _import_builder(target: str) -> Callable[..., Any]:
+    module_name, _, function_name = target.partition(":")
+    try:
+        builder = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            [f"$.model.build: cannot import '{function_name}' from '{module_name}': {error}; is it on PYTHONPATH?"]
+        ) from error
+    if not callable(builder):
+        raise ConfigError([f"$.model.build: {target} is a {type(builder).__name__}, a function or class expected"])
+    return builder
+
+
+def _arguments(
+    name: str,
+    builder: Callable[..., Any],
+    input_shape: tuple[int, ...] | None,
+    classes: int | None,
+    options: Mapping[str, Any],
+    *,
+    own: bool,
+) -> dict[str, Any]:
+    parameters = inspect.signature(builder).parameters
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    given = {"input_shape": input_shape, "classes": classes}
+    # An own builder may fix its input and classes itself; ours always take both.
+    arguments = {
+        key: value
+        for key, value in given.items()
+        if not own or ((takes_all or key in parameters) and value is not None)
+    }
+    known = sorted(set(parameters) - given.keys())
+    problems = [
+        f"$.model.{key}: {name} has no such option; it takes {', '.join(known) or 'none'}"
+        for key in options
+        if not takes_all and key not in parameters
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return {**arguments, **options}
