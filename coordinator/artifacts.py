@@ -1,0 +1,95 @@
+"""The export cache: one artifact per (step, cut shape, runtime), exported once, kept as blobs, found by its key.
+
+Exporters are given from outside (:mod:`coordinator.cli` wires them); this file knows only keys, manifests and blobs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from coordinator.blob_store import BlobStore
+from coordinator.ledger import Ledger
+from coordinator.methods.method import DeviceProgram
+from coordinator.submodels.record import Cut, cut_digest
+from edge.contracts.errors import ArtifactCorrupt
+from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.plan import BlobRef
+
+
+class Exporter(Protocol):
+    """Turns a cut into a verified artifact for a runtime."""
+
+    def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
+        """SHA-256 of the canonical step specification; equal keys give equal artifacts."""
+
+    def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
+        """Write the artifact to ``out_dir``; raises ExportRefused or ParityError."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact in the blob store: what it is, and what devices ask for it by."""
+
+    manifest: ArtifactManifest
+    ref: BlobRef
+
+
+class Artifacts:
+    """Artifacts of a run; :meth:`get` exports what the ledger has not seen."""
+
+    def __init__(self, exporter: Exporter, ledger: Ledger, blobs: BlobStore) -> None:
+        self._exporter = exporter
+        self._ledger = ledger
+        self._blobs = blobs
+        self._known: dict[tuple[str, str, str], Artifact] = {}
+        self.exports = 0
+
+    def get(self, cut: Cut, program: DeviceProgram, runtime: str) -> Artifact:
+        """The artifact for ``cut`` and ``program`` on ``runtime``.
+
+        Raises:
+            ExportRefused: a layer has no training step on that runtime.
+            ParityError: the exported step disagrees with torch.
+        """
+        memo = (cut_digest(cut), repr(program), runtime)
+        if memo not in self._known:
+            key = self._exporter.key(cut, program, runtime)
+            digest = self._ledger.artifact(key)
+            if digest is None or digest not in self._blobs:
+                digest = self._export(key, cut, program, runtime)
+            self._known[memo] = self._load(digest)
+        return self._known[memo]
+
+    def _export(self, key: str, cut: Cut, program: DeviceProgram, runtime: str) -> str:
+        staging = Path(tempfile.mkdtemp(prefix="apportion-export-"))
+        try:
+            folder = staging / "artifact"
+            manifest = self._exporter.export(cut, program, runtime, folder)
+            for file in manifest.files:
+                stored = self._blobs.put_file(folder / file.name)
+                if stored != file.sha256:
+                    raise ArtifactCorrupt(f"export: {file.name} has digest {stored[:12]}, manifest says {file.sha256[:12]}")
+                self._ledger.add_blob(stored, file.size)
+            data = (folder / "manifest.json").read_bytes()
+            digest = self._blobs.put(data)
+            self._ledger.add_blob(digest, len(data))
+            self._ledger.add_artifact(key, digest)
+            self.exports += 1
+            return digest
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _load(self, digest: str) -> Artifact:
+        data = self._blobs.path(digest).read_bytes()
+        return Artifact(ArtifactManifest.from_bytes(data), BlobRef(digest, len(data), "raw", len(data)))
+
+    def write_folder(self, artifact: Artifact, folder: Path) -> None:
+        """Put the artifact's files and manifest into ``folder``, as ``apportion verify`` reads them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "manifest.json").write_bytes(self._blobs.path(artifact.ref.digest).read_bytes())
+        for file in artifact.manifest.files:
+            shutil.copyfile(self._blobs.path(file.sha256), folder / file.name)

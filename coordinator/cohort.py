@@ -1,0 +1,113 @@
+"""The devices of a federation as the coordinator knows them: who is present, with what profile, and who takes part.
+
+Presence is heartbeat and will together, never will alone: a broker may lose a will, a device may hang without one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+
+from edge.contracts.errors import DeadlineExpired
+from edge.contracts.messages import Heartbeat, Hello
+from edge.contracts.streams import permutation, stream_seed
+
+PRESENCE_S = 60.0
+"""A device unheard of for this long is away; agents send a heartbeat every few seconds."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One device: its last hello, its last heartbeat, and when anything was heard (monotonic seconds)."""
+
+    hello: Hello
+    heard_at: float
+    heartbeat: Heartbeat | None = None
+    away_reason: str = ""
+
+    def is_present(self, now: float) -> bool:
+        """Whether the device was heard of lately and did not say bye."""
+        return not self.away_reason and now - self.heard_at <= PRESENCE_S
+
+
+class Cohort:
+    """Members by device id. Written by the inbox's thread, read by the round's; every method takes the lock."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+        self._changed = threading.Condition()
+
+    def greet(self, hello: Hello) -> None:
+        """A hello arrived."""
+        self._put(hello.device, Member(hello, time.monotonic()))
+
+    def beat(self, device: str, heartbeat: Heartbeat) -> None:
+        """A heartbeat arrived; one from a device that never said hello is ignored."""
+        with self._changed:
+            member = self._members.get(device)
+        if member is not None:
+            self._put(device, replace(member, heartbeat=heartbeat, heard_at=time.monotonic(), away_reason=""))
+
+    def leave(self, device: str, reason: str) -> None:
+        """A bye or last will arrived."""
+        with self._changed:
+            member = self._members.get(device)
+        if member is not None:
+            self._put(device, replace(member, away_reason=reason or "bye"))
+
+    def _put(self, device: str, member: Member) -> None:
+        with self._changed:
+            self._members[device] = member
+            self._changed.notify_all()
+
+    def member(self, device: str) -> Member | None:
+        """The member called ``device``, present or not."""
+        with self._changed:
+            return self._members.get(device)
+
+    def present(self, *, usable_only: bool = True) -> list[Hello]:
+        """Hellos of the devices that are here, by device id; those that cannot read their data left out."""
+        now = time.monotonic()
+        with self._changed:
+            members = [m for _, m in sorted(self._members.items()) if m.is_present(now)]
+        return [m.hello for m in members if not usable_only or not m.hello.data_error]
+
+    def data_errors(self) -> dict[str, str]:
+        """Device -> why its data cannot be read, of the devices that are here."""
+        return {h.device: h.data_error for h in self.present(usable_only=False) if h.data_error}
+
+    def wait_for(self, count: int, timeout_s: float) -> list[Hello]:
+        """The present devices once there are at least ``count``.
+
+        Raises:
+            DeadlineExpired: fewer after ``timeout_s`` seconds; the message names those that are here.
+        """
+        give_up_at = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                here = self.present()
+                if len(here) >= count:
+                    return here
+                left = give_up_at - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(min(left, 1.0))
+        names = ", ".join(h.device for h in here) or "none"
+        unusable = "".join(f"; {device} cannot read its data: {why}" for device, why in self.data_errors().items())
+        raise DeadlineExpired(
+            f"{len(here)} of {count} devices said hello within {timeout_s:.0f} s ({names}){unusable}; "
+            "start more agents or lower cohort.size"
+        )
+
+
+def select(devices: list[str], count: int, *, seed: int, round_index: int, attempt: int) -> list[str]:
+    """``count`` of ``devices``, drawn without replacement from the round's own stream, returned by id.
+
+    The same devices, seed, round and attempt give the same selection whatever order they arrived in.
+    """
+    ordered = sorted(devices)
+    if count >= len(ordered):
+        return ordered
+    order = permutation(stream_seed(seed, f"select/{attempt}", round_index), len(ordered))
+    return sorted(ordered[i] for i in order[:count])

@@ -1,0 +1,90 @@
+"""Accuracy and loss of the models a method evaluates, on the coordinator's held-out data, with torch.
+
+Which model, which normalisation and which batch are part of a result; they are recorded in ``summary.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coordinator.methods.method import Submodel
+from coordinator.submodels.build import apply_cut
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from edge.contracts.manifest import InputSpec
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean cross-entropy and accuracy over the held-out examples."""
+
+    loss: float
+    accuracy: float
+    examples: int
+
+
+def prepare_inputs(x: np.ndarray, spec: InputSpec) -> np.ndarray:
+    """Raw examples [N, ...] as program inputs: ``(x * scale - mean) / std`` per channel, no augmentation."""
+    import numpy as np
+
+    if spec.dtype == "int64":
+        return x.astype(np.int64)
+    shape = (1, -1, *([1] * (len(spec.shape) - 1))) if len(spec.mean) > 1 or len(spec.std) > 1 else (1,)
+    mean = np.asarray(spec.mean, np.float32).reshape(shape)
+    std = np.asarray(spec.std, np.float32).reshape(shape)
+    scaled = x.reshape(len(x), *spec.shape).astype(np.float32) * np.float32(spec.scale)
+    return np.asarray((scaled - mean) / std)
+
+
+class Evaluator:
+    """Scores submodels of one dense module on one held-out set, in file order.
+
+    Args:
+        module: gives a fresh dense module; its weights are replaced.
+        norm: ``running`` uses the model's buffers (static statistics are buffers too), ``batch`` each batch's own.
+    """
+
+    def __init__(
+        self, module: Callable[[], nn.Module], x: np.ndarray, y: np.ndarray, spec: InputSpec, *, batch: int, norm: str
+    ) -> None:
+        self._module = module
+        self._inputs = prepare_inputs(x, spec)
+        self._labels = y
+        self.batch = batch
+        self.norm = norm
+
+    def score(self, submodel: Submodel) -> Score:
+        """The score of one model."""
+        import numpy as np
+        import torch
+
+        logits = self.logits(submodel)
+        labels = torch.from_numpy(np.asarray(self._labels, np.int64))
+        loss = torch.nn.functional.cross_entropy(torch.from_numpy(logits).double(), labels)
+        correct = int((logits.argmax(1) == self._labels).sum())
+        return Score(float(loss), correct / len(self._labels), len(self._labels))
+
+    def logits(self, submodel: Submodel) -> np.ndarray:
+        """Logits [N, classes] of one model, float32."""
+        import numpy as np
+        import torch
+
+        module = apply_cut(self._module(), submodel.cut)
+        state = {name: torch.from_numpy(np.array(value)) for name, value in submodel.tensors.items()}
+        module.load_state_dict(state, strict=True)
+        module.eval()
+        if self.norm == "batch":
+            for child in module.modules():
+                if isinstance(child, torch.nn.modules.batchnorm._BatchNorm):
+                    child.train()
+        with torch.no_grad():
+            parts = [
+                module(torch.from_numpy(self._inputs[i : i + self.batch])).numpy()
+                for i in range(0, len(self._inputs), self.batch)
+            ]
+        return np.concatenate(parts)

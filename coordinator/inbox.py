@@ -1,0 +1,284 @@
+"""Everything devices send: checked, written to the ledger, answered. One handler per message kind, one thread.
+
+An update counts when its blob is on disk and its row is in the ledger; only then is it acknowledged. Every handler is
+idempotent: devices repeat what is not answered, brokers deliver twice. A message that cannot be used is answered with
+an ``error`` and changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from coordinator.blob_store import BlobStore, PartialBlob
+from coordinator.cohort import Cohort
+from coordinator.ledger import Ledger
+from coordinator.ledger_records import Assignment, Measurement
+from coordinator.publisher import MAX_BLOCK_BYTES, Publisher, read_order
+from edge.contracts import topics
+from edge.contracts.envelope import Envelope, unseal
+from edge.contracts.errors import ApportionError, ArtifactCorrupt, MessageRejected, UpdateRejected
+from edge.contracts.manifest import ArtifactManifest, check_digest
+from edge.contracts.messages import (
+    Accept,
+    Ack,
+    Bye,
+    Error,
+    Get,
+    Grant,
+    Heartbeat,
+    Hello,
+    Offer,
+    Put,
+    Refuse,
+)
+from edge.contracts.report import TrainReport
+from edge.contracts.tensor_file import MAX_HEADER_BYTES, check_tensors, read_tensor_file
+from edge.contracts.tensors import TensorSpec
+
+UPLOAD_WINDOW = 4
+UPLOAD_BLOCK_BYTES = 131_072
+
+
+class Inbox:
+    """Handles one message at a time; :meth:`handle` never raises for what a device sent.
+
+    Args:
+        remaining_s: seconds left in the open round, for orders that are announced again.
+        say: progress lines for people.
+    """
+
+    def __init__(
+        self,
+        federation: str,
+        *,
+        ledger: Ledger,
+        blobs: BlobStore,
+        cohort: Cohort,
+        publisher: Publisher,
+        remaining_s: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
+        self._federation = federation
+        self._ledger = ledger
+        self._blobs = blobs
+        self._cohort = cohort
+        self._publisher = publisher
+        self._remaining_s = remaining_s
+        self._say = say
+        self._changed = threading.Condition()
+        self._manifests: dict[str, ArtifactManifest] = {}
+        self._handlers: dict[str, Callable[[str, Envelope], None]] = {
+            "hello": self._hello,
+            "heartbeat": lambda device, e: self._cohort.beat(device, e.read(Heartbeat)),
+            "bye": lambda device, e: self._cohort.leave(device, e.read(Bye).reason),
+            "profile": lambda device, e: None,
+            "accept": self._accept,
+            "refuse": self._refuse,
+            "get": lambda device, e: self._publisher.block(device, e.read(Get)),
+            "offer": self._offer,
+            "put": self._put,
+            "report": self._report,
+            "error": self._error,
+        }
+        self._uploads: dict[str, PartialBlob] = {}
+        self.bytes_received: dict[str, int] = {}
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when the ledger changed, or after ``timeout_s``."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+    def handle(self, topic: str, payload: bytes) -> None:
+        """Use one message; whatever is wrong with it is answered, logged and forgotten."""
+        device = ""
+        try:
+            federation, device, kind = topics.parse_up(topic)
+            if federation != self._federation:
+                raise MessageRejected(f"topic names federation '{federation}', this is '{self._federation}'")
+            envelope = unseal(payload)
+            if envelope.kind != kind:
+                raise MessageRejected(f"topic says '{kind}', the envelope says '{envelope.kind[:40]}'")
+            handler = self._handlers.get(kind)
+            if handler is None:
+                self._say(f"{device}: message kind '{kind}' is unknown here and was ignored")
+                return
+            handler(device, envelope)
+        except ApportionError as error:
+            self._say(f"{device or topic[:80]}: {error}")
+            if device:
+                self._publisher.error(device, Error(error.code, str(error)[:1000]))
+
+    def _hello(self, device: str, envelope: Envelope) -> None:
+        hello = envelope.read(Hello)
+        if hello.device != device or hello.profile.device != device:
+            raise MessageRejected(f"hello of '{hello.device[:64]}' arrived on the topic of '{device}'; it was not used")
+        is_new = self._cohort.member(device) is None
+        self._cohort.greet(hello)
+        if is_new:
+            budget = hello.profile.budget_bytes / 1e6
+            trouble = f", data: {hello.data_error}" if hello.data_error else ""
+            self._say(f"{device} is here: budget {budget:g} MB, {hello.num_examples} examples{trouble}")
+        self.announce(device)
+
+    def announce_all(self) -> None:
+        """Announce to every device that is here; the connection to the broker was away and orders may be lost."""
+        for hello in self._cohort.present(usable_only=False):
+            self.announce(hello.device)
+
+    def announce(self, device: str) -> None:
+        """Send ``device`` its open order of the open round again, if it has one."""
+        attempt = self._ledger.open_round()
+        if attempt is None or attempt.state not in ("published", "collecting"):
+            return
+        for entry in self._ledger.assignments(attempt.round, attempt.attempt, "open", "accepted"):
+            if entry.device == device:
+                self._publisher.order(read_order(entry.order), deadline_s=self._remaining_s())
+
+    def _own(self, device: str, assignment_id: str) -> Assignment | None:
+        """The assignment if it is this device's; None when this run never made it (the device is told to forget it)."""
+        entry = self._ledger.assignment(assignment_id)
+        if entry is None:
+            reason = f"assignment {assignment_id[:12]} is not of this run"
+            self._publisher.ack(device, Ack(assignment_id, False, "unknown-assignment", reason))
+            return None
+        if entry.device != device:
+            raise MessageRejected(f"assignment {assignment_id[:12]} belongs to '{entry.device}', not to '{device}'")
+        if entry.state == "reported":
+            self._publisher.ack(device, Ack(assignment_id, True))
+            return None
+        if entry.state in ("expired", "refused", "rejected"):
+            reason = f"round {entry.round}, attempt {entry.attempt}: assignment is {entry.state}. {entry.reason}".strip()
+            code = entry.code or ("stale-round" if entry.state == "expired" else entry.state)
+            self._publisher.ack(device, Ack(assignment_id, False, code, reason))
+            return None
+        return entry
+
+    def _accept(self, device: str, envelope: Envelope) -> None:
+        entry = self._own(device, envelope.read(Accept).assignment_id)
+        if entry is not None and entry.state == "open":
+            self._ledger.move_assignment(entry.assignment_id, "accepted")
+            self._notify()
+
+    def _refuse(self, device: str, envelope: Envelope) -> None:
+        refusal = envelope.read(Refuse)
+        entry = self._own(device, refusal.assignment_id)
+        if entry is None:
+            return
+        self._ledger.move_assignment(
+            entry.assignment_id, "refused", code=refusal.code[:64], reason=refusal.reason[:1000]
+        )
+        self._say(f"{device} refuses round {entry.round} ({refusal.code[:64]}): {refusal.reason[:300]}")
+        self._publisher.ack(device, Ack(entry.assignment_id, False, "refused", "refusal recorded"))
+        self._notify()
+
+    def _offer(self, device: str, envelope: Envelope) -> None:
+        offer = envelope.read(Offer)
+        entry = self._own(device, offer.assignment_id)
+        if entry is None:
+            return
+        check_digest(offer.update.digest, where=f"device {device}, offer")
+        limit = self._update_limit(entry)
+        if max(offer.update.size, offer.update.encoded_size) > limit:
+            self._reject(
+                entry,
+                UpdateRejected(
+                    f"device {device}, round {entry.round}: update of {offer.update.size} bytes, "
+                    f"at most {limit} ordered; re-plan the device"
+                ),
+            )
+            return
+        partial = self._blobs.partial(entry.assignment_id, offer.update)
+        self._uploads[entry.assignment_id] = partial
+        self._grant(device, entry.assignment_id, partial)
+
+    def _put(self, device: str, envelope: Envelope) -> None:
+        put = envelope.read(Put)
+        partial = self._uploads.get(put.assignment_id)
+        if partial is None or partial.update.digest != put.digest or self._own(device, put.assignment_id) is None:
+            return  # not offered to this process: the device stalls, offers again and is told where to go on
+        if put.digest not in self._blobs:
+            partial.write(put.offset, put.data)
+            self.bytes_received[device] = self.bytes_received.get(device, 0) + len(put.data)
+        self._grant(device, put.assignment_id, partial)
+
+    def _grant(self, device: str, assignment_id: str, partial: PartialBlob) -> None:
+        update = partial.update
+        offset = update.encoded_size if update.digest in self._blobs else partial.received
+        self._publisher.grant(
+            device, Grant(assignment_id, update.digest, offset, min(UPLOAD_BLOCK_BYTES, MAX_BLOCK_BYTES), UPLOAD_WINDOW)
+        )
+
+    def _report(self, device: str, envelope: Envelope) -> None:
+        report = envelope.read(TrainReport)
+        entry = self._own(device, report.assignment_id)
+        if entry is None:
+            return
+        where = f"device {device}, round {entry.round}"
+        digest = check_digest(report.update.digest, where=f"{where}, report")
+        try:
+            if digest not in self._blobs:
+                self._blobs.partial(entry.assignment_id, report.update).finish()
+            self._check_update(entry, report, where)
+        except ArtifactCorrupt as error:
+            self._say(f"{where}: {error}")
+            self._blobs.delete(digest)
+            self._grant(device, entry.assignment_id, self._blobs.partial(entry.assignment_id, report.update))
+            return
+        except UpdateRejected as error:
+            self._reject(entry, error)
+            return
+        recorded = self._ledger.record_update(
+            entry.assignment_id, update_digest=digest, size=report.update.size, report=report
+        )
+        if recorded:
+            self._measure(entry, report)
+        self._uploads.pop(entry.assignment_id, None)
+        self._publisher.ack(device, Ack(entry.assignment_id, True))
+        self._notify()
+
+    def _check_update(self, entry: Assignment, report: TrainReport, where: str) -> None:
+        if report.device != entry.device or report.round != entry.round or report.num_examples < 0:
+            raise UpdateRejected(
+                f"{where}: report says device '{report.device[:64]}', round {report.round}, {report.num_examples} examples"
+            )
+        tensors = read_tensor_file(self._blobs.path(report.update.digest), where=where)
+        check_tensors(tensors, self._upload_specs(entry), where=where)
+
+    def _upload_specs(self, entry: Assignment) -> list[TensorSpec]:
+        manifest = self._manifests.get(entry.artifact_digest)
+        if manifest is None:
+            manifest = ArtifactManifest.from_bytes(self._blobs.path(entry.artifact_digest).read_bytes())
+            self._manifests[entry.artifact_digest] = manifest
+        names = set(read_order(entry.order).upload)
+        return [spec for spec in manifest.tensors if spec.name in names]
+
+    def _update_limit(self, entry: Assignment) -> int:
+        return sum(spec.byte_count() for spec in self._upload_specs(entry)) + MAX_HEADER_BYTES
+
+    def _reject(self, entry: Assignment, error: UpdateRejected) -> None:
+        self._ledger.move_assignment(entry.assignment_id, "rejected", code=error.code, reason=str(error)[:1000])
+        self._say(f"update rejected: {error}")
+        self._publisher.ack(entry.device, Ack(entry.assignment_id, False, error.code, str(error)[:1000]))
+        self._notify()
+
+    def _measure(self, entry: Assignment, report: TrainReport) -> None:
+        order = read_order(entry.order)
+        self._ledger.add_measurement(
+            Measurement(
+                device=entry.device,
+                export_key=self._manifests[entry.artifact_digest].export_key,
+                batch=order.batch,
+                predicted_peak_bytes=order.peak_bytes,
+                measured_peak_bytes=report.trainer_peak_bytes + report.supervisor_peak_bytes,
+                step_ms=report.step_ms_p50,
+            )
+        )
+
+    def _error(self, device: str, envelope: Envelope) -> None:
+        error = envelope.read(Error)
+        self._say(f"{device} reports {error.code[:64]}: {error.message[:300]}")
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,91 @@
+"""Everything the coordinator sends: orders, blocks of blobs, grants, acknowledgements, errors. It decides nothing.
+
+Control messages go with QoS 1 and are repeated by whoever needs the answer. Blocks and grants go with QoS 0: the device
+asks again for what did not come, so a lost frame costs one request and a broker holds no queue of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from io import BufferedReader
+
+import msgspec
+
+from coordinator.blob_store import BlobStore
+from edge.contracts import topics
+from edge.contracts.codec import decode_msgpack
+from edge.contracts.envelope import MAX_MESSAGE_BYTES, seal
+from edge.contracts.messages import Ack, Block, Error, Get, Grant
+from edge.contracts.plan import WorkOrder
+from edge.transport.base import Qos, Transport
+
+MAX_BLOCK_BYTES = 262_144
+OPEN_BLOBS = 16
+
+class Publisher:
+    """Sends to devices over ``transport``; counts the bytes of blobs by device."""
+
+    def __init__(self, federation: str, blobs: BlobStore, transport: Transport) -> None:
+        self._federation = federation
+        self._blobs = blobs
+        self._transport = transport
+        self._open: OrderedDict[str, BufferedReader] = OrderedDict()
+        self._lock = threading.Lock()
+        self.block_bytes_sent: dict[str, int] = {}
+
+    def order(self, order: WorkOrder, *, deadline_s: float) -> None:
+        """Send ``order`` with the seconds left now."""
+        self._say(order.device, "order", msgspec.structs.replace(order, deadline_s=deadline_s), qos=1)
+
+    def ack(self, device: str, ack: Ack) -> None:
+        """Tell ``device`` to forget an assignment."""
+        self._say(device, "ack", ack, qos=1)
+
+    def error(self, device: str, error: Error) -> None:
+        """Tell ``device`` that something it sent could not be used."""
+        self._say(device, "error", error, qos=1)
+
+    def grant(self, device: str, grant: Grant) -> None:
+        """Tell ``device`` how far its upload has come."""
+        self._say(device, "grant", grant, qos=0)
+
+    def block(self, device: str, get: Get) -> None:
+        """Answer a ``get`` with a block, or with an error when the blob is not there."""
+        with self._lock:
+            file = self._opened(get.digest)
+            if file is None or get.encoding != "raw":
+                what = f"blob {get.digest[:12]}, encoding {get.encoding!r}"
+                self.error(device, Error("unknown-blob", f"{what} is not served; say hello for a new order", get.digest))
+                return
+            total = file.seek(0, 2)
+            file.seek(min(max(get.offset, 0), total))
+            data = file.read(min(max(get.length, 0), MAX_BLOCK_BYTES))
+        self.block_bytes_sent[device] = self.block_bytes_sent.get(device, 0) + len(data)
+        self._say(device, "block", Block(get.digest, get.offset, total, data), qos=0)
+
+    def _opened(self, digest: str) -> BufferedReader | None:
+        if digest in self._open:
+            self._open.move_to_end(digest)
+            return self._open[digest]
+        if digest not in self._blobs:
+            return None
+        self._open[digest] = self._blobs.open(digest)
+        if len(self._open) > OPEN_BLOBS:
+            self._open.popitem(last=False)[1].close()
+        return self._open[digest]
+
+    def close(self) -> None:
+        """Close the files kept open."""
+        with self._lock:
+            for file in self._open.values():
+                file.close()
+            self._open.clear()
+
+    def _say(self, device: str, kind: str, body: msgspec.Struct, *, qos: Qos) -> None:
+        self._transport.publish(topics.down(self._federation, device, kind), seal(kind, body), qos=qos)
+
+
+def read_order(data: bytes) -> WorkOrder:
+    """The work order the ledger holds."""
+    return decode_msgpack(data, WorkOrder, limit=MAX_MESSAGE_BYTES)

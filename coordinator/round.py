@@ -1,0 +1,345 @@
+"""A round, in the order it happens: plan, cut, export, publish, train and report, aggregate, refresh, commit.
+
+Every step reads what it needs from the ledger and writes what the next one needs there first, so a coordinator that is
+killed anywhere goes on from the last thing that is on disk and ends with the same bits. Nothing else is in this file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from coordinator.artifacts import Artifact
+from coordinator.cohort import select
+from coordinator.federation import Federation
+from coordinator.global_model import decode_state, encode_state
+from coordinator.ledger_records import Assignment, RecordedUpdate, Round
+from coordinator.methods.method import Level, State, Submodel, Update
+from coordinator.planner import Placement, place
+from coordinator.progress import megabytes
+from coordinator.publisher import read_order
+from coordinator.round_metrics import describe_metrics, measured_correction, round_metrics
+from coordinator.statistics import mean_statistics
+from coordinator.submodels.record import cut_from_json, cut_to_json
+from coordinator.work_orders import build_order
+from edge.contracts.codec import encode_msgpack
+from edge.contracts.errors import DeadlineExpired, PlanError
+from edge.contracts.manifest import Cost
+from edge.contracts.plan import BlobRef
+from edge.contracts.tensor_file import encode_tensors, read_tensor_file
+from profiles.device import DeviceProfile
+
+STORE_DEADLINE_S = 5.0
+MAX_ATTEMPTS = 5
+"""Attempts at one round before the run stops and says why; the ledger keeps it resumable."""
+
+REANNOUNCE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """What one device is to get: where it was placed, its submodel and its artifact."""
+
+    profile: DeviceProfile
+    placement: Placement
+    submodel: Submodel
+    artifact: Artifact
+
+
+def run_rounds(federation: Federation) -> State:
+    """Run every round that the ledger does not hold yet, then the statistics round; the final state."""
+    state = restore(federation)
+    rounds = federation.config.federation.rounds
+    while state.round < rounds:
+        state = run_round(federation, state, program="train")
+    while not _is_finished(federation) and _has_statistics(federation):
+        state = run_round(federation, state, program="stats")
+    return state
+
+
+def restore(federation: Federation) -> State:
+    """The state after the last committed round, or the method's own initial state."""
+    last = federation.ledger.last_committed()
+    if last is None:
+        return federation.method.init()
+    done = min(last.round + 1, federation.config.federation.rounds)
+    return decode_state(federation.blobs.path(last.model_digest).read_bytes(), round_index=done)
+
+
+def run_round(federation: Federation, state: State, *, program: str) -> State:
+    """One attempt at one round; the new state, or the same state when too few devices reported."""
+    started = time.monotonic()
+    attempt = federation.ledger.open_round() or plan(federation, state, program)
+    publish(federation, attempt)
+    if not collect(federation, attempt):
+        return state
+    new_state = aggregate(federation, state, attempt, program)
+    if program == "train":
+        new_state = refresh(federation, new_state)
+    commit(federation, attempt, new_state, program, started)
+    return new_state
+
+
+# plan
+
+
+def plan(federation: Federation, state: State, program: str) -> Round:
+    """Choose devices, place each on the largest level that fits it, cut, export, and write all of it to the ledger."""
+    config, ledger = federation.config, federation.ledger
+    round_index, attempt = _next_attempt(federation, state)
+    profiles = _participants(federation, round_index, attempt)
+    assignments = []
+    for profile in profiles:
+        try:
+            ordered = _order_for(federation, state, profile, round_index)
+        except PlanError as error:
+            federation.progress.say(f"{error}")
+            continue
+        assignments.append(_assignment(federation, ordered, round_index, attempt, program))
+    if len(assignments) < config.cohort.min_reports:
+        raise PlanError(
+            f"round {round_index + 1}: {len(assignments)} of {len(profiles)} devices can take part, "
+            f"cohort.min-reports is {config.cohort.min_reports}; raise budgets, add devices or lower min-reports"
+        )
+    federation.on_point("before-plan")
+    ledger.plan_round(round_index, attempt, deadline_s=config.cohort.deadline_s, assignments=assignments)
+    planned = ledger.open_round()
+    assert planned is not None
+    return planned
+
+
+def _next_attempt(federation: Federation, state: State) -> tuple[int, int]:
+    finished = federation.ledger.last_committed()
+    round_index = state.round if finished is None else finished.round + 1
+    attempt = sum(1 for r in federation.ledger.rounds() if r.round == round_index)
+    if attempt >= MAX_ATTEMPTS:
+        raise DeadlineExpired(
+            f"round {round_index + 1}: {attempt} attempts ended with fewer than "
+            f"{federation.config.cohort.min_reports} reports; see why devices refused, then resume the run"
+        )
+    return round_index, attempt
+
+
+def _participants(federation: Federation, round_index: int, attempt: int) -> list[DeviceProfile]:
+    """Profiles, from the snapshot, of the devices selected among those that are here; new devices join the snapshot."""
+    config = federation.config
+    size = config.cohort.size
+    hellos = federation.cohort.wait_for(size, config.cohort.join_timeout_s)
+    for hello in hellos:
+        federation.ledger.freeze_profile(hello.profile)
+    chosen = select(
+        [h.device for h in hellos],
+        size + config.cohort.over_selection,
+        seed=config.federation.seed,
+        round_index=round_index,
+        attempt=attempt,
+    )
+    snapshot = federation.ledger.profiles()
+    return [snapshot[device] for device in chosen]
+
+
+def _order_for(federation: Federation, state: State, profile: DeviceProfile, round_index: int) -> Ordered:
+    config, method = federation.config, federation.method
+    where = {"round_index": round_index, "device": profile.device, "seed": config.federation.seed}
+
+    def artifact_of(level: Level) -> Artifact:
+        shape = method.cut_shape(level, **where)
+        return federation.artifacts.get(shape, method.program(shape), config.runtime.name)
+
+    def cost_of(level: Level) -> Cost:
+        return artifact_of(level).manifest.cost
+
+    def correction_of(level: Level) -> float:
+        return measured_correction(federation, profile, artifact_of(level)) if config.planner.adapt else 1.0
+
+    placement = place(
+        profile,
+        config.runtime.name,
+        method.levels(),
+        cost_of,
+        headroom=config.planner.headroom,
+        correction_of=correction_of,
+    )
+    submodel = method.cut(state, placement.level, **where)
+    return Ordered(profile, placement, submodel, artifact_of(placement.level))
+
+
+def _assignment(federation: Federation, ordered: Ordered, round_index: int, attempt: int, program: str) -> Assignment:
+    """The assignment as the ledger keeps it; its weights are in the blob store before its row exists."""
+    data = encode_tensors(ordered.submodel.tensors)
+    weights = federation.blobs.put(data)
+    federation.ledger.add_blob(weights, len(data))
+    order = build_order(
+        federation.config,
+        federation.name,
+        ordered.profile,
+        ordered.artifact,
+        BlobRef(weights, len(data), "raw", len(data)),
+        ordered.submodel.program,
+        round_index=round_index,
+        attempt=attempt,
+        program=program,
+        peak_bytes=ordered.placement.chosen.peak_bytes,
+    )
+    return Assignment(
+        assignment_id=order.assignment_id,
+        round=round_index,
+        attempt=attempt,
+        device=ordered.profile.device,
+        level=ordered.placement.level.name,
+        cut=cut_to_json(ordered.submodel.cut),
+        artifact_digest=ordered.artifact.ref.digest,
+        weights_digest=weights,
+        order=encode_msgpack(order),
+    )
+
+
+# publish
+
+
+def publish(federation: Federation, attempt: Round) -> None:
+    """Send every open order; devices that are away get theirs when they say hello."""
+    federation.clock.start(attempt.deadline_s)
+    if attempt.state == "planned":
+        federation.ledger.move_round(attempt.round, attempt.attempt, "published")
+    entries = federation.ledger.assignments(attempt.round, attempt.attempt, "open", "accepted")
+    for entry in entries:
+        federation.publisher.order(read_order(entry.order), deadline_s=federation.clock.remaining_s())
+    volume = sum(read_order(entry.order).weights.size for entry in entries)
+    federation.progress.round_line(
+        attempt.round,
+        federation.config.federation.rounds,
+        f"{len(entries)} orders published, {megabytes(volume)} of weights",
+    )
+    federation.on_point("published")
+
+
+# train and report: the devices work, the inbox writes what they report
+
+
+def collect(federation: Federation, attempt: Round) -> bool:
+    """Wait until every order is answered or the deadline passes; whether enough devices reported."""
+    ledger, inbox = federation.ledger, federation.inbox
+    state = _now(federation, attempt).state
+    if state == "aggregating":
+        return True
+    if state == "published":
+        ledger.move_round(attempt.round, attempt.attempt, "collecting")
+    announced_at = stored_at = time.monotonic()
+    while pending := ledger.assignments(attempt.round, attempt.attempt, "open", "accepted"):
+        now = time.monotonic()
+        if federation.clock.remaining_s() == 0:
+            for entry in pending:
+                ledger.move_assignment(
+                    entry.assignment_id, "expired", code="deadline-expired", reason="no report before the deadline"
+                )
+            names = ", ".join(entry.device for entry in pending)
+            federation.progress.round_line(
+                attempt.round, federation.config.federation.rounds, f"deadline: no report from {names}"
+            )
+            break
+        if now - stored_at > STORE_DEADLINE_S:
+            ledger.set_deadline(attempt.round, attempt.attempt, federation.clock.remaining_s())
+            stored_at = now
+        if now - announced_at > REANNOUNCE_S:
+            for entry in pending:
+                if entry.state == "open":
+                    inbox.announce(entry.device)
+            announced_at = now
+        inbox.wait(min(1.0, federation.clock.remaining_s()))
+        federation.on_point("collecting")
+    reported = [update.assignment.device for update in ledger.updates(attempt.round, attempt.attempt)]
+    if len(reported) < federation.config.cohort.min_reports:
+        ledger.move_round(attempt.round, attempt.attempt, "abandoned")
+        federation.progress.round_line(
+            attempt.round,
+            federation.config.federation.rounds,
+            f"{len(reported)} reports, {federation.config.cohort.min_reports} needed: the round is repeated",
+        )
+        return False
+    ledger.move_round(attempt.round, attempt.attempt, "aggregating", participants=reported)
+    return True
+
+
+# aggregate
+
+
+def aggregate(federation: Federation, state: State, attempt: Round, program: str) -> State:
+    """Sum the participants' updates, one at a time from disk, in device-id order."""
+    federation.on_point("aggregating")
+    participants = set(_now(federation, attempt).participants)
+    recorded = [
+        u for u in federation.ledger.updates(attempt.round, attempt.attempt) if u.assignment.device in participants
+    ]
+    if program == "stats":
+        return replace(state, tensors={**state.tensors, **mean_statistics(_updates(federation, recorded))})
+    return replace(federation.method.aggregate(state, _updates(federation, recorded)), round=state.round + 1)
+
+
+def _updates(federation: Federation, recorded: list[RecordedUpdate]) -> Iterator[Update]:
+    levels = {level.name: level for level in federation.method.levels()}
+    for index, entry in enumerate(recorded):
+        assignment = entry.assignment
+        where = f"device {assignment.device}, round {assignment.round}"
+        yield Update(
+            device=assignment.device,
+            level=levels[assignment.level],
+            cut=cut_from_json(assignment.cut),
+            tensors=read_tensor_file(federation.blobs.path(entry.update_digest), where=where),
+            num_examples=entry.report.num_examples,
+        )
+        federation.on_point(f"aggregated-{index}")
+
+
+# refresh
+
+
+def refresh(federation: Federation, state: State) -> State:
+    """The method's own work after aggregation: a decomposition, a new mask, the next step, or nothing."""
+    return federation.method.refresh(state)
+
+
+# commit
+
+
+def commit(federation: Federation, attempt: Round, state: State, program: str, started: float) -> None:
+    """Evaluate, store the new state, mark the round committed, and let go of what only earlier rounds used."""
+    ledger, rounds = federation.ledger, federation.config.federation.rounds
+    updates = ledger.updates(attempt.round, attempt.attempt)
+    metrics = round_metrics(updates, wall_s=time.monotonic() - started)
+    every = federation.config.evaluation.every
+    is_last = attempt.round + 1 >= rounds
+    if is_last or (every and (attempt.round + 1) % every == 0):
+        scores = federation.evaluate(state)
+        metrics["evaluation"] = {label: {"accuracy": s.accuracy, "loss": s.loss} for label, s in scores.items()}
+    data = encode_state(state)
+    digest = federation.blobs.put(data)
+    ledger.add_blob(digest, len(data))
+    federation.on_point("before-commit")
+    ledger.move_round(attempt.round, attempt.attempt, "committed", model_digest=digest, metrics=metrics)
+    federation.progress.record("round", round=attempt.round, attempt=attempt.attempt, program=program, **metrics)
+    federation.progress.round_line(attempt.round, rounds, describe_metrics(metrics, program))
+    federation.on_point("committed")
+    for released in ledger.release_blobs(attempt.round):
+        federation.blobs.delete(released)
+
+
+def _now(federation: Federation, attempt: Round) -> Round:
+    """The attempt as the ledger holds it at this moment."""
+    return next(
+        r for r in federation.ledger.rounds() if (r.round, r.attempt) == (attempt.round, attempt.attempt)
+    )
+
+
+def _is_finished(federation: Federation) -> bool:
+    last = federation.ledger.last_committed()
+    return last is not None and last.round >= federation.config.federation.rounds
+
+
+def _has_statistics(federation: Federation) -> bool:
+    """Whether the model has static statistics to collect once training is over."""
+    config, method = federation.config, federation.method
+    shape = method.cut_shape(method.levels()[-1], round_index=0, device="", seed=config.federation.seed)
+    manifest = federation.artifacts.get(shape, method.program(shape), config.runtime.name).manifest
+    return config.evaluation.norm == "static" and any(p.name == "stats" for p in manifest.programs)

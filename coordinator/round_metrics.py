@@ -1,0 +1,51 @@
+"""What a round amounts to in numbers, and what its measurements say about predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from coordinator.artifacts import Artifact
+from coordinator.federation import Federation
+from coordinator.ledger_records import RecordedUpdate
+from coordinator.planner import correction_from
+from coordinator.progress import megabytes
+from profiles.device import DeviceProfile
+
+
+def round_metrics(updates: Sequence[RecordedUpdate], *, wall_s: float) -> dict[str, Any]:
+    """Counts, the examples-weighted mean training loss, bytes and device-side memory of a round's updates."""
+    reports = [update.report for update in updates]
+    examples = sum(r.num_examples for r in reports)
+    loss = sum(r.loss * r.num_examples for r in reports) / examples if examples else float("nan")
+    return {
+        "reports": len(reports),
+        "examples": examples,
+        "train_loss": loss,
+        "bytes_up": sum(r.bytes_up for r in reports),
+        "bytes_down": sum(r.bytes_down for r in reports),
+        "over_budget": sum(r.over_budget for r in reports),
+        "torch_loaded": any(r.torch_loaded for r in reports),
+        "wall_s": round(wall_s, 3),
+    }
+
+
+def describe_metrics(metrics: dict[str, Any], program: str) -> str:
+    """One line for people."""
+    what = "statistics" if program == "stats" else f"loss {metrics['train_loss']:.4f}"
+    scores = metrics.get("evaluation", {})
+    accuracy = ", ".join(f"{label} {values['accuracy']:.4f}" for label, values in scores.items())
+    return (
+        f"{metrics['reports']} reports, {what}, down {megabytes(metrics['bytes_down'])}, "
+        f"up {megabytes(metrics['bytes_up'])}, {metrics['wall_s']:.1f} s" + (f", accuracy {accuracy}" if accuracy else "")
+    )
+
+
+def measured_correction(federation: Federation, profile: DeviceProfile, artifact: Artifact) -> float:
+    """Measured over predicted memory of ``artifact`` on the device, 1.0 when it never ran there."""
+    for m in federation.ledger.measurements():
+        if (m.device, m.export_key) == (profile.device, artifact.manifest.export_key):
+            runtime = artifact.manifest.runtime
+            idle = profile.supervisor_idle_bytes + profile.trainer_idle_bytes.get(runtime, 0)
+            return correction_from(m.measured_peak_bytes, idle, artifact.manifest.cost.predicted_peak_bytes)
+    return 1.0
