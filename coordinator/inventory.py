@@ -14,7 +14,7 @@ from edge.contracts.errors import LedgerError
 
 
 class Inventory:
-    """Blobs, artifacts and measurements of the ledger in ``file``; reached as ``Ledger.inventory``."""
+    """The tables that outlive rounds; :class:`~coordinator.ledger.Ledger` adds those of the rounds."""
 
     def __init__(self, file: LedgerFile) -> None:
         self._file = file

@@ -45,16 +45,15 @@ ASSIGNMENT_COLUMNS = (
 ROUND_COLUMNS = "round, attempt, state, deadline_s, participants, model_digest, metrics"
 
 
-class Ledger:
-    """One run's ledger; one connection, shared by threads under a lock.
+class Ledger(Inventory):
+    """One run's ledger: the inventory's tables and those of its rounds; one connection, shared by threads.
 
     Use :meth:`create` for a new run and :meth:`open` for one that exists.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__(LedgerFile(path))
         self.path = path
-        self._file = LedgerFile(path)
-        self.inventory = Inventory(self._file)
 
     @classmethod
     def create(cls, path: Path, *, federation: str, config: str, seed: int) -> Ledger:

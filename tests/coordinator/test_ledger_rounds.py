@@ -175,7 +175,7 @@ def test_commit_needs_a_known_model_blob(ledger: Ledger) -> None:
     ledger.move_round(0, 0, "aggregating", participants=["a"])
     with pytest.raises(LedgerError, match=r"model blob 'eeeeeeeeeeee' has no row"):
         ledger.move_round(0, 0, "committed", model_digest="e" * 64)
-    ledger.inventory.add_blob("e" * 64, 100)
+    ledger.add_blob("e" * 64, 100)
     ledger.move_round(0, 0, "committed", model_digest="e" * 64, metrics={"accuracy": 0.5})
     committed = ledger.last_committed()
     assert committed is not None
@@ -189,7 +189,7 @@ def test_update_counts_once(ledger: Ledger) -> None:
     assert not ledger.record_update(entry.assignment_id, update_digest="f" * 64, size=9, report=report(entry, loss=9.0))
     (update,) = ledger.updates(0, 0)
     assert (update.update_digest, update.report.loss, update.assignment.state) == ("d" * 64, 1.5, "reported")
-    assert ledger.inventory.blobs() == {"d" * 64: 8}
+    assert ledger.blobs() == {"d" * 64: 8}
 
 
 def test_update_counts_once_from_many_threads(ledger: Ledger) -> None:
@@ -214,7 +214,7 @@ def test_update_of_an_expired_assignment_is_refused_and_leaves_no_blob(ledger: L
     with pytest.raises(LedgerError, match="is expired and cannot become reported"):
         ledger.record_update(entry.assignment_id, update_digest="d" * 64, size=8, report=report(entry))
     assert ledger.updates(0, 0) == ()
-    assert ledger.inventory.blobs() == {}
+    assert ledger.blobs() == {}
 
 
 def test_update_of_an_unknown_assignment_is_refused(ledger: Ledger) -> None:
@@ -268,36 +268,36 @@ def test_deadline_survives_reopening(ledger: Ledger) -> None:
 def test_release_blobs_keeps_what_the_next_round_starts_from(ledger: Ledger) -> None:
     for round_index in (0, 1):
         (entry,) = collecting(ledger, "a", round_index=round_index)
-        ledger.inventory.add_blob(entry.weights_digest, 4)
+        ledger.add_blob(entry.weights_digest, 4)
         ledger.record_update(entry.assignment_id, update_digest=f"d{round_index}" * 32, size=8, report=report(entry))
         ledger.move_round(round_index, 0, "aggregating", participants=["a"])
-        ledger.inventory.add_blob(f"e{round_index}" * 32, 2)
+        ledger.add_blob(f"e{round_index}" * 32, 2)
         ledger.move_round(round_index, 0, "committed", model_digest=f"e{round_index}" * 32)
-    ledger.inventory.add_blob("a" * 64, 1)
-    ledger.inventory.add_artifact("key", "a" * 64)
+    ledger.add_blob("a" * 64, 1)
+    ledger.add_artifact("key", "a" * 64)
 
-    assert ledger.inventory.release_blobs(1) == ("0" * 64, "d0" * 32)
-    assert set(ledger.inventory.blobs()) == {"1" * 64, "d1" * 32, "e0" * 32, "e1" * 32, "a" * 64}
-    assert ledger.inventory.release_blobs(2) == ("1" * 64, "d1" * 32, "e0" * 32)
-    assert set(ledger.inventory.blobs()) == {"e1" * 32, "a" * 64}
+    assert ledger.release_blobs(1) == ("0" * 64, "d0" * 32)
+    assert set(ledger.blobs()) == {"1" * 64, "d1" * 32, "e0" * 32, "e1" * 32, "a" * 64}
+    assert ledger.release_blobs(2) == ("1" * 64, "d1" * 32, "e0" * 32)
+    assert set(ledger.blobs()) == {"e1" * 32, "a" * 64}
 
 
 def test_artifact_needs_its_blob_and_one_manifest_per_key(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="FOREIGN KEY"):
-        ledger.inventory.add_artifact("key", "a" * 64)
-    ledger.inventory.add_blob("a" * 64, 1)
-    ledger.inventory.add_artifact("key", "a" * 64)
-    ledger.inventory.add_artifact("key", "a" * 64)
-    assert ledger.inventory.artifact("key") == "a" * 64
-    assert ledger.inventory.artifact("other") is None
-    ledger.inventory.add_blob("b" * 64, 1)
+        ledger.add_artifact("key", "a" * 64)
+    ledger.add_blob("a" * 64, 1)
+    ledger.add_artifact("key", "a" * 64)
+    ledger.add_artifact("key", "a" * 64)
+    assert ledger.artifact("key") == "a" * 64
+    assert ledger.artifact("other") is None
+    ledger.add_blob("b" * 64, 1)
     with pytest.raises(LedgerError, match="not deterministic"):
-        ledger.inventory.add_artifact("key", "b" * 64)
+        ledger.add_artifact("key", "b" * 64)
 
 
 def test_measurement_keeps_the_largest_peak_and_the_latest_time(ledger: Ledger) -> None:
     for peak, step_ms in ((100, 5.0), (90, 4.0)):
-        ledger.inventory.add_measurement(
+        ledger.add_measurement(
             Measurement(
                 device="a",
                 export_key="k",
@@ -307,5 +307,5 @@ def test_measurement_keeps_the_largest_peak_and_the_latest_time(ledger: Ledger) 
                 step_ms=step_ms,
             )
         )
-    (kept,) = ledger.inventory.measurements()
+    (kept,) = ledger.measurements()
     assert (kept.measured_peak_bytes, kept.step_ms, kept.predicted_peak_bytes) == (100, 4.0, 95)
