@@ -18,9 +18,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from edge.contracts.errors import ArtifactCorrupt, StoreFull
+from edge.contracts.errors import ArtifactCorrupt, MessageRejected, StoreFull
 from edge.contracts.manifest import check_digest
-from edge.contracts.plan import Encoding
+from edge.contracts.plan import BlobRef
 
 _CHUNK = 1 << 20
 
@@ -43,7 +43,7 @@ class BlobStore:
         self._lock = threading.Lock()
         self._used = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
 
-    def put_bytes(self, data: bytes | memoryview) -> str:
+    def put(self, data: bytes | memoryview) -> str:
         """Digest of ``data``, which is on disk when this returns.
 
         Raises:
@@ -55,7 +55,7 @@ class BlobStore:
         """Digest of a file's bytes, copied into the store.
 
         Raises:
-            StoreFull: as :meth:`put_bytes`.
+            StoreFull: as :meth:`put`.
         """
         with source.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -70,8 +70,7 @@ class BlobStore:
         """
         return self.root / check_digest(digest, where="blob store")[:2] / digest
 
-    def has(self, digest: str) -> bool:
-        """Whether the blob is here."""
+    def __contains__(self, digest: str) -> bool:
         return self.path(digest).is_file()
 
     def size(self, digest: str) -> int:
@@ -136,17 +135,23 @@ class BlobStore:
         """Stored digests that are not ``known``, sorted: blobs whose row was never written, or was removed."""
         return tuple(sorted(set(self.digests()).difference(known)))
 
-    def partial(self, assignment_id: str, digest: str) -> PartialBlob:
-        """The upload of blob ``digest`` for an assignment, where it stood when the last process ended.
+    def partial(self, assignment_id: str, update: BlobRef) -> PartialBlob:
+        """The upload of ``update`` for an assignment, where it stood when the last process ended.
 
         Raises:
-            MessageRejected: an id or digest that is not one.
+            MessageRejected: an id or digest that is not one, or sizes that are not counts.
+            StoreFull: it cannot fit.
         """
-        return PartialBlob(self, self._partial_path(assignment_id, digest), digest)
-
-    def discard(self, assignment_id: str, digest: str) -> None:
-        """Forgets what has arrived of an upload."""
-        self.partial(assignment_id, digest).discard()
+        check_digest(assignment_id, where="assignment id")
+        check_digest(update.digest, where=f"assignment {assignment_id[:12]}")
+        if not 0 < update.encoded_size <= 2**40 or not 0 < update.size <= 2**40:
+            raise MessageRejected(
+                f"assignment {assignment_id[:12]}: update of {update.encoded_size} bytes; send its size"
+            )
+        path = self.root / "partial" / f"{assignment_id}-{update.digest}"
+        there = path.stat().st_size if path.exists() else 0
+        self._check_room(update.encoded_size - min(there, update.encoded_size))
+        return PartialBlob(self, path, update)
 
     def drop_partials(self) -> int:
         """Removes every partial upload, for when no assignment is open; their number."""
@@ -156,11 +161,6 @@ class BlobStore:
             path.unlink()
             count += 1
         return count
-
-    def _partial_path(self, assignment_id: str, digest: str) -> Path:
-        check_digest(assignment_id, where="assignment id")
-        check_digest(digest, where=f"assignment {assignment_id[:12]}")
-        return self.root / "partial" / f"{assignment_id}-{digest}"
 
     def _write(self, source: BinaryIO, size: int, digest: str) -> str:
         final = self.path(digest)
@@ -201,29 +201,40 @@ class BlobStore:
 class PartialBlob:
     """An upload in progress; made by :meth:`BlobStore.partial`, written by one thread."""
 
-    def __init__(self, store: BlobStore, path: Path, digest: str) -> None:
+    def __init__(self, store: BlobStore, path: Path, update: BlobRef) -> None:
         self._store = store
         self._path = path
-        self.digest = digest
+        self.update = update
+        if self.received > update.encoded_size:
+            self.discard()
 
     @property
     def received(self) -> int:
         """Encoded bytes that are here, from the first on without a gap."""
         return self._path.stat().st_size if self._path.exists() else 0
 
-    def append(self, offset: int, data: bytes) -> int:
+    @property
+    def is_complete(self) -> bool:
+        """Every encoded byte is here; they are not checked yet."""
+        return self.received == self.update.encoded_size
+
+    def write(self, offset: int, data: bytes) -> int:
         """Appends ``data`` when it is the next piece, ignores it otherwise; ``received`` either way.
 
         A repeated or out-of-order block is normal after a reconnect: the sender is told where to go on.
-        The caller knows how large the update may be and stops one that is larger.
 
         Raises:
-            StoreFull: the quota or the disk does not take it.
+            MessageRejected: it would pass the announced size.
+            StoreFull: the disk does not take it.
         """
         received = self.received
         if offset != received:
             return received
-        self._store._check_room(len(data))
+        if offset + len(data) > self.update.encoded_size:
+            raise MessageRejected(
+                f"update {self.update.digest[:12]}: bytes up to {offset + len(data)}, "
+                f"{self.update.encoded_size} were announced; offer it again"
+            )
         try:
             with self._path.open("ab") as file:
                 file.write(data)
@@ -232,19 +243,22 @@ class PartialBlob:
         self._store._add_used(len(data))
         return received + len(data)
 
-    def finish(self, size: int, encoding: Encoding = "raw") -> str:
-        """The digest, once what has arrived is decoded, is ``size`` bytes, has that digest and is in the store.
+    def finish(self) -> str:
+        """The digest of the update, decoded, checked and in the store.
 
         Raises:
-            ArtifactCorrupt: undecodable, of another size or digest; the partial file is gone, start again.
+            ArtifactCorrupt: incomplete, undecodable, of another size or digest; the partial file is gone, start again.
             StoreFull: no room for the decoded bytes.
         """
         try:
-            if encoding == "zstd":
-                data = self._unpacked(size)
-                self._check(hashlib.sha256(data).hexdigest(), len(data), size)
-                return self._store.put_bytes(data)
-            return self._finish_in_place(size)
+            if not self.is_complete:
+                raise ArtifactCorrupt(
+                    f"update {self.update.digest[:12]}: {self.received} of {self.update.encoded_size} bytes; "
+                    "send it again"
+                )
+            if self.update.encoding == "zstd":
+                return self._finish_decoded(self._unpacked())
+            return self._finish_in_place()
         finally:
             self.discard()
 
@@ -253,36 +267,39 @@ class PartialBlob:
         self._store._add_used(-self.received)
         self._path.unlink(missing_ok=True)
 
-    def _finish_in_place(self, size: int) -> str:
+    def _finish_in_place(self) -> str:
         """Renames the partial file: raw bytes are the blob already, and an update can be as large as the model."""
-        if not self._path.exists():
-            raise ArtifactCorrupt(f"blob {self.digest[:12]}: 0 bytes here, {size} announced; send it again")
         with self._path.open("rb+") as file:
-            self._check(hashlib.file_digest(file, "sha256").hexdigest(), self.received, size)
+            self._check(hashlib.file_digest(file, "sha256").hexdigest(), self.received)
             os.fsync(file.fileno())
-        final = self._store.path(self.digest)
+        final = self._store.path(self.update.digest)
         if not final.is_file():
             # The bytes stay counted: discard() finds no partial file to subtract.
             self._store._publish(self._path, final)
-        return self.digest
+        return self.update.digest
 
-    def _unpacked(self, size: int) -> bytes:
+    def _finish_decoded(self, data: bytes) -> str:
+        self._check(hashlib.sha256(data).hexdigest(), len(data))
+        return self._store.put(data)
+
+    def _unpacked(self) -> bytes:
         import zstandard
 
         try:
             # Bounded by the announced size: a small file may otherwise unpack to all of the memory.
-            with self._path.open("rb") as file:
-                return bytes(zstandard.ZstdDecompressor().stream_reader(file).read(size + 1))
-        except FileNotFoundError as error:
-            raise ArtifactCorrupt(f"blob {self.digest[:12]}: 0 bytes here, {size} announced; send it again") from error
+            stream = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(self._path.read_bytes()))
+            return bytes(stream.read(self.update.size + 1))
         except zstandard.ZstdError as error:
-            raise ArtifactCorrupt(f"blob {self.digest[:12]}: not zstd ({error}); send it again") from error
+            raise ArtifactCorrupt(f"update {self.update.digest[:12]}: not zstd ({error}); send it again") from error
 
-    def _check(self, digest: str, found: int, size: int) -> None:
-        if found != size:
-            raise ArtifactCorrupt(f"blob {self.digest[:12]}: {found} bytes here, {size} announced; send it again")
-        if digest != self.digest:
-            raise ArtifactCorrupt(f"blob {self.digest[:12]}: other bytes arrived; send it again")
+    def _check(self, digest: str, size: int) -> None:
+        if size != self.update.size:
+            raise ArtifactCorrupt(
+                f"update {self.update.digest[:12]}: {size} bytes decoded so far, {self.update.size} announced; "
+                "send it again"
+            )
+        if digest != self.update.digest:
+            raise ArtifactCorrupt(f"update {self.update.digest[:12]}: other bytes arrived; send it again")
 
 
 def _missing(digest: str) -> ArtifactCorrupt:

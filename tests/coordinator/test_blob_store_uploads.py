@@ -10,7 +10,7 @@ import zstandard
 
 from coordinator.blob_store import BlobStore
 from edge.contracts.errors import ArtifactCorrupt, MessageRejected, StoreFull
-from edge.contracts.plan import Encoding
+from edge.contracts.plan import BlobRef
 
 ASSIGNMENT = "a" * 64
 
@@ -19,11 +19,15 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def raw_ref(data: bytes) -> BlobRef:
+    return BlobRef(digest=digest_of(data), size=len(data), encoding="raw", encoded_size=len(data))
+
+
 def test_put_and_read_by_digest(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
-    digest = store.put_bytes(b"weights")
+    digest = store.put(b"weights")
     assert digest == digest_of(b"weights")
-    assert store.has(digest)
+    assert digest in store
     assert store.read(digest) == b"weights"
     assert store.read(digest, 2, 3) == b"igh"
     assert store.read(digest, 5, 100) == b"ts"
@@ -33,7 +37,7 @@ def test_put_and_read_by_digest(tmp_path: Path) -> None:
 def test_put_file_and_put_again_keep_one_copy(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "blobs")
     (tmp_path / "graph.onnx").write_bytes(b"graph")
-    assert store.put_file(tmp_path / "graph.onnx") == store.put_bytes(b"graph")
+    assert store.put_file(tmp_path / "graph.onnx") == store.put(b"graph")
     assert list(store.digests()) == [digest_of(b"graph")]
     assert list((tmp_path / "blobs" / "incoming").iterdir()) == []
 
@@ -51,7 +55,7 @@ def test_missing_blob_says_so(tmp_path: Path) -> None:
 
 def test_verify_finds_one_flipped_byte(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
-    digest = store.put_bytes(b"weights")
+    digest = store.put(b"weights")
     store.verify(digest)
     store.path(digest).write_bytes(b"weightz")
     with pytest.raises(ArtifactCorrupt, match=f"blob {digest[:12]} holds bytes of digest {digest_of(b'weightz')[:12]}"):
@@ -60,7 +64,7 @@ def test_verify_finds_one_flipped_byte(tmp_path: Path) -> None:
 
 def test_garbage_is_what_no_row_names(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
-    kept, lost = store.put_bytes(b"kept"), store.put_bytes(b"lost")
+    kept, lost = store.put(b"kept"), store.put(b"lost")
     assert store.garbage({kept}) == (lost,)
     store.delete(lost)
     store.delete(lost)
@@ -78,107 +82,108 @@ def test_half_written_blob_of_a_killed_process_is_cleared(tmp_path: Path) -> Non
 
 def test_upload_resumes_after_a_restart(tmp_path: Path) -> None:
     data = bytes(range(256)) * 4
-    digest = digest_of(data)
-    first = BlobStore(tmp_path).partial(ASSIGNMENT, digest)
-    assert first.append(0, data[:300]) == 300
-    second = BlobStore(tmp_path).partial(ASSIGNMENT, digest)
+    ref = raw_ref(data)
+    first = BlobStore(tmp_path).partial(ASSIGNMENT, ref)
+    assert first.write(0, data[:300]) == 300
+    second = BlobStore(tmp_path).partial(ASSIGNMENT, ref)
     assert second.received == 300
-    assert second.append(300, data[300:]) == 1024
-    assert second.finish(1024) == digest
-    assert BlobStore(tmp_path).read(digest) == data
+    assert second.write(300, data[300:]) == 1024
+    assert second.is_complete
+    assert second.finish() == ref.digest
+    assert BlobStore(tmp_path).read(ref.digest) == data
     assert list((tmp_path / "partial").iterdir()) == []
 
 
 @pytest.mark.parametrize("offset", [0, 200, 5000])
 def test_block_that_is_not_next_is_ignored(tmp_path: Path, offset: int) -> None:
-    partial = BlobStore(tmp_path).partial(ASSIGNMENT, digest_of(b"x" * 1000))
-    partial.append(0, b"x" * 100)
-    assert partial.append(offset, b"y" * 100) == 100
+    partial = BlobStore(tmp_path).partial(ASSIGNMENT, raw_ref(b"x" * 1000))
+    partial.write(0, b"x" * 100)
+    assert partial.write(offset, b"y" * 100) == 100
     assert partial.received == 100
+
+
+def test_upload_past_its_announced_size_is_refused(tmp_path: Path) -> None:
+    partial = BlobStore(tmp_path).partial(ASSIGNMENT, raw_ref(b"x" * 10))
+    with pytest.raises(MessageRejected, match="bytes up to 11, 10 were announced"):
+        partial.write(0, b"x" * 11)
+    assert partial.received == 0
 
 
 def test_upload_of_other_bytes_is_refused_and_starts_again(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
-    partial = store.partial(ASSIGNMENT, digest_of(b"good"))
-    partial.append(0, b"evil")
+    partial = store.partial(ASSIGNMENT, raw_ref(b"good"))
+    partial.write(0, b"evil")
     with pytest.raises(ArtifactCorrupt, match="other bytes arrived; send it again"):
-        partial.finish(4)
+        partial.finish()
     assert partial.received == 0
     assert list(store.digests()) == []
 
 
 def test_incomplete_upload_is_refused(tmp_path: Path) -> None:
-    partial = BlobStore(tmp_path).partial(ASSIGNMENT, digest_of(b"0123456789"))
-    partial.append(0, b"0123")
-    with pytest.raises(ArtifactCorrupt, match="4 bytes here, 10 announced"):
-        partial.finish(10)
-
-
-@pytest.mark.parametrize("encoding", ["raw", "zstd"])
-def test_upload_that_never_began_is_refused(tmp_path: Path, encoding: Encoding) -> None:
-    partial = BlobStore(tmp_path).partial(ASSIGNMENT, digest_of(b"0123456789"))
-    with pytest.raises(ArtifactCorrupt, match="0 bytes here, 10 announced"):
-        partial.finish(10, encoding)
+    partial = BlobStore(tmp_path).partial(ASSIGNMENT, raw_ref(b"0123456789"))
+    partial.write(0, b"0123")
+    with pytest.raises(ArtifactCorrupt, match="4 of 10 bytes"):
+        partial.finish()
 
 
 def test_zstd_upload_is_stored_decoded(tmp_path: Path) -> None:
     data = b"weights " * 1000
+    packed = zstandard.compress(data)
+    ref = BlobRef(digest=digest_of(data), size=len(data), encoding="zstd", encoded_size=len(packed))
     store = BlobStore(tmp_path)
-    partial = store.partial(ASSIGNMENT, digest_of(data))
-    partial.append(0, zstandard.compress(data))
-    assert partial.finish(len(data), "zstd") == digest_of(data)
-    assert store.read(digest_of(data)) == data
-    assert list((tmp_path / "partial").iterdir()) == []
+    partial = store.partial(ASSIGNMENT, ref)
+    partial.write(0, packed)
+    assert partial.finish() == ref.digest
+    assert store.read(ref.digest) == data
 
 
 def test_zstd_bomb_stops_at_the_announced_size(tmp_path: Path) -> None:
-    partial = BlobStore(tmp_path).partial(ASSIGNMENT, "b" * 64)
-    partial.append(0, zstandard.compress(b"\0" * 50_000_000))
-    with pytest.raises(ArtifactCorrupt, match="1001 bytes here, 1000 announced"):
-        partial.finish(1000, "zstd")
+    packed = zstandard.compress(b"\0" * 50_000_000)
+    ref = BlobRef(digest="b" * 64, size=1000, encoding="zstd", encoded_size=len(packed))
+    partial = BlobStore(tmp_path).partial(ASSIGNMENT, ref)
+    partial.write(0, packed)
+    with pytest.raises(ArtifactCorrupt, match="1001 bytes decoded so far, 1000 announced"):
+        partial.finish()
 
 
 def test_zstd_that_is_none_is_refused(tmp_path: Path) -> None:
-    partial = BlobStore(tmp_path).partial(ASSIGNMENT, "b" * 64)
-    partial.append(0, b"none")
+    ref = BlobRef(digest="b" * 64, size=4, encoding="zstd", encoded_size=4)
+    partial = BlobStore(tmp_path).partial(ASSIGNMENT, ref)
+    partial.write(0, b"none")
     with pytest.raises(ArtifactCorrupt, match="not zstd"):
-        partial.finish(4, "zstd")
+        partial.finish()
 
 
 def test_quota_counts_blobs_and_partial_uploads(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, quota_bytes=100)
-    kept = store.put_bytes(b"x" * 60)
+    kept = store.put(b"x" * 60)
     with pytest.raises(StoreFull, match="60 of 100 bytes are used and 50 more are needed"):
-        store.put_bytes(b"y" * 50)
+        store.put(b"y" * 50)
     with pytest.raises(StoreFull, match="50 more are needed"):
-        store.partial(ASSIGNMENT, digest_of(b"y" * 50)).append(0, b"y" * 50)
-    partial = store.partial(ASSIGNMENT, digest_of(b"z" * 30))
-    partial.append(0, b"z" * 30)
+        store.partial(ASSIGNMENT, raw_ref(b"y" * 50))
+    partial = store.partial(ASSIGNMENT, raw_ref(b"z" * 30))
+    partial.write(0, b"z" * 30)
     with pytest.raises(StoreFull, match="90 of 100 bytes are used"):
-        BlobStore(tmp_path, quota_bytes=100).put_bytes(b"v" * 20)
-    store.discard(ASSIGNMENT, digest_of(b"z" * 30))
+        BlobStore(tmp_path, quota_bytes=100).put(b"v" * 20)
+    partial.discard()
     store.delete(kept)
-    assert store.has(store.put_bytes(b"y" * 50))
+    assert store.put(b"y" * 50) in store
 
 
 @pytest.mark.parametrize("assignment", ["../evil", "a" * 63, "a/" * 32])
 def test_partial_of_an_id_that_is_none_is_refused(tmp_path: Path, assignment: str) -> None:
     with pytest.raises(MessageRejected, match="assignment id"):
-        BlobStore(tmp_path).partial(assignment, digest_of(b"x"))
+        BlobStore(tmp_path).partial(assignment, raw_ref(b"x"))
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["incoming", "partial"]
 
 
-def test_finished_upload_still_counts_against_the_quota(tmp_path: Path) -> None:
-    store = BlobStore(tmp_path, quota_bytes=100)
-    partial = store.partial(ASSIGNMENT, digest_of(b"z" * 60))
-    partial.append(0, b"z" * 60)
-    partial.finish(60)
-    with pytest.raises(StoreFull, match="60 of 100 bytes are used and 50 more"):
-        store.put_bytes(b"y" * 50)
+def test_partial_of_no_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MessageRejected, match="update of 0 bytes"):
+        BlobStore(tmp_path).partial(ASSIGNMENT, BlobRef(digest="b" * 64, size=0))
 
 
 def test_drop_partials_gives_the_room_back(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, quota_bytes=50)
-    store.partial(ASSIGNMENT, digest_of(b"z" * 40)).append(0, b"z" * 40)
+    store.partial(ASSIGNMENT, raw_ref(b"z" * 40)).write(0, b"z" * 40)
     assert store.drop_partials() == 1
-    assert store.has(store.put_bytes(b"y" * 50))
+    assert store.put(b"y" * 50) in store
