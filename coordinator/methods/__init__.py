@@ -1,0 +1,14 @@
+"""Federated methods by name. A new method is one new file here and one line in :data:`METHODS`."""
+
+from __future__ import annotations
+
+from coordinator.methods.method import DeviceProgram, Level, Method, State, Submodel, Update
+from coordinator.methods.options import build_method
+
+__all__ = ["METHODS", "DeviceProgram", "Level", "Method", "State", "Submodel", "Update", "build_method"]
+
+METHODS: dict[str, str] = {
+    "fedavg": "coordinator.methods.fedavg:FedAvg",
+    "fedhm": "coordinator.methods.fedhm:FedHM",
+}
+"""Name -> ``module:class``, imported when used."""

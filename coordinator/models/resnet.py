@@ -37,6 +37,9 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """Stem, ``layer1``.. of basic blocks, average pool, classifier ``fc``; [batch, C, H, W] -> [batch, classes]."""
 
+    dense_layers: tuple[str, ...] = ("conv1", "*.downsample.*", "fc")
+    """Layers that factorized cuts keep dense."""
+
     def __init__(self, channels: int, blocks: Sequence[int], widths: Sequence[int], classes: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False)
@@ -74,16 +77,26 @@ def resnet20(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def resnet18(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two blocks per stage, widths 64 to 512; 11,173,962 parameters with 10 classes."""
-    return _resnet(input_shape, classes, (2, 2, 2, 2), (64, 128, 256, 512))
+    """Two blocks per stage, widths 64 to 512; 11,173,962 parameters with 10 classes.
+
+    Source: FedHM for the hybrid layout: the first block stays dense.
+    """
+    module = _resnet(input_shape, classes, (2, 2, 2, 2), (64, 128, 256, 512))
+    module.dense_layers = (*module.dense_layers, "layer1.0.*")
+    return module
 
 
 def resnet34(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """3, 4, 6 and 3 blocks, widths 64 to 512; 21,328,292 parameters with 100 classes."""
-    return _resnet(input_shape, classes, (3, 4, 6, 3), (64, 128, 256, 512))
+    """3, 4, 6 and 3 blocks, widths 64 to 512; 21,328,292 parameters with 100 classes.
+
+    Source: FedHM for the hybrid layout: the first two stages stay dense.
+    """
+    module = _resnet(input_shape, classes, (3, 4, 6, 3), (64, 128, 256, 512))
+    module.dense_layers = (*module.dense_layers, "layer1.*", "layer2.*")
+    return module
 
 
-def _resnet(input_shape: tuple[int, ...], classes: int, blocks: Sequence[int], widths: Sequence[int]) -> nn.Module:
+def _resnet(input_shape: tuple[int, ...], classes: int, blocks: Sequence[int], widths: Sequence[int]) -> ResNet:
     if len(input_shape) != 3:
         raise ConfigError([f"$.model.input: {list(input_shape)} given, a ResNet needs [channels, height, width]"])
     return ResNet(input_shape[0], blocks, widths, classes)

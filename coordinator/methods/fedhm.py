@@ -1,0 +1,175 @@
+"""FedHM: each device trains a low-rank factorization of the global model, at the rank it can afford.
+
+Every level factorizes the same layers (the hybrid layout) at rank outputs / f; the server multiplies the factors back
+and averages dense weights, weighted by capacity. Evaluated are every level's own network and the global model.
+Source: FedHM, journal version (Eq. 2) for the aggregation weights; its preprint and reference code by option.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from coordinator.aggregation.weighted_mean import WeightedMean
+from coordinator.methods.fedavg import examples
+from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
+from coordinator.methods.options import LOSSES, NORMS, Options
+from coordinator.submodels.build import module_tensors
+from coordinator.submodels.factorize import SpectrumCache, factorize_tensors, recover_tensors
+from coordinator.submodels.layout import factorized_cut, hybrid_layout, largest_ranks
+from coordinator.submodels.record import Cut, LayerCut
+from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
+
+if TYPE_CHECKING:
+    from torch import nn
+
+AGGREGATIONS = {"journal": 1.0, "preprint": 5.0, "reference": 1.0}
+"""Formula of the weights -> its default temperature.
+
+``journal`` and ``preprint`` are softmax(gamma / tau) with capacity gamma (the preprint's further 1/P is a misprint:
+its weights would sum to 1/P); its setting for fixed levels is tau = inf. ``reference`` is softmax(-f / tau).
+"""
+
+
+class FedHM:
+    """Options, in kebab case:
+
+    - ``levels``: rank factors, ``[1, 2, 4, 8]``; 1 is the whole model.
+    - ``aggregation``: ``journal``, ``preprint`` or ``reference``; ``temperature``: tau, by default 1, 5 and 1.
+    - ``weight-by-examples``: multiply the weights with ``num_examples``; false, as in the paper.
+    - ``server-joins``: when no device of level 1 took part, the previous global model does, with its weight; false.
+      Source: FedHM's reference code; it keeps the part of the spectrum that small devices cannot represent.
+    - ``layout``: name patterns of the layers to factorize (``!pattern`` takes out); by default the module's own.
+    - ``rank-rounding``: ``round`` or ``floor``.
+    - ``frobenius``: Frobenius decay on the factors instead of weight decay; true. ``frobenius-lambda``: its weight; by
+      default the run's weight decay, as in the paper.
+    - ``loss``, ``norm``: as FedAvg's. With label-masked cross-entropy the classifier's rows are a plain mean over all
+      devices: an update does not say which labels its device owns.
+    """
+
+    name = "fedhm"
+
+    def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
+        """Raises ConfigError for unknown or impossible options, PlanError when no layer can be factorized."""
+        read = Options(self.name, options)
+        factors = tuple(sorted(read.numbers("levels", (1, 2, 4, 8), low=1)))
+        self._formula = read.choice("aggregation", tuple(AGGREGATIONS), "journal")
+        temperature = read.number("temperature", AGGREGATIONS[self._formula], low=0, strict=True)
+        self._temperature = AGGREGATIONS[self._formula] if temperature is None else temperature
+        self._by_examples = read.flag("weight-by-examples", False)
+        self._server_joins = read.flag("server-joins", False)
+        patterns = read.names("layout")
+        rounding = read.choice("rank-rounding", ("round", "floor"), "round")
+        self._frobenius = read.flag("frobenius", True)
+        strength = read.number("frobenius-lambda", None, low=0)
+        self._loss, self._norm = read.choice("loss", LOSSES, "cross_entropy"), read.choice("norm", NORMS, "running")
+        read.finish()
+        if strength is not None and math.isinf(strength):
+            raise ConfigError(["$.method.frobenius-lambda: inf given, a finite number expected"])
+        self._extra_hyper = {} if strength is None else {"frobenius_lambda": strength}
+        self._module = module
+        layers = hybrid_layout(module, patterns)
+        self._cuts: dict[Level, dict[str, LayerCut]] = {}
+        for factor in factors:
+            cut = factorized_cut(module, layers, factor, rounding="floor" if rounding == "floor" else "round")
+            if factor > 1 and not cut:
+                raise PlanError(
+                    f"fedhm level {factor:g} makes none of {len(layers)} layers of {type(module).__name__} smaller; "
+                    "raise the level, or name layers in $.method.layout"
+                )
+            self._cuts[_level(factor)] = cut
+        self._largest_ranks = largest_ranks(list(self._cuts.values()))
+        self._buffers = {name for name, _ in module.named_buffers()}
+        self._spectra: SpectrumCache | None = None
+
+    def init(self) -> State:
+        """The module's own initial weights."""
+        return State(module_tensors(self._module))
+
+    def levels(self) -> tuple[Level, ...]:
+        """One level per rank factor, largest first."""
+        return tuple(self._cuts)
+
+    def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
+        """The level's hybrid factorization; the same for every round and device.
+
+        Raises:
+            PlanError: a level this ladder does not have.
+        """
+        if level not in self._cuts:
+            known = ", ".join(f"'{known.name}'" for known in self._cuts)
+            raise PlanError(f"fedhm has no level '{level.name}' ({level.value:g}); its levels are {known}")
+        return self._cuts[level]
+
+    def program(self, cut: Cut) -> DeviceProgram:
+        """Training with Frobenius decay on every factor pair of ``cut``."""
+        pairs = tuple((f"{path}.u", f"{path}.v") for path in sorted(cut) if cut[path].factor) if self._frobenius else ()
+        hyper = self._extra_hyper if pairs else {}
+        return DeviceProgram(loss=self._loss, frobenius=pairs, norm=self._norm, extra_hyper=hyper)
+
+    def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
+        """The level's factors by spectral initialisation, everything else as it is in the global model."""
+        cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
+        tensors: Tensors = state.tensors
+        if cut:
+            tensors = factorize_tensors(state.tensors, cut, spectra=self._spectra_of(state))
+        return Submodel(cut, level, tensors, self.program(cut))
+
+    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+        """The mean of the devices' dense weights; running statistics weighted by ``num_examples``.
+
+        Raises:
+            PlanError: no update.
+            UpdateRejected: an update that does not fit its cut or the model, or without examples.
+        """
+        mean = WeightedMean(state.tensors)
+        total, count, has_full = 0.0, 0, False
+        for update in updates:
+            where = f"device {update.device}, round {state.round}"
+            number = examples(update)
+            self.cut_shape(update.level, round_index=state.round, device=update.device, seed=0)  # refuses strangers
+            weight = self._weight(update.level) * (number if self._by_examples else 1)
+            try:
+                dense = recover_tensors(update.tensors, update.cut)
+            except PlanError as error:
+                raise UpdateRejected(f"{where}: {error}; re-plan the device") from error
+            mean.add(dense, {name: number if name in self._buffers else weight for name in dense}, where=where)
+            total, count, has_full = total + weight, count + 1, has_full or not update.cut
+        if not count:
+            raise PlanError(f"round {state.round}: no updates to aggregate; repeat the round")
+        if total == 0:
+            raise PlanError(
+                f"round {state.round}: at temperature {self._temperature:g} the weights of all {count} devices vanish; "
+                "raise $.method.temperature"
+            )
+        if self._server_joins and not has_full:
+            own = {name: value for name, value in state.tensors.items() if name not in self._buffers}
+            mean.add(own, self._weight(_level(1.0)), where="the previous global model")
+        return State(mean.result(), state.extra, state.round + 1)
+
+    def refresh(self, state: State) -> State:
+        """The state itself: the decomposition is part of the cut."""
+        return state
+
+    def eval_models(self, state: State) -> Mapping[str, Submodel]:
+        """``server`` and every level by its name; level 1 is the global model again."""
+        whole = Submodel({}, _level(1.0), state.tensors, self.program({}))
+        levels = {lv.name: self.cut(state, lv, round_index=state.round, device="", seed=0) for lv in self._cuts}
+        return {"server": whole, **levels}
+
+    def _weight(self, level: Level) -> float:
+        """Numerator of the softmax over participants, scaled to 1 for the whole model; the mean divides by the sum."""
+        if self._formula == "reference":
+            return math.exp((1 - level.value) / self._temperature)
+        return math.exp((level.capacity - 1) / self._temperature)
+
+    def _spectra_of(self, state: State) -> SpectrumCache:
+        """One decomposition per layer and state, shared by all levels and devices of a round."""
+        if self._spectra is None or self._spectra.tensors is not state.tensors:
+            self._spectra = SpectrumCache(state.tensors, self._largest_ranks)
+        return self._spectra
+
+
+def _level(factor: float) -> Level:
+    return Level("full" if factor == 1 else f"rank 1/{factor:g}", factor, 1 / factor)
