@@ -1,0 +1,268 @@
+"""The run file: what ``apportion run CONFIG`` reads, as frozen structs, every problem in it reported at once.
+
+This page is the reference of its keys (TOML: kebab-case, one table per class). What the values do is told where they
+are used; how tables are read and problems gathered is :mod:`coordinator.configuration_reader`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from edge.contracts.plan import LastBatch
+
+
+class FederationConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[federation]``: ``name`` (part of every topic), ``seed`` of every stream, number of ``rounds``."""
+
+    name: str
+    seed: int = 0
+    rounds: int
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[model]``: the dense torch module.
+
+    Attributes:
+        build: a name of ``coordinator.models`` or ``package.module:function``.
+        input: shape of one example; empty = the model's own.
+        classes: their names in order; ``classes = 10`` in the file names them "0" to "9". Empty = the model's own.
+        options: ``[model.options]``, handed to the builder.
+    """
+
+    build: str
+    input: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+
+
+class MethodConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[method]``: ``name`` and the method's own options, every other key of the table; the method checks them."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[training]``: what a device does in one round.
+
+    Attributes:
+        epochs, steps: one of them, the other is 0; 1 epoch when neither is given.
+        lr_schedule: over the rounds: ``constant``, or ``cosine`` from ``lr`` to ``lr_final``.
+        momentum, nesterov: of ``sgd``.
+        clip_norm: largest gradient norm; 0 = no clipping.
+        frobenius_lambda: weight of Frobenius decay on factor pairs, for methods that have them.
+        loss: one of ``export.training_step.Loss``.
+    """
+
+    epochs: int = 1
+    steps: int = 0
+    batch: int = 32
+    last_batch: LastBatch = "drop"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.1
+    lr_schedule: Literal["constant", "cosine"] = "constant"
+    lr_final: float = 0.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    frobenius_lambda: float = 0.0
+    loss: str = "cross_entropy"
+
+
+class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[data]``: the data the coordinator evaluates on and hands to devices it starts itself.
+
+    Attributes:
+        source: a name of ``coordinator.datasets`` or ``package.module:function``.
+        path: folder of the source; APPORTION_DATA when the source needs one and the file names none.
+        partition: how examples are dealt to local devices: ``iid``, ``dirichlet`` over classes with ``alpha``, or
+            ``writer`` (one natural owner per device, lowest ids first).
+        devices: parts the data is dealt into; the number of local devices unless given.
+        scale, mean, std: values become ``(x * scale - mean) / std``; mean and std one value or one per channel.
+        augment: named augmentations while training (``flip``, ``crop4``).
+    """
+
+    source: str
+    path: str = ""
+    partition: Literal["iid", "dirichlet", "writer"] = "iid"
+    alpha: float = 0.5
+    devices: int = 0
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    augment: tuple[str, ...] = ()
+
+
+class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[evaluation]``: at the coordinator, in file order.
+
+    Attributes:
+        every: rounds between evaluations; the last round is always evaluated.
+        norm: statistics of batch norms: ``static`` (a statistics pass), of the ``batch``, or ``running`` ones.
+        holdout: share of the examples held out, for sources that have no test set of their own.
+    """
+
+    batch: int = 256
+    every: int = 1
+    norm: Literal["static", "batch", "running"] = "static"
+    holdout: float = 1 / 3
+
+
+class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """``[[cohort.local]]``: ``count`` agents started on this machine, each with ``budget_mb`` MB (0 = no limit)."""
+
+    count: int
+    budget_mb: float = 0.0
+    threads: int = 1
+
+
+class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[cohort]``: which devices take part in a round.
+
+    Attributes:
+        size: devices per round. ``fraction`` in the file is a share of the local devices; without either, all of them.
+        min_reports: fewer updates at the deadline and the round is repeated.
+        deadline_s: seconds from publishing to the end of a round.
+        over_selection: devices ordered beyond ``size``, against stragglers.
+        join_timeout_s: seconds to wait for ``size`` devices to be there.
+    """
+
+    size: int
+    min_reports: int = 1
+    deadline_s: float = 600.0
+    over_selection: int = 0
+    join_timeout_s: float = 60.0
+    local: tuple[LocalGroup, ...] = ()
+
+    @property
+    def local_devices(self) -> int:
+        """Agents this machine starts."""
+        return sum(group.count for group in self.local)
+
+
+class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[planner]``: ``headroom`` is the share of a budget left free, ``adapt`` lets measurements of this run correct
+    predictions (and gives up bit-identity), ``max_level`` is the largest level given to any device (0 = no limit)."""
+
+    headroom: float = 0.1
+    adapt: bool = False
+    max_level: float = 0.0
+
+
+class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[runtime]``: ``name`` of the device runtime, ``environment`` it is exported in (empty = this one), and the
+    intra-op ``threads`` of devices that were not started with their own."""
+
+    name: str = "onnxruntime"
+    environment: str = ""
+    threads: int = 1
+
+
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """``tls = { ca = ..., cert = ..., key = ... }``: PEM files; ``ca`` alone checks the broker, the others are ours."""
+
+    ca: str
+    cert: str = ""
+    key: str = ""
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[broker]``: where messages go.
+
+    Attributes:
+        url: ``embedded`` (started here), ``mosquitto`` (started here, from PATH), or ``mqtt://`` or ``mqtts://``.
+        tls: for a broker started here: make throw-away certificates. Otherwise files, or true for the system's.
+        password_env: name of the environment variable that holds the password; it is never in a file.
+    """
+
+    url: str = "embedded"
+    tls: bool | TlsFiles = False
+    user: str = ""
+    password_env: str = ""
+
+
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[store]``: folder of the blobs (empty = in the run's directory) and its limit in MB (0 = none)."""
+
+    dir: str = ""
+    quota_mb: float = 0.0
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole run file. ``[privacy]`` is reserved: it may be there, empty."""
+
+    federation: FederationConfig
+    model: ModelConfig
+    method: MethodConfig
+    data: DataConfig
+    cohort: CohortConfig
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    planner: PlannerConfig = PlannerConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+    broker: BrokerConfig = BrokerConfig()
+    store: StoreConfig = StoreConfig()
+
+
+def canonical_toml(config: RunConfig) -> str:
+    """The run file that reads as ``config``: every key spelled out, in the order of this page; equal for equal runs."""
+    out: list[str] = []
+    for name in config.__struct_fields__:
+        section = getattr(config, name)
+        groups = section.local if isinstance(section, CohortConfig) else ()
+        values = {key: getattr(section, key) for key in section.__struct_fields__ if key != "local"}
+        if name == "method":
+            values = {"name": section.name, **dict(sorted(section.options.items()))}
+        for key in _not_written(section):
+            del values[key]
+        out.append(f"[{name}]")
+        # A method's own options keep their spelling; ours are kebab-case.
+        out += [f"{key if name == 'method' else _kebab(key)} = {_toml(value)}" for key, value in values.items()]
+        out.append("")
+        for group in groups:
+            out.append("[[cohort.local]]")
+            out += [f"{_kebab(key)} = {_toml(getattr(group, key))}" for key in group.__struct_fields__]
+            out.append("")
+    return "\n".join(out)
+
+
+def _not_written(section: Any) -> list[str]:
+    """Keys whose value stands for "not given", which a file says by leaving them out."""
+    if isinstance(section, ModelConfig):
+        return [] if section.classes else ["classes"]
+    if isinstance(section, TrainingConfig):
+        return ["epochs" if section.steps else "steps"]
+    if isinstance(section, DataConfig):
+        unused = ["alpha"] if section.partition != "dirichlet" else []
+        return unused if section.devices else [*unused, "devices"]
+    return []
+
+
+def _kebab(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, TlsFiles):
+        value = {key: getattr(value, key) for key in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        pairs = (f"{_quoted(str(key))} = {_toml(value[key])}" for key in sorted(value))
+        return "{ " + ", ".join(pairs) + " }" if value else "{}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
+    raise TypeError(f"no TOML form of {type(value).__name__} in a run file")
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'

@@ -1,0 +1,305 @@
+"""From the text of a run file to a checked :class:`~coordinator.configuration.RunConfig`, all problems at once."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from coordinator.configuration import (
+    BrokerConfig,
+    CohortConfig,
+    DataConfig,
+    EvaluationConfig,
+    FederationConfig,
+    LocalGroup,
+    MethodConfig,
+    ModelConfig,
+    PlannerConfig,
+    RunConfig,
+    RuntimeConfig,
+    StoreConfig,
+    TlsFiles,
+    TrainingConfig,
+)
+from coordinator.configuration_reader import REQUIRED, TableReader
+from edge.contracts.errors import ConfigError, MessageRejected
+from edge.contracts.plan import LastBatch
+from edge.contracts.topics import check_name
+from export.training_step import Loss, Optimizer
+
+DATA_VARIABLE = "APPORTION_DATA"
+_SELF_CONTAINED_SOURCES = frozenset({"digits"})
+_SECTIONS = tuple(RunConfig.__struct_fields__)
+
+
+def load_run_file(path: Path, *, environ: Mapping[str, str] = os.environ) -> RunConfig:
+    """The run file at ``path``; relative paths in it are relative to its folder.
+
+    Raises:
+        ConfigError: no such file, not TOML, or any number of problems, all of them listed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError([f"{path}: no such file"], hint="give the path of a run file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: cannot be read ({error})"]) from error
+    return parse_run_file(text, folder=path.resolve().parent, environ=environ)
+
+
+def parse_run_file(text: str, *, folder: Path, environ: Mapping[str, str] = os.environ) -> RunConfig:
+    """The configuration in ``text``; relative paths in it are relative to ``folder``.
+
+    Raises:
+        ConfigError: not TOML, or any number of problems, all of them listed with their paths.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"$: not TOML: {error}"]) from error
+    problems: list[str] = []
+    root = TableReader(document, "$", problems)
+    tables = {name: root.table(name) for name in (*_SECTIONS, "privacy")}
+    root.finish()
+    cohort, local = _cohort(tables["cohort"])
+    config = RunConfig(
+        federation=_federation(tables["federation"]),
+        model=_model(tables["model"]),
+        method=_method(tables["method"]),
+        data=_data(tables["data"], local, folder, environ),
+        cohort=cohort,
+        training=_training(tables["training"]),
+        evaluation=_evaluation(tables["evaluation"]),
+        planner=_planner(tables["planner"]),
+        runtime=_runtime(tables["runtime"], folder),
+        broker=_broker(tables["broker"], folder),
+        store=_store(tables["store"], folder),
+    )
+    for key in tables["privacy"].rest():
+        tables["privacy"].problem(key, "[privacy] is reserved and has no keys yet; remove it")
+    for name in _SECTIONS:
+        tables[name].finish()
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _federation(table: TableReader) -> FederationConfig:
+    name = table.text("name")
+    if name:
+        try:
+            check_name(name, what="federation")
+        except MessageRejected as error:
+            table.problem("name", str(error))
+    return FederationConfig(
+        name=name,
+        seed=table.integer("seed", 0, low=0, high=2**63 - 1),
+        rounds=table.integer("rounds", low=1, high=1_000_000),
+    )
+
+
+def _model(table: TableReader) -> ModelConfig:
+    from coordinator.models import MODELS
+
+    build = table.choice("build", MODELS, own=True)
+    shape = table.list_of("input", int, "whole numbers", ())
+    if any(size < 1 for size in shape):
+        table.problem("input", f"sizes of {list(shape)} must be at least 1")
+    names: tuple[str, ...]
+    if isinstance(table.raw("classes"), list):
+        names = table.list_of("classes", str, "class names", ())
+        if len(set(names)) != len(names) or len(names) < 2:
+            table.problem("classes", f"at least two different names expected, {list(names)[:5]} found")
+    elif table.has("classes"):
+        names = tuple(str(index) for index in range(table.integer("classes", low=2, high=1_000_000)))
+    else:
+        names = ()
+    if ":" in build and not shape:
+        table.problem("input", "is missing; your own model needs the shape of one example, e.g. [3, 32, 32]")
+    if ":" in build and not names:
+        table.problem("classes", "is missing; your own model needs a number of classes or their names")
+    return ModelConfig(build=build, input=shape, classes=names, options=table.table("options").rest())
+
+
+def _method(table: TableReader) -> MethodConfig:
+    from coordinator.methods import METHODS
+
+    return MethodConfig(name=table.choice("name", METHODS), options=table.rest())
+
+
+def _training(table: TableReader) -> TrainingConfig:
+    default = TrainingConfig()
+    if table.has("epochs") and table.has("steps"):
+        table.problem("steps", "give epochs or steps, not both")
+    steps = table.integer("steps", 0, low=1)
+    epochs = table.integer("epochs", 0 if steps else 1, low=1)
+    optimizer = table.choice("optimizer", _choices(Optimizer, "kind"), default.optimizer)
+    training = TrainingConfig(
+        epochs=0 if steps else epochs,
+        steps=steps,
+        batch=table.integer("batch", default.batch, low=1, high=65_536),
+        last_batch=table.choice("last-batch", get_args(LastBatch), default.last_batch),
+        optimizer=optimizer,
+        lr=table.number("lr", default.lr, low=0.0, above_low=True),
+        lr_schedule=table.choice("lr-schedule", _choices(TrainingConfig, "lr_schedule"), default.lr_schedule),
+        lr_final=table.number("lr-final", default.lr_final, low=0.0),
+        momentum=table.number("momentum", default.momentum, low=0.0, high=1.0),
+        nesterov=table.flag("nesterov", default.nesterov),
+        weight_decay=table.number("weight-decay", default.weight_decay, low=0.0),
+        clip_norm=table.number("clip-norm", default.clip_norm, low=0.0),
+        frobenius_lambda=table.number("frobenius-lambda", default.frobenius_lambda, low=0.0),
+        loss=table.choice("loss", get_args(Loss), default.loss),
+    )
+    if training.optimizer != "sgd" and training.momentum:
+        table.problem("momentum", f"belongs to sgd; {training.optimizer} keeps its own moments")
+    if training.nesterov and not training.momentum:
+        table.problem("nesterov", "needs a momentum above 0")
+    if training.lr_final and training.lr_schedule != "cosine":
+        table.problem("lr-final", 'belongs to lr-schedule = "cosine"')
+    return training
+
+
+def _cohort(table: TableReader) -> tuple[CohortConfig, int]:
+    default = CohortConfig(size=1)
+    groups = []
+    for entry in table.tables("local"):
+        groups.append(
+            LocalGroup(
+                count=entry.integer("count", low=1, high=10_000),
+                budget_mb=entry.number("budget-mb", 0.0, low=0.0),
+                threads=entry.integer("threads", 1, low=1, high=1024),
+            )
+        )
+        entry.finish()
+    local = sum(group.count for group in groups)
+    if table.has("size") and table.has("fraction"):
+        table.problem("fraction", "give size or fraction, not both")
+    if not table.has("size") and not local:
+        why = "a fraction is one of local devices and there are none" if table.has("fraction") else "number of devices"
+        table.problem("size", f"is missing ({why}); give it, or [[cohort.local]] groups")
+    share = table.number("fraction", 1.0, low=0.0, high=1.0, above_low=True)
+    size = table.integer("size", max(1, round(share * local)), low=1, high=1_000_000)
+    cohort = CohortConfig(
+        size=size,
+        min_reports=table.integer("min-reports", default.min_reports, low=1),
+        deadline_s=table.number("deadline-s", default.deadline_s, low=1.0),
+        over_selection=table.integer("over-selection", default.over_selection, low=0, high=1_000_000),
+        join_timeout_s=table.number("join-timeout-s", default.join_timeout_s, low=0.0),
+        local=tuple(groups),
+    )
+    if cohort.min_reports > size:
+        table.problem("min-reports", f"{cohort.min_reports} is more than the {size} devices of a round")
+    return cohort, local
+
+
+def _data(table: TableReader, local: int, folder: Path, environ: Mapping[str, str]) -> DataConfig:
+    from coordinator.datasets import SOURCES
+
+    default = DataConfig(source="")
+    source = table.choice("source", SOURCES, own=True)
+    data = DataConfig(
+        source=source,
+        path=_data_path(table, source, folder, environ),
+        partition=table.choice("partition", _choices(DataConfig, "partition"), default.partition),
+        alpha=table.number("alpha", default.alpha, low=0.0, above_low=True),
+        devices=table.integer("devices", local, low=1, high=1_000_000),
+        scale=table.number("scale", default.scale, low=-1e12),
+        mean=table.list_of("mean", float, "numbers", default.mean),
+        std=table.list_of("std", float, "numbers", default.std),
+        augment=table.list_of("augment", str, "names", default.augment),
+    )
+    if table.has("alpha") and data.partition != "dirichlet":
+        table.problem("alpha", 'belongs to partition = "dirichlet"')
+    if data.devices < local:
+        table.problem("devices", f"{data.devices} parts for {local} local devices; at least one each is needed")
+    if not data.mean or not data.std or any(value <= 0 for value in data.std):
+        table.problem("std", f"mean {list(data.mean)} and std {list(data.std)}: one or more values, std above 0")
+    return data
+
+
+def _data_path(table: TableReader, source: str, folder: Path, environ: Mapping[str, str]) -> str:
+    given = table.text("path", "")
+    needed = bool(source) and source not in _SELF_CONTAINED_SOURCES and ":" not in source
+    if not given and needed:
+        given = environ.get(DATA_VARIABLE, "")
+        if not given:
+            table.problem("path", f"source '{source}' needs a folder; set it here or in {DATA_VARIABLE}")
+    path = _absolute(given, folder)
+    if path and needed and not Path(path).is_dir():
+        table.problem("path", f"{path} is not a folder; set it here or in {DATA_VARIABLE}")
+    return path
+
+
+def _evaluation(table: TableReader) -> EvaluationConfig:
+    default = EvaluationConfig()
+    return EvaluationConfig(
+        batch=table.integer("batch", default.batch, low=1, high=65_536),
+        every=table.integer("every", default.every, low=1),
+        norm=table.choice("norm", _choices(EvaluationConfig, "norm"), default.norm),
+        holdout=table.number("holdout", default.holdout, low=0.0, high=0.9, above_low=True),
+    )
+
+
+def _planner(table: TableReader) -> PlannerConfig:
+    default = PlannerConfig()
+    return PlannerConfig(
+        headroom=table.number("headroom", default.headroom, low=0.0, high=0.9),
+        adapt=table.flag("adapt", default.adapt),
+        max_level=table.number("max-level", default.max_level, low=0.0),
+    )
+
+
+def _runtime(table: TableReader, folder: Path) -> RuntimeConfig:
+    from edge.runtimes import RUNTIMES
+
+    return RuntimeConfig(
+        name=table.choice("name", RUNTIMES, RuntimeConfig().name),
+        environment=_absolute(table.text("environment", ""), folder),
+        threads=table.integer("threads", 1, low=1, high=1024),
+    )
+
+
+def _broker(table: TableReader, folder: Path) -> BrokerConfig:
+    url = table.text("url", BrokerConfig().url)
+    started_here = url in ("embedded", "mosquitto")
+    if not started_here and not url.startswith(("mqtt://", "mqtts://")):
+        table.problem("url", f"'{url}' is not usable; give embedded, mosquitto, mqtt://host:port or mqtts://host:port")
+    tls: bool | TlsFiles
+    if isinstance(table.raw("tls"), Mapping):
+        files = table.table("tls")
+        names = {
+            key: _absolute(files.text(key, "" if key != "ca" else REQUIRED), folder)
+            for key in TlsFiles.__struct_fields__
+        }
+        files.finish()
+        tls = TlsFiles(**names)
+        if started_here:
+            table.problem("tls", f"the {url} broker makes its own certificates; give true or false")
+        if bool(tls.cert) != bool(tls.key):
+            table.problem("tls", "cert and key belong together; give both or neither")
+    else:
+        tls = table.flag("tls", False)
+    if tls is not False and url.startswith("mqtt://"):
+        table.problem("tls", "is given for an mqtt:// address; write mqtts://")
+    broker = BrokerConfig(url=url, tls=tls, user=table.text("user", ""), password_env=table.text("password-env", ""))
+    if bool(broker.user) != bool(broker.password_env):
+        table.problem("user", "user and password-env belong together; give both or neither")
+    return broker
+
+
+def _store(table: TableReader, folder: Path) -> StoreConfig:
+    return StoreConfig(dir=_absolute(table.text("dir", ""), folder), quota_mb=table.number("quota-mb", 0.0, low=0.0))
+
+
+def _choices(struct: type, field: str) -> Iterable[str]:
+    """The strings that ``field`` may hold, from its type, so that they are written down once."""
+    hint: Any = typing.get_type_hints(struct)[field]
+    return get_args(hint)
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return str((folder / Path(path).expanduser()).resolve()) if path else ""
