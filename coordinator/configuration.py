@@ -7,6 +7,7 @@ are used; how tables are read and problems gathered is :mod:`coordinator.configu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -206,6 +207,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     runtime: RuntimeConfig = RuntimeConfig()
     broker: BrokerConfig = BrokerConfig()
     store: StoreConfig = StoreConfig()
+
+    def data_path(self) -> Path | None:
+        """Folder of the data source, or None when it needs none."""
+        return Path(self.data.path) if self.data.path else None
 
 
 def canonical_toml(config: RunConfig) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.configuration import LocalGroup, RunConfig, TlsFiles, canonical_toml
-from coordinator.run_file import load_run_file, parse_run_file
+from coordinator.configuration_file import load_config, load_config_text
 from edge.contracts.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -30,7 +30,7 @@ size = 4
 
 
 def parse(text: str, **environ: str) -> RunConfig:
-    return parse_run_file(text, folder=Path("/somewhere"), environ=environ)
+    return load_config_text(text, folder=Path("/somewhere"), environ=environ)
 
 
 def problems(text: str, **environ: str) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def test_text_that_is_no_toml_says_where() -> None:
 
 def test_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: no such file"):
-        load_run_file(tmp_path / "none.toml")
+        load_config(tmp_path / "none.toml")
 
 
 def test_source_that_needs_a_folder_says_so_when_none_is_set(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_source_that_needs_a_folder_says_so_when_none_is_set(tmp_path: Path) -> 
 def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "run.toml").write_text(SMALL.replace('"digits"', '"mnist-writers"\npath = "data"'))
-    assert load_run_file(tmp_path / "run.toml", environ={}).data.path == str(tmp_path / "data")
+    assert load_config(tmp_path / "run.toml", environ={}).data.path == str(tmp_path / "data")
 
 
 def test_own_model_needs_input_and_classes() -> None:
@@ -250,6 +250,6 @@ def test_canonical_text_does_not_depend_on_the_order_of_keys() -> None:
 
 @pytest.mark.parametrize("name", ["digits.toml", "mnist_writers.toml"])
 def test_examples_are_valid(name: str, tmp_path: Path) -> None:
-    config = load_run_file(EXAMPLES / name, environ={"APPORTION_DATA": str(tmp_path)})
-    assert parse_run_file(canonical_toml(config), folder=tmp_path, environ={}) == config
+    config = load_config(EXAMPLES / name, environ={"APPORTION_DATA": str(tmp_path)})
+    assert load_config_text(canonical_toml(config), folder=tmp_path, environ={}) == config
     assert tomllib.loads((EXAMPLES / name).read_text())["federation"]["name"] == config.federation.name

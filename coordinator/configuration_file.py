@@ -36,7 +36,7 @@ _SELF_CONTAINED_SOURCES = frozenset({"digits"})
 _SECTIONS = tuple(RunConfig.__struct_fields__)
 
 
-def load_run_file(path: Path, *, environ: Mapping[str, str] = os.environ) -> RunConfig:
+def load_config(path: Path, *, environ: Mapping[str, str] = os.environ) -> RunConfig:
     """The run file at ``path``; relative paths in it are relative to its folder.
 
     Raises:
@@ -48,15 +48,16 @@ def load_run_file(path: Path, *, environ: Mapping[str, str] = os.environ) -> Run
         raise ConfigError([f"{path}: no such file"], hint="give the path of a run file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: cannot be read ({error})"]) from error
-    return parse_run_file(text, folder=path.resolve().parent, environ=environ)
+    return load_config_text(text, folder=path.resolve().parent, environ=environ)
 
 
-def parse_run_file(text: str, *, folder: Path, environ: Mapping[str, str] = os.environ) -> RunConfig:
-    """The configuration in ``text``; relative paths in it are relative to ``folder``.
+def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[str, str] = os.environ) -> RunConfig:
+    """The configuration in ``text``; relative paths in it are relative to ``folder``, the current one when None.
 
     Raises:
         ConfigError: not TOML, or any number of problems, all of them listed with their paths.
     """
+    folder = folder or Path.cwd()
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
