@@ -76,13 +76,16 @@ class Options:
         return tuple(float(v) for v in found)
 
     def names(self, key: str) -> tuple[str, ...] | None:
-        """One or more strings, or None when the key is absent."""
+        """One or more strings (one may stand without its list), or None when the key is absent."""
 
         def valid(value: object) -> bool:
-            return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(v, str) and v for v in value)
+            many = [value] if isinstance(value, str) else value
+            return isinstance(many, list | tuple) and len(many) > 0 and all(isinstance(v, str) and v for v in many)
 
         found = self._value(key, None, valid, "one or more name patterns")
-        return None if found is None else tuple(found)
+        if found is None:
+            return None
+        return (found,) if isinstance(found, str) else tuple(found)
 
     def finish(self) -> None:
         """Nothing when every option was known and possible.

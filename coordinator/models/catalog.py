@@ -154,7 +154,7 @@ def _arguments(
     }
     known = sorted(set(parameters) - given.keys())
     problems = [
-        f"$.model.{key}: {name} has no such option; it takes {', '.join(known) or 'none'}"
+        f"$.model.options.{key}: {name} has no such option; it takes {', '.join(known) or 'none'}"
         for key in options
         if not takes_all and key not in parameters
     ]

@@ -35,5 +35,5 @@ def mlp(*, input_shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (
         ConfigError: a width that is not a positive count.
     """
     if not hidden or any(not isinstance(width, int) or width < 1 for width in hidden):
-        raise ConfigError([f"$.model.hidden: {list(hidden)} given, one or more positive widths expected"])
+        raise ConfigError([f"$.model.options.hidden: {list(hidden)} given, one or more positive widths expected"])
     return MLP(math.prod(input_shape), hidden, classes)

@@ -82,7 +82,7 @@ def vit(
     if len(input_shape) != 3 or input_shape[1] % patch or input_shape[2] % patch:
         problems.append(f"$.model.input: {list(input_shape)} given, sides must be multiples of the patch, {patch}")
     if width % heads:
-        problems.append(f"$.model.width: {width} given, it must be a multiple of {heads} heads")
+        problems.append(f"$.model.options.width: {width} given, it must be a multiple of {heads} heads")
     if problems:
         raise ConfigError(problems)
     return VisionTransformer(input_shape, patch, width, depth, heads, classes)

@@ -102,8 +102,8 @@ def test_own_builder_gets_what_its_signature_takes() -> None:
     ("name", "options", "words"),
     [
         ("resnet19", {}, ["resnet19", "resnet18", "package.module:function"]),
-        ("mlp", {"width": 3}, ["$.model.width", "hidden"]),
-        ("mlp", {"hidden": (0,)}, ["$.model.hidden", "[0]"]),
+        ("mlp", {"width": 3}, ["$.model.options.width", "hidden"]),
+        ("mlp", {"hidden": (0,)}, ["$.model.options.hidden", "[0]"]),
         ("conv2", {"input_shape": (28, 28)}, ["$.model.input", "[28, 28]"]),
         ("vgg11", {"input_shape": (3, 28, 28)}, ["$.model.input", "32x32"]),
         ("vit", {"input_shape": (3, 30, 32)}, ["$.model.input", "[3, 30, 32]"]),
