@@ -72,7 +72,9 @@ class Artifacts:
             for file in manifest.files:
                 stored = self._blobs.put_file(folder / file.name)
                 if stored != file.sha256:
-                    raise ArtifactCorrupt(f"export: {file.name} has digest {stored[:12]}, manifest says {file.sha256[:12]}")
+                    raise ArtifactCorrupt(
+                        f"export: {file.name} has digest {stored[:12]}, manifest says {file.sha256[:12]}"
+                    )
                 self._ledger.add_blob(stored, file.size)
             data = (folder / "manifest.json").read_bytes()
             digest = self._blobs.put(data)

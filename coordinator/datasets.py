@@ -87,7 +87,9 @@ def open_arrays(path: Path | None, name: str, keys: tuple[str, ...]) -> dict[str
         with np.load(file, allow_pickle=False) as archive:
             missing = [key for key in keys if key not in archive]
             if missing:
-                raise DataError(f"{file}: arrays {missing} are missing, it has {sorted(archive)}; use the packed dataset")
+                raise DataError(
+                    f"{file}: arrays {missing} are missing, it has {sorted(archive)}; use the packed dataset"
+                )
             return {key: archive[key] for key in keys}
     except FileNotFoundError as error:
         raise DataError(f"{file}: no such file; set APPORTION_DATA or data.path to the folder that holds it") from error

@@ -53,8 +53,8 @@ class Evaluator:
         self, module: Callable[[], nn.Module], x: np.ndarray, y: np.ndarray, spec: InputSpec, *, batch: int, norm: str
     ) -> None:
         self._module = module
-        self._inputs = prepare_inputs(x, spec)
-        self._labels = y
+        self.inputs = prepare_inputs(x, spec)
+        self.labels = y
         self.batch = batch
         self.norm = norm
 
@@ -64,10 +64,10 @@ class Evaluator:
         import torch
 
         logits = self.logits(submodel)
-        labels = torch.from_numpy(np.asarray(self._labels, np.int64))
+        labels = torch.from_numpy(np.asarray(self.labels, np.int64))
         loss = torch.nn.functional.cross_entropy(torch.from_numpy(logits).double(), labels)
-        correct = int((logits.argmax(1) == self._labels).sum())
-        return Score(float(loss), correct / len(self._labels), len(self._labels))
+        correct = int((logits.argmax(1) == self.labels).sum())
+        return Score(float(loss), correct / len(self.labels), len(self.labels))
 
     def logits(self, submodel: Submodel) -> np.ndarray:
         """Logits [N, classes] of one model, float32."""
@@ -84,7 +84,7 @@ class Evaluator:
                     child.train()
         with torch.no_grad():
             parts = [
-                module(torch.from_numpy(self._inputs[i : i + self.batch])).numpy()
-                for i in range(0, len(self._inputs), self.batch)
+                module(torch.from_numpy(self.inputs[i : i + self.batch])).numpy()
+                for i in range(0, len(self.inputs), self.batch)
             ]
         return np.concatenate(parts)

@@ -148,7 +148,9 @@ class Inbox:
             self._publisher.ack(device, Ack(assignment_id, True))
             return None
         if entry.state in ("expired", "refused", "rejected"):
-            reason = f"round {entry.round}, attempt {entry.attempt}: assignment is {entry.state}. {entry.reason}".strip()
+            reason = (
+                f"round {entry.round}, attempt {entry.attempt}: assignment is {entry.state}. {entry.reason}".strip()
+            )
             code = entry.code or ("stale-round" if entry.state == "expired" else entry.state)
             self._publisher.ack(device, Ack(assignment_id, False, code, reason))
             return None

@@ -23,6 +23,7 @@ from edge.transport.base import Qos, Transport
 MAX_BLOCK_BYTES = 262_144
 OPEN_BLOBS = 16
 
+
 class Publisher:
     """Sends to devices over ``transport``; counts the bytes of blobs by device."""
 
@@ -56,7 +57,9 @@ class Publisher:
             file = self._opened(get.digest)
             if file is None or get.encoding != "raw":
                 what = f"blob {get.digest[:12]}, encoding {get.encoding!r}"
-                self.error(device, Error("unknown-blob", f"{what} is not served; say hello for a new order", get.digest))
+                self.error(
+                    device, Error("unknown-blob", f"{what} is not served; say hello for a new order", get.digest)
+                )
                 return
             total = file.seek(0, 2)
             file.seek(min(max(get.offset, 0), total))

@@ -141,10 +141,10 @@ def _participants(federation: Federation, round_index: int, attempt: int) -> lis
 
 def _order_for(federation: Federation, state: State, profile: DeviceProfile, round_index: int) -> Ordered:
     config, method = federation.config, federation.method
-    where = {"round_index": round_index, "device": profile.device, "seed": config.federation.seed}
+    device, seed = profile.device, config.federation.seed
 
     def artifact_of(level: Level) -> Artifact:
-        shape = method.cut_shape(level, **where)
+        shape = method.cut_shape(level, round_index=round_index, device=device, seed=seed)
         return federation.artifacts.get(shape, method.program(shape), config.runtime.name)
 
     def cost_of(level: Level) -> Cost:
@@ -161,7 +161,7 @@ def _order_for(federation: Federation, state: State, profile: DeviceProfile, rou
         headroom=config.planner.headroom,
         correction_of=correction_of,
     )
-    submodel = method.cut(state, placement.level, **where)
+    submodel = method.cut(state, placement.level, round_index=round_index, device=device, seed=seed)
     return Ordered(profile, placement, submodel, artifact_of(placement.level))
 
 
@@ -327,9 +327,7 @@ def commit(federation: Federation, attempt: Round, state: State, program: str, s
 
 def _now(federation: Federation, attempt: Round) -> Round:
     """The attempt as the ledger holds it at this moment."""
-    return next(
-        r for r in federation.ledger.rounds() if (r.round, r.attempt) == (attempt.round, attempt.attempt)
-    )
+    return next(r for r in federation.ledger.rounds() if (r.round, r.attempt) == (attempt.round, attempt.attempt))
 
 
 def _is_finished(federation: Federation) -> bool:

@@ -37,7 +37,8 @@ def describe_metrics(metrics: dict[str, Any], program: str) -> str:
     accuracy = ", ".join(f"{label} {values['accuracy']:.4f}" for label, values in scores.items())
     return (
         f"{metrics['reports']} reports, {what}, down {megabytes(metrics['bytes_down'])}, "
-        f"up {megabytes(metrics['bytes_up'])}, {metrics['wall_s']:.1f} s" + (f", accuracy {accuracy}" if accuracy else "")
+        f"up {megabytes(metrics['bytes_up'])}, {metrics['wall_s']:.1f} s"
+        + (f", accuracy {accuracy}" if accuracy else "")
     )
 
 

@@ -38,7 +38,7 @@ def hyper_parameters(
         "momentum": training.momentum,
         "weight_decay": training.weight_decay,
         "clip_norm": training.clip_norm,
-        "frobenius_lambda": training.frobenius_lambda,
+        "frobenius_lambda": training.frobenius_lambda or training.weight_decay,
         "beta1": 0.9,
         "beta2": 0.999,
         "eps": 1e-8,
@@ -49,7 +49,9 @@ def hyper_parameters(
     wanted = [spec.name for spec in manifest.specs("hyper") if spec.name in inputs]
     unknown = sorted(set(wanted) - values.keys())
     if unknown:
-        raise PlanError(f"program '{name}' has scalar inputs {unknown} without a value; set them in the method's options")
+        raise PlanError(
+            f"program '{name}' has scalar inputs {unknown} without a value; set them in the method's options"
+        )
     return {hyper: float(values[hyper]) for hyper in wanted}
 
 

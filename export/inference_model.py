@@ -50,3 +50,13 @@ def write_inference_model(
     pruned = Extractor(model).extract_model(inputs, logits)
     onnx.checker.check_model(pruned)
     onnx.save(pruned, str(out))
+
+
+def run_inference_model(path: Path, inputs: np.ndarray, batch: int) -> np.ndarray:
+    """Logits [N, classes] of ``inputs`` [N, ...] by ONNX Runtime, ``batch`` at a time, in order."""
+    import numpy as np
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return np.concatenate([session.run(None, {name: inputs[i : i + batch]})[0] for i in range(0, len(inputs), batch)])

@@ -1,0 +1,209 @@
+"""Puts a federation together from a configuration and a run directory, runs it, and writes what it leaves.
+
+Used by ``run``, ``resume`` and ``demo``. Nothing here decides anything about rounds, devices or messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.artifacts import Artifacts
+from coordinator.blob_store import BlobStore
+from coordinator.broker import BrokerAddress, open_broker
+from coordinator.cli.exporting import CutExporter, dense_module, run_input_spec
+from coordinator.cli.local_data_folders import local_devices
+from coordinator.cli.results import finish_run
+from coordinator.cohort import Cohort
+from coordinator.configuration import RunConfig, canonical_toml
+from coordinator.configuration_file import load_config_text
+from coordinator.datasets import load_dataset
+from coordinator.evaluation import Evaluator, Score
+from coordinator.federation import Desk, Federation, RoundClock
+from coordinator.global_model import write_atomically
+from coordinator.inbox import Inbox
+from coordinator.ledger import Ledger
+from coordinator.local_devices import LocalDevices
+from coordinator.methods import build_method
+from coordinator.methods.method import Method, State
+from coordinator.progress import Progress
+from coordinator.publisher import Publisher
+from coordinator.round import run_rounds
+from edge.contracts import topics
+from edge.contracts.errors import LedgerError
+from edge.transport.base import Event
+from edge.transport.mqtt import MqttTransport
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a command line adds to a configuration.
+
+    Attributes:
+        local_devices: agents to start here; None starts those of ``[[cohort.local]]``, 0 none.
+        on_point: see :class:`coordinator.federation.Federation`.
+    """
+
+    local_devices: int | None = None
+    quiet: bool = False
+    on_point: Callable[[str], None] = lambda point: None
+
+
+def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any]:
+    """A new run in ``run_dir``; the values of its ``summary.json``.
+
+    Raises:
+        LedgerError: there is a run in that directory already.
+    """
+    if (run_dir / "ledger.sqlite").exists():
+        raise LedgerError(
+            f"{run_dir} holds a run already; resume it with `apportion resume {run_dir}` or choose another"
+        )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    text = canonical_toml(config)
+    write_atomically(run_dir / "config.toml", text.encode())
+    with lock_run(run_dir):
+        Ledger.create(
+            run_dir / "ledger.sqlite",
+            federation=federation_id(config, run_dir),
+            config=text,
+            seed=config.federation.seed,
+        ).close()
+        return _run(config, run_dir, options)
+
+
+def resume_run(run_dir: Path, options: RunOptions) -> dict[str, Any]:
+    """Go on with the run in ``run_dir`` from the last thing on disk; a finished run gives its summary again."""
+    with lock_run(run_dir), Ledger.open(run_dir / "ledger.sqlite") as ledger:
+        text = ledger.federation().config
+    config = load_config_text(text, folder=run_dir)
+    with lock_run(run_dir):
+        return _run(config, run_dir, options)
+
+
+def federation_id(config: RunConfig, run_dir: Path) -> str:
+    """Name of the run's topics; its assignment ids derive from it, so equal configurations give equal ids."""
+    return topics.check_name(config.federation.name, what="$.federation.name")
+
+
+@contextlib.contextmanager
+def lock_run(run_dir: Path) -> Iterator[None]:
+    """Holds the run directory for this process.
+
+    Raises:
+        LedgerError: another process holds it, or there is no such directory.
+    """
+    try:
+        descriptor = os.open(run_dir / "lock", os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise LedgerError(f"{run_dir}: cannot be opened ({error.strerror}); give the directory of a run") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LedgerError(f"{run_dir}: another coordinator runs here; wait for it or stop it") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any]:
+    started = time.monotonic()
+    progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
+    dense = dense_module(config)
+    method = build_method(config.method.name, dense, config.method.options)
+    dataset = load_dataset(
+        config.data.source, Path(config.data.path) if config.data.path else None, config.federation.seed
+    )
+    evaluator = Evaluator(
+        lambda: dense_module(config),
+        dataset.x_test,
+        dataset.y_test,
+        run_input_spec(config),
+        batch=config.evaluation.batch,
+        norm=config.evaluation.norm,
+    )
+    devices = local_devices(config, dataset, run_dir, options.local_devices)
+    ledger = Ledger.open(run_dir / "ledger.sqlite")
+    name = ledger.federation().id
+    if ledger.federation().state == "new":
+        ledger.move_federation("running")
+    with contextlib.ExitStack() as stack:
+        stack.callback(ledger.close)
+        blobs = BlobStore(
+            Path(config.store.dir) if config.store.dir else run_dir / "blobs",
+            quota_bytes=round(config.store.quota_mb * 1e6),
+        )
+        address = stack.enter_context(open_broker(config.broker, run_dir / "broker"))
+        progress.say(f"federation {name}: {address.kind} broker at {address.url}, run directory {run_dir}")
+        federation = _connect(config, name, method, ledger, blobs, evaluator, address, progress, options, stack)
+        if devices:
+            progress.say(f"starting {len(devices)} agents on this machine")
+            stack.enter_context(LocalDevices(devices, address, name))
+        state = run_rounds(federation)
+        return finish_run(federation, evaluator, state, run_dir, wall_s=time.monotonic() - started)
+
+
+def _connect(
+    config: RunConfig,
+    name: str,
+    method: Method,
+    ledger: Ledger,
+    blobs: BlobStore,
+    evaluator: Evaluator,
+    address: BrokerAddress,
+    progress: Progress,
+    options: RunOptions,
+    stack: contextlib.ExitStack,
+) -> Federation:
+    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    transport = MqttTransport(
+        address.url,
+        client_id=f"{name}-coordinator",
+        subscriptions=(topics.coordinator_filter(name),),
+        user=address.user,
+        password=address.password,
+        ca_file=address.ca_file,
+    )
+    publisher = Publisher(name, blobs, transport)
+    stack.callback(publisher.close)
+    cohort, clock = Cohort(), RoundClock()
+    inbox = Inbox(
+        name,
+        ledger=ledger,
+        blobs=blobs,
+        cohort=cohort,
+        publisher=publisher,
+        remaining_s=clock.remaining_s,
+        say=progress.say,
+    )
+
+    def evaluate(state: State) -> dict[str, Score]:
+        return {label: evaluator.score(model) for label, model in method.eval_models(state).items()}
+
+    stack.enter_context(Desk(inbox, events))
+    transport.start(events.put)
+    stack.callback(transport.stop)
+    return Federation(
+        name=name,
+        config=config,
+        method=method,
+        artifacts=Artifacts(CutExporter(config), ledger, blobs),
+        ledger=ledger,
+        blobs=blobs,
+        cohort=cohort,
+        publisher=publisher,
+        inbox=inbox,
+        clock=clock,
+        progress=progress,
+        evaluate=evaluate,
+        on_point=options.on_point,
+    )

@@ -1,0 +1,98 @@
+"""``apportion bench step``: one training step on a device runtime beside the same step in torch.
+
+A fair comparison: torch in train mode, float32, the faster of contiguous and channels-last, its default optimizer; both
+sides include the optimizer and reading the loss; blocks of ten steps alternate; the median of the blocks counts. Each
+side is a process of its own, so that its memory is its own. The device's memory is that of a real agent carrying out
+one order through a broker: the trainer's peak alone, and the sum of supervisor and trainer.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.cli.command import verb
+
+EXAMPLE = "Example: apportion bench step --model resnet20 --runtime onnxruntime --batch 32 --threads 1 --json"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    group = typer.Typer(no_args_is_help=True, help="Measure on this machine, beside torch.")
+    group.command("step", epilog=EXAMPLE)(bench_step)
+    app.add_typer(group, name="bench")
+
+
+@verb("bench")
+def bench_step(
+    model: Annotated[str, typer.Option(help="name of a model, or package.module:function")],
+    runtime: Annotated[str, typer.Option(help="device runtime")] = "onnxruntime",
+    batch: Annotated[int, typer.Option(min=1, help="examples per step")] = 32,
+    threads: Annotated[int, typer.Option(min=1, help="intra-op threads of both sides")] = 1,
+    freeze: Annotated[int, typer.Option(min=0, help="freeze the stem and the first K blocks")] = 0,
+    cut: Annotated[str, typer.Option(help="submodel, method:level[,key=value]")] = "",
+    input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
+    classes: Annotated[int, typer.Option(help="number of classes; 0: the model's own")] = 0,
+    blocks: Annotated[int, typer.Option(min=3, help="blocks of ten steps per side")] = 9,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """Time and memory of a training step, as ratios to torch."""
+    from coordinator.cli.bench_device import measure_agent, write_inputs
+    from coordinator.cli.bench_sides import DeviceSide, TorchSide
+    from coordinator.cli.model_arguments import ModelArguments, parse_shape
+    from export.bundle import export_artifact
+
+    prepared = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut).prepare()
+    with tempfile.TemporaryDirectory(prefix="apportion-bench-") as name:
+        folder = Path(name)
+        manifest = export_artifact(
+            prepared.module,
+            prepared.step,
+            folder / "artifact",
+            build=prepared.build,
+            classes=prepared.class_names,
+            runtime=runtime,
+        )
+        inputs = write_inputs(folder, manifest, prepared.module)
+        with DeviceSide(inputs, threads) as device, TorchSide(inputs, threads) as torch_side:
+            device.block(), torch_side.block()
+            device_ms, torch_ms = [], []
+            for _ in range(blocks):
+                device_ms.append(device.block())
+                torch_ms.append(torch_side.block())
+            torch_peak, layout = torch_side.peak_bytes, torch_side.layout
+        memory = measure_agent(inputs, folder, threads)
+    values = {
+        "model": model,
+        "runtime": runtime,
+        "batch": batch,
+        "threads": threads,
+        "ratio_to_torch": round(statistics.median(device_ms) / statistics.median(torch_ms), 3),
+        "step_ms": round(statistics.median(device_ms), 3),
+        "torch_step_ms": round(statistics.median(torch_ms), 3),
+        "torch_layout": layout,
+        "trainer_peak_mb": _mb(memory.trainer_peak_bytes),
+        "process_peak_mb": _mb(memory.trainer_peak_bytes + memory.supervisor_peak_bytes),
+        "idle_rss_mb": _mb(memory.trainer_idle_bytes),
+        "torch_peak_rss_mb": _mb(torch_peak),
+        "predicted_peak_mb": _mb(memory.trainer_idle_bytes + manifest.cost.predicted_peak_bytes),
+        "max_grad_rel_err": manifest.parity.max_grad_rel_err,
+        "torch_fp32_rel_err": manifest.parity.torch_fp32_rel_err,
+        "parameters": manifest.cost.parameters,
+    }
+    if not as_json:
+        print(
+            f"{model} on {runtime}, batch {batch}, {threads} threads: {values['step_ms']:.1f} ms, "
+            f"{values['ratio_to_torch']:.2f} x torch ({values['torch_step_ms']:.1f} ms, {layout}); trainer "
+            f"{values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
+            f"torch {values['torch_peak_rss_mb']:.0f} MB"
+        )
+    return values
+
+
+def _mb(count: int) -> float:
+    return round(count / 1e6, 1)

@@ -1,0 +1,177 @@
+"""One real agent, one order, one broker: what a device's two processes reach while they train an artifact."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator.blob_store import BlobStore
+from coordinator.broker import open_broker
+from coordinator.cohort import Cohort
+from coordinator.configuration import BrokerConfig
+from coordinator.federation import Desk
+from coordinator.inbox import Inbox
+from coordinator.ledger import Ledger
+from coordinator.ledger_records import Assignment
+from coordinator.local_devices import LocalDevice, LocalDevices
+from coordinator.publisher import Publisher
+from edge.contracts import topics
+from edge.contracts.codec import encode_msgpack
+from edge.contracts.errors import DeadlineExpired, DeviceRefused
+from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.plan import BlobRef, Schedule, WorkOrder, assignment_id
+from edge.contracts.report import TrainReport
+from edge.contracts.tensor_file import encode_tensors
+from edge.transport.base import Event
+from edge.transport.mqtt import MqttTransport, parse_broker
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FEDERATION = "bench"
+DEVICE = "bench-device"
+EXAMPLE_BATCHES = 4
+ORDER_STEPS = 20
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class BenchInputs:
+    """Files both sides read: the artifact's folder, initial weights, and examples of the right shape."""
+
+    manifest: ArtifactManifest
+    artifact: Path
+    weights: Path
+    data: Path
+
+
+def write_inputs(folder: Path, manifest: ArtifactManifest, module: nn.Module) -> BenchInputs:
+    """Initial weights of ``module`` and random examples beside the artifact in ``folder``."""
+    import numpy as np
+
+    from coordinator.submodels.build import module_tensors
+
+    state = {s.name for s in manifest.specs("parameter", "frozen", "buffer")}
+    weights = folder / "weights.safetensors"
+    weights.write_bytes(encode_tensors({k: v for k, v in module_tensors(module).items() if k in state}))
+    generator = np.random.default_rng(0)
+    count, spec = manifest.batch * EXAMPLE_BATCHES, manifest.input
+    shape = (count, *spec.shape)
+    x = (
+        generator.integers(0, spec.vocabulary, shape)
+        if spec.dtype == "int64"
+        else generator.standard_normal(shape).astype(np.float32)
+    )
+    target = next(s for s in manifest.tensors if s.role == "target")
+    y = generator.integers(0, len(manifest.classes), (count, *(int(size) for size in target.shape[1:])))
+    data = folder / "data"
+    data.mkdir()
+    np.savez(data / "data.npz", x=x, y=y)
+    return BenchInputs(manifest, folder / "artifact", weights, data)
+
+
+def bench_order(inputs: BenchInputs, number: int, steps: int, threads: int) -> WorkOrder:
+    """An order of ``steps`` training steps on the bench's artifact; ``number`` makes it a new one."""
+    manifest_bytes = (inputs.artifact / "manifest.json").read_bytes()
+    weights_bytes = inputs.weights.read_bytes()
+    values = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4, "frobenius_lambda": 1e-4, "clip_norm": 5.0}
+    values |= {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    hyper = {s.name: values[s.name] for s in inputs.manifest.specs("hyper") if s.name in values}
+    return WorkOrder(
+        assignment_id=assignment_id(FEDERATION, number, DEVICE, 0),
+        federation=FEDERATION,
+        device=DEVICE,
+        round=number,
+        attempt=0,
+        artifact=_ref(manifest_bytes),
+        weights=_ref(weights_bytes),
+        schedule=Schedule(steps=steps),
+        batch=inputs.manifest.batch,
+        last_batch="drop",
+        data_seed=number,
+        hyper=hyper,
+        upload=tuple(s.name for s in inputs.manifest.specs("parameter", "buffer")),
+        threads=threads,
+    )
+
+
+def _ref(data: bytes) -> BlobRef:
+    import hashlib
+
+    return BlobRef(hashlib.sha256(data).hexdigest(), len(data), "raw", len(data))
+
+
+def measure_agent(inputs: BenchInputs, folder: Path, threads: int) -> TrainReport:
+    """The report of a real agent that carried out one order over the embedded broker.
+
+    Raises:
+        DeviceRefused: the agent refused the order.
+        DeadlineExpired: no report in time.
+    """
+    order = bench_order(inputs, 0, ORDER_STEPS, threads)
+    device_folder = folder / "device"
+    shutil.copytree(inputs.data, device_folder / "data")
+    with contextlib.ExitStack() as stack:
+        ledger = stack.enter_context(Ledger.create(folder / "ledger.sqlite", federation=FEDERATION, config="", seed=0))
+        blobs = BlobStore(folder / "blobs")
+        for path in (inputs.artifact / "manifest.json", inputs.weights):
+            ledger.add_blob(blobs.put_file(path), path.stat().st_size)
+        for file in inputs.manifest.files:
+            ledger.add_blob(blobs.put_file(inputs.artifact / file.name), file.size)
+        ledger.plan_round(0, 0, deadline_s=TIMEOUT_S, assignments=[_assignment(order)])
+        ledger.move_round(0, 0, "published")
+        address = stack.enter_context(open_broker(BrokerConfig(), folder / "broker"))
+        transport = MqttTransport(
+            parse_broker(address.url, ca=address.ca_file, password=address.password),
+            client_id="bench-coordinator",
+            subscriptions=(topics.coordinator_filter(FEDERATION),),
+        )
+        publisher = Publisher(FEDERATION, blobs, transport)
+        stack.callback(publisher.close)
+        inbox = Inbox(
+            FEDERATION,
+            ledger=ledger,
+            blobs=blobs,
+            cohort=Cohort(),
+            publisher=publisher,
+            remaining_s=lambda: TIMEOUT_S,
+            say=lambda text: None,
+        )
+        events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        stack.enter_context(Desk(inbox, events))
+        transport.start(events.put)
+        stack.callback(transport.stop)
+        device = LocalDevice(DEVICE, device_folder, budget_bytes=0, threads=threads)
+        stack.enter_context(LocalDevices([device], address, FEDERATION))
+        return _await_report(ledger, inbox, device_folder)
+
+
+def _assignment(order: WorkOrder) -> Assignment:
+    return Assignment(
+        assignment_id=order.assignment_id,
+        round=0,
+        attempt=0,
+        device=DEVICE,
+        level="bench",
+        cut={},
+        artifact_digest=order.artifact.digest,
+        weights_digest=order.weights.digest,
+        order=encode_msgpack(order),
+    )
+
+
+def _await_report(ledger: Ledger, inbox: Inbox, folder: Path) -> TrainReport:
+    give_up_at = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < give_up_at:
+        (entry,) = ledger.assignments(0, 0)
+        if entry.state == "reported":
+            return ledger.updates(0, 0)[0].report
+        if entry.state in ("refused", "rejected"):
+            raise DeviceRefused(f"the agent's work is {entry.state} ({entry.code}): {entry.reason}")
+        inbox.wait(1.0)
+    raise DeadlineExpired(f"no report within {TIMEOUT_S:g} s; the agent's log is {folder / 'agent.log'}")

@@ -1,0 +1,184 @@
+"""The two sides of a bench, each a child process that runs a block of ten steps when told to.
+
+The device side is the trainer itself; the torch side is this module run as a program.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.cli.bench_device import BenchInputs, bench_order
+from edge.contracts.errors import DeviceRefused
+from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid, default_python
+from edge.trainer_messages import Failed, Train, Trained
+
+if TYPE_CHECKING:
+    import torch
+
+STEPS_PER_BLOCK = 10
+TIMEOUT_S = 300.0
+
+
+class DeviceSide:
+    """A trainer child with the artifact loaded; a context manager that ends it."""
+
+    def __init__(self, inputs: BenchInputs, threads: int) -> None:
+        self._inputs, self._threads = inputs, threads
+        self._events: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
+        self._link = TrainerLink(python=default_python(), runtime=inputs.manifest.runtime, deliver=self._events.put)
+        self._count = 0
+
+    def __enter__(self) -> DeviceSide:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._link.end()
+
+    def block(self) -> float:
+        """Median milliseconds per step of one block.
+
+        Raises:
+            DeviceRefused: the trainer failed or ended.
+        """
+        self._count += 1
+        inputs = self._inputs
+        self._link.send(
+            Train(
+                order=bench_order(inputs, self._count, STEPS_PER_BLOCK, self._threads),
+                manifest=str(inputs.artifact / "manifest.json"),
+                files={f.name: str(inputs.artifact / f.name) for f in inputs.manifest.files},
+                weights=str(inputs.weights),
+                data=str(inputs.data),
+                update=str(inputs.data.parent / "update.safetensors"),
+                threads=self._threads,
+                progress_s=1e9,
+            )
+        )
+        while True:
+            event = self._events.get(timeout=TIMEOUT_S)
+            if isinstance(event, TrainerEnded):
+                raise DeviceRefused(f"the trainer ended: {event.reason}")
+            if isinstance(event, TrainerSaid) and isinstance(event.reply, Failed):
+                raise DeviceRefused(f"the trainer failed: {event.reply.reason}")
+            if isinstance(event, TrainerSaid) and isinstance(event.reply, Trained):
+                return event.reply.step_ms_p50
+
+
+class TorchSide:
+    """A torch child; ``peak_bytes`` and ``layout`` (the faster one) are known after a block."""
+
+    def __init__(self, inputs: BenchInputs, threads: int) -> None:
+        manifest = inputs.manifest
+        job = {"manifest": str(inputs.artifact / "manifest.json"), "batch": manifest.batch, "threads": threads}
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "coordinator.cli.bench_sides", json.dumps(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.peak_bytes = 0
+        self.layout = ""
+
+    def __enter__(self) -> TorchSide:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.close()
+        self._child.wait()
+        self._child.stdout.close()
+
+    def block(self) -> float:
+        """Median milliseconds per step of one block."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write("block\n")
+        self._child.stdin.flush()
+        line = self._child.stdout.readline()
+        if not line:
+            raise DeviceRefused(f"the torch side ended with status {self._child.wait()}; see its error above")
+        answer = json.loads(line)
+        self.peak_bytes, self.layout = answer["peak_bytes"], answer["layout"]
+        return float(answer["step_ms"])
+
+
+class TorchStep:
+    """One eager training step of the artifact's module in one memory layout."""
+
+    def __init__(self, manifest_path: Path, batch: int, layout: torch.memory_format) -> None:
+        import msgspec
+        import torch
+
+        from coordinator.cli.exporting import rebuild_module
+        from edge.contracts.manifest import ArtifactManifest
+        from export.training_step import StepSpec
+
+        manifest = ArtifactManifest.from_bytes(manifest_path.read_bytes())
+        spec = msgspec.convert(manifest.build["step"], StepSpec)
+        self._module = rebuild_module(manifest.build).train()
+        for name, parameter in self._module.named_parameters():
+            parameter.requires_grad_(name not in spec.frozen)
+        generator = torch.Generator().manual_seed(0)
+        shape = (batch, *spec.input.shape)
+        if spec.input.dtype == "int64":
+            self._x = torch.randint(0, spec.input.vocabulary, shape, generator=generator)
+        else:
+            self._x = torch.randn(shape, generator=generator)
+        if layout is torch.channels_last:
+            self._module = self._module.to(memory_format=layout)
+            self._x = self._x.contiguous(memory_format=layout)
+        self._y = torch.randint(0, spec.classes, (batch, *spec.target_shape), generator=generator)
+        trained = [p for p in self._module.parameters() if p.requires_grad]
+        if spec.optimizer.kind == "sgd":
+            self._optimizer: Any = torch.optim.SGD(trained, lr=0.01, momentum=0.9, weight_decay=1e-4)
+        else:
+            kind = torch.optim.AdamW if spec.optimizer.kind == "adamw" else torch.optim.Adam
+            self._optimizer = kind(trained, lr=1e-3, weight_decay=1e-4)
+
+    def run(self) -> float:
+        """Milliseconds of one step, the loss read."""
+        import torch
+
+        started = time.perf_counter()
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(self._module(self._x), self._y)
+        loss.backward()
+        self._optimizer.step()
+        loss.item()
+        return (time.perf_counter() - started) * 1e3
+
+
+def main(job: dict[str, Any]) -> None:
+    """Choose the faster layout, then run a block for every line on stdin and print its median as JSON."""
+    import torch
+
+    from edge.meter import peak_rss_bytes
+
+    torch.set_num_threads(job["threads"])
+    path, batch = Path(job["manifest"]), int(job["batch"])
+    images = "chw" in path.read_text()
+    layouts = [torch.contiguous_format, *([torch.channels_last] if images else [])]
+    chosen, best = layouts[0], float("inf")
+    for layout in layouts:
+        step = TorchStep(path, batch, layout)
+        median = statistics.median(step.run() for _ in range(STEPS_PER_BLOCK))
+        if median < best:
+            chosen, best = layout, median
+    step = TorchStep(path, batch, chosen)
+    step.run()
+    for _ in sys.stdin:
+        median = statistics.median(step.run() for _ in range(STEPS_PER_BLOCK))
+        answer = {"step_ms": median, "peak_bytes": peak_rss_bytes(), "layout": str(chosen).removeprefix("torch.")}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,35 @@
+"""``apportion demo``: the main job on the embedded defaults, in a minute, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.command import verb
+from coordinator.cli.run import default_run_dir, show, with_seed
+from coordinator.configuration_file import load_config
+
+EXAMPLE = "Example: apportion demo --json"
+CONFIG = Path(__file__).parents[2] / "examples" / "digits.toml"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("demo", epilog=EXAMPLE)(demo)
+
+
+@verb("demo")
+def demo(
+    run_dir: Annotated[Path | None, typer.Option(help="where the run leaves everything")] = None,
+    seed: Annotated[int | None, typer.Option(help="instead of the example's seed")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """Eight device processes in three memory budgets train a model that fits only the largest of them."""
+    settings = with_seed(load_config(CONFIG), seed)
+    summary = start_run(settings, run_dir or default_run_dir(settings), RunOptions(quiet=quiet))
+    show(summary, quiet=quiet, as_json=as_json)
+    return summary

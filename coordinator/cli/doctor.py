@@ -1,0 +1,200 @@
+"""``apportion doctor``: what this machine has, what a configuration still lacks, whether a model can be trained."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from coordinator.cli.command import verb
+from edge.contracts.errors import ApportionError
+
+EXAMPLE = "Example: apportion doctor examples/digits.toml"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: ``ok``, ``warn`` (works, but) or ``fail``, what was seen, and how to mend it."""
+
+    name: str
+    state: Literal["ok", "warn", "fail"]
+    detail: str
+    fix: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("doctor", epilog=EXAMPLE)(doctor)
+
+
+@verb("doctor")
+def doctor(
+    subject: Annotated[str, typer.Argument(help="a run file, a model's name, or package.module:function")] = "",
+    input_shape: Annotated[str, typer.Option("--input", help="shape of one example, for an own model")] = "",
+    classes: Annotated[int, typer.Option(help="number of classes, for an own model")] = 0,
+    fix: Annotated[bool, typer.Option("--fix", help="install what is missing and can be installed with pip")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """Look for what would stop a run before it starts."""
+    findings = [*machine_findings(), *package_findings()]
+    if fix:
+        findings = [_mended(finding) for finding in findings]
+    if subject.endswith(".toml"):
+        findings += config_findings(Path(subject))
+    elif subject:
+        findings.append(model_finding(subject, input_shape, classes))
+    for finding in findings:
+        mark = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}[finding.state]
+        stream = sys.stderr if as_json else sys.stdout
+        print(f"{mark}  {finding.name}: {finding.detail}", file=stream)
+        if finding.fix and finding.state != "ok":
+            print(f"      -> {finding.fix}", file=stream)
+    failed = [finding.name for finding in findings if finding.state == "fail"]
+    return {"ok": not failed, "failed": failed, "findings": [vars(finding) for finding in findings]}
+
+
+def machine_findings() -> list[Finding]:
+    """Python, word size, processors, memory, disk and brokers."""
+    import psutil
+
+    bits = 64 if sys.maxsize > 2**32 else 32
+    memory = psutil.virtual_memory().available / 1e9
+    disk = shutil.disk_usage(Path.cwd()).free / 1e9
+    mosquitto = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+    version_ok = (3, 11) <= sys.version_info[:2] < (3, 13)
+    return [
+        Finding(
+            "python",
+            "ok" if version_ok else "fail",
+            f"{platform.python_version()} on {platform.machine()}",
+            "use Python 3.11 or 3.12: the training runtimes have no wheels for others",
+        ),
+        Finding("64-bit", "ok" if bits == 64 else "fail", f"{bits}-bit", "install a 64-bit system"),
+        Finding("processors", "ok", f"{os.cpu_count()}"),
+        Finding(
+            "free memory",
+            "ok" if memory > 2 else "warn",
+            f"{memory:.1f} GB",
+            "a coordinator with torch needs about 2 GB",
+        ),
+        Finding("free disk", "ok" if disk > 2 else "warn", f"{disk:.1f} GB", "runs keep weights and updates on disk"),
+        Finding(
+            "mosquitto",
+            "ok" if mosquitto else "warn",
+            mosquitto or "not on PATH; the embedded broker is used",
+            "install mosquitto 2.0 or later for more than a few hundred devices",
+        ),
+        Finding(
+            "APPORTION_DATA",
+            "ok" if os.environ.get("APPORTION_DATA") else "warn",
+            os.environ.get("APPORTION_DATA", "not set"),
+            "set it to the folder of the packed datasets to run examples on real data",
+        ),
+    ]
+
+
+def package_findings() -> list[Finding]:
+    """Versions of what the coordinator needs, and the two ONNX Runtime wheels that overwrite each other."""
+    findings = []
+    for package, extra in (("torch", "coordinator"), ("onnx", "coordinator"), ("amqtt", "coordinator")):
+        findings.append(_package(package, extra))
+    stock, training = _version("onnxruntime"), _version("onnxruntime-training-cpu")
+    if stock and training:
+        findings.append(
+            Finding(
+                "onnxruntime",
+                "fail",
+                f"onnxruntime {stock} and onnxruntime-training-cpu {training} are both here and overwrite each other",
+                "pip uninstall both, then install one of them per environment",
+            )
+        )
+    else:
+        findings.append(_package("onnxruntime", "onnxruntime"))
+    return findings
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _package(package: str, extra: str) -> Finding:
+    version = _version(package)
+    fix = f"pip install 'apportion[{extra}]'"
+    return Finding(package, "ok" if version else "fail", version or "not installed", fix)
+
+
+def _mended(finding: Finding) -> Finding:
+    if finding.state != "fail" or not finding.fix.startswith("pip install 'apportion"):
+        return finding
+    requirement = finding.fix.removeprefix("pip install ").strip("'")
+    done = subprocess.run([sys.executable, "-m", "pip", "install", requirement], stdout=sys.stderr, check=False)
+    version = _version(finding.name)
+    if done.returncode or version is None:
+        return Finding(finding.name, "fail", f"pip install {requirement} ended with {done.returncode}", finding.fix)
+    return Finding(finding.name, "ok", f"{version}, just installed")
+
+
+def config_findings(path: Path) -> list[Finding]:
+    """Problems of a run file, one finding each, and whether its data can be opened and its model built."""
+    from coordinator.cli.exporting import dense_module
+    from coordinator.configuration_file import load_config
+    from coordinator.datasets import load_dataset
+    from coordinator.methods import build_method
+    from edge.contracts.errors import ConfigError
+
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return [Finding(str(path), "fail", problem, "mend the run file") for problem in error.problems]
+    findings = [Finding(str(path), "ok", f"federation '{config.federation.name}', {config.federation.rounds} rounds")]
+    try:
+        folder = Path(config.data.path) if config.data.path else None
+        dataset = load_dataset(config.data.source, folder, config.federation.seed)
+        findings.append(Finding("data", "ok", f"{len(dataset.y_train)} examples, {len(dataset.y_test)} held out"))
+    except ApportionError as error:
+        findings.append(Finding("data", "fail", str(error), error.hint))
+    try:
+        method = build_method(config.method.name, dense_module(config), config.method.options)
+        findings.append(Finding("method", "ok", ", ".join(level.name for level in method.levels())))
+    except ApportionError as error:
+        findings.append(Finding("method", "fail", str(error), error.hint))
+    return findings
+
+
+def model_finding(subject: str, input_shape: str, classes: int) -> Finding:
+    """Whether a training step of the model can be exported and agrees with torch."""
+    import tempfile
+
+    from coordinator.cli.model_arguments import ModelArguments, parse_shape
+    from export.bundle import export_artifact
+
+    prepared = ModelArguments(subject, parse_shape(input_shape), classes, batch=4).prepare()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            manifest = export_artifact(
+                prepared.module,
+                prepared.step,
+                Path(folder) / "artifact",
+                build=prepared.build,
+                classes=prepared.class_names,
+                runtime="onnxruntime",
+            )
+        except ApportionError as error:
+            return Finding(subject, "fail", str(error), error.hint)
+    return Finding(
+        subject,
+        "ok",
+        f"trains on onnxruntime, gradients {manifest.parity.max_grad_rel_err:.1e} from float64 "
+        f"(torch float32: {manifest.parity.torch_fp32_rel_err:.1e})",
+    )

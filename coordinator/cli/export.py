@@ -1,0 +1,60 @@
+"""``apportion export``: one model, one cut, one runtime, one verified artifact folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.cli.command import verb
+from coordinator.cli.model_arguments import ModelArguments, parse_shape
+
+EXAMPLE = "Example: apportion export --model resnet20 --batch 32 --out artifact --json"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("export", epilog=EXAMPLE)(export)
+
+
+@verb("export")
+def export(
+    model: Annotated[str, typer.Option(help="name of a model, or package.module:function")],
+    out: Annotated[Path, typer.Option(help="folder to write; must not exist")],
+    input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
+    classes: Annotated[int, typer.Option(help="number of classes; 0: the model's own")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="batch size the figures are for")] = 32,
+    runtime: Annotated[str, typer.Option(help="device runtime")] = "onnxruntime",
+    freeze: Annotated[int, typer.Option(min=0, help="freeze the stem and the first K blocks")] = 0,
+    cut: Annotated[str, typer.Option(help="submodel, method:level[,key=value], e.g. fedhm:4")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """Export the whole training step of a model, check it against torch, and write it."""
+    from export.bundle import export_artifact
+
+    arguments = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut)
+    prepared = arguments.prepare()
+    manifest = export_artifact(
+        prepared.module, prepared.step, out, build=prepared.build, classes=prepared.class_names, runtime=runtime
+    )
+    parity, cost = manifest.parity, manifest.cost
+    if not as_json:
+        print(
+            f"{out}: {len(manifest.programs)} programs, {cost.parameters:,} parameters "
+            f"({cost.trained_parameters:,} trained), {cost.predicted_peak_bytes / 1e6:.1f} MB above an idle trainer; "
+            f"gradients {parity.max_grad_rel_err:.2e} from float64 (torch float32: {parity.torch_fp32_rel_err:.2e})"
+        )
+    return {
+        "out": str(out),
+        "runtime": runtime,
+        "programs": [p.name for p in manifest.programs],
+        "files": {f.name: f.size for f in manifest.files},
+        "parameters": cost.parameters,
+        "trained_parameters": cost.trained_parameters,
+        "macs": cost.macs,
+        "predicted_peak_bytes": cost.predicted_peak_bytes,
+        "max_grad_rel_err": parity.max_grad_rel_err,
+        "torch_fp32_rel_err": parity.torch_fp32_rel_err,
+        "export_key": manifest.export_key,
+    }

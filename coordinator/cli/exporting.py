@@ -1,0 +1,130 @@
+"""From a configuration to an exporter: the module of a cut, its step, its key, its artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from coordinator.methods.method import DeviceProgram
+from coordinator.models import build_model, input_spec, model_entry
+from coordinator.submodels.build import apply_cut
+from coordinator.submodels.record import Cut, cut_from_json, cut_to_json
+from edge.contracts.errors import ConfigError
+from edge.contracts.manifest import ArtifactManifest, InputSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from coordinator.configuration import RunConfig
+    from export.training_step import Loss, StepSpec
+
+
+class CutExporter:
+    """Exports cuts of one model for one training configuration (a :class:`coordinator.artifacts.Exporter`)."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._dense = dense_module(config)
+        self._input = run_input_spec(config)
+
+    def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
+        """See :class:`coordinator.artifacts.Exporter`."""
+        from export.bundle import artifact_key
+
+        return artifact_key(apply_cut(self._dense, cut), self.step(program), build=self.build(cut), runtime=runtime)
+
+    def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
+        """See :class:`coordinator.artifacts.Exporter`."""
+        from export.bundle import export_artifact
+
+        return export_artifact(
+            apply_cut(self._dense, cut),
+            self.step(program),
+            out_dir,
+            build=self.build(cut),
+            classes=class_names(self._config),
+            runtime=runtime,
+        )
+
+    def step(self, program: DeviceProgram) -> StepSpec:
+        """The step the devices are asked to do, as the exporter specifies it."""
+        from export.training_step import FactorPair, Optimizer, StepSpec
+
+        training = self._config.training
+        return StepSpec(
+            input=self._input,
+            classes=len(class_names(self._config)),
+            batch=training.batch,
+            loss=cast("Loss", training.loss if program.loss == "cross_entropy" else program.loss),
+            optimizer=Optimizer(
+                kind=training.optimizer,
+                momentum=training.momentum > 0,
+                nesterov=training.nesterov,
+                weight_decay=training.weight_decay > 0,
+            ),
+            clip_norm=training.clip_norm > 0,
+            frobenius=tuple(FactorPair(u=u, v=v) for u, v in program.frobenius),
+            frozen=program.frozen,
+            squared_gradient=program.accumulators,
+            norm=cast('Literal["running", "batch"]', program.norm),
+        )
+
+    def build(self, cut: Cut) -> dict[str, Any]:
+        """What ``verify`` rebuilds the module from."""
+        model = self._config.model
+        return {
+            "model": model.build,
+            "input": list(self._input.shape),
+            "classes": len(class_names(self._config)),
+            "options": dict(model.options),
+            "cut": cut_to_json(cut),
+        }
+
+
+def rebuild_module(build: Mapping[str, Any]) -> nn.Module:
+    """The module an artifact was exported from, by its manifest's ``build``.
+
+    Raises:
+        ConfigError: a model this installation does not have.
+    """
+    dense = build_model(
+        build["model"], input_shape=tuple(build["input"]), classes=build["classes"], **build.get("options", {})
+    )
+    return apply_cut(dense, cut_from_json(build.get("cut", {})))
+
+
+def dense_module(config: RunConfig) -> nn.Module:
+    """The whole model of a run with its initial weights, a function of the run's seed."""
+    return build_model(
+        config.model.build,
+        input_shape=config.model.input or None,
+        classes=len(class_names(config)),
+        seed=config.federation.seed,
+        **config.model.options,
+    )
+
+
+def run_input_spec(config: RunConfig) -> InputSpec:
+    """How examples become the model's input in this run: the model's layout, the run's normalisation."""
+    import msgspec
+
+    spec = input_spec(config.model.build, input_shape=config.model.input or None)
+    data = config.data
+    return msgspec.structs.replace(spec, mean=data.mean, std=data.std, scale=data.scale, augment=data.augment)
+
+
+def class_names(config: RunConfig) -> tuple[str, ...]:
+    """Ordered class names: the configured ones, or the model's own, called ``0`` to ``count - 1``.
+
+    Raises:
+        ConfigError: an own model whose configuration names no classes.
+    """
+    if config.model.classes:
+        return config.model.classes
+    entry = model_entry(config.model.build)
+    if entry is None:
+        raise ConfigError(
+            [f"$.model.classes: own model {config.model.build} needs its classes, a count or their names"]
+        )
+    return tuple(str(i) for i in range(entry.classes))

@@ -1,0 +1,152 @@
+"""The model, cut and step that ``export``, ``bench`` and ``costs`` name on their command lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from coordinator.cli.command import parse_problem
+from coordinator.methods import build_method
+from coordinator.methods.method import DeviceProgram
+from coordinator.models import build_model, input_spec, model_entry
+from coordinator.submodels.build import apply_cut
+from coordinator.submodels.record import Cut, cut_to_json
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from export.training_step import Loss, StepSpec
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A module ready for export: what it was cut from, its step, and what rebuilds it."""
+
+    dense: nn.Module
+    cut: Cut
+    module: nn.Module
+    step: StepSpec
+    build: dict[str, Any]
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelArguments:
+    """What the command line said.
+
+    Attributes:
+        freeze: number of blocks, after the stem, whose parameters are frozen.
+        cut: ``method:level[,key=value]`` or empty for the whole model.
+    """
+
+    model: str
+    input_shape: tuple[int, ...]
+    classes: int
+    batch: int
+    freeze: int = 0
+    cut: str = ""
+
+    def prepare(self) -> Prepared:
+        """The cut module and its step: SGD with momentum and weight decay, cross-entropy, running statistics.
+
+        Raises:
+            ConfigError: an unknown model, method or level, or more blocks to freeze than there are.
+        """
+        from export.training_step import FactorPair, Optimizer, StepSpec
+
+        spec = input_spec(self.model, input_shape=self.input_shape or None)
+        entry = model_entry(self.model)
+        classes = self.classes or (entry.classes if entry else 0)
+        if classes <= 0:
+            raise parse_problem("--classes", f"own model {self.model} needs its number of classes")
+        dense = build_model(self.model, input_shape=spec.shape, classes=classes)
+        cut, program = parse_cut(dense, self.cut)
+        module = apply_cut(dense, cut)
+        step = StepSpec(
+            input=spec,
+            classes=classes,
+            batch=self.batch,
+            loss=cast("Loss", program.loss),
+            optimizer=Optimizer(),
+            frobenius=tuple(FactorPair(u=u, v=v) for u, v in program.frobenius),
+            frozen=(*program.frozen, *frozen_prefix(module, self.freeze)),
+            squared_gradient=program.accumulators,
+            norm=cast('Literal["running", "batch"]', program.norm),
+        )
+        build = {
+            "model": self.model,
+            "input": list(spec.shape),
+            "classes": classes,
+            "options": {},
+            "cut": cut_to_json(cut),
+        }
+        return Prepared(dense, cut, module, step, build, tuple(str(i) for i in range(classes)))
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """``3,32,32`` as numbers; empty for the model's own.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    try:
+        shape = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise parse_problem("--input", f"'{text}' is not a shape; write it as 3,32,32") from None
+    if any(size < 1 for size in shape):
+        raise parse_problem("--input", f"'{text}' has a size below 1")
+    return shape
+
+
+def parse_cut(dense: nn.Module, text: str) -> tuple[Cut, DeviceProgram]:
+    """The cut that ``method:level[,key=value]`` names, and what devices holding it are asked to do.
+
+    Raises:
+        ConfigError: unknown method or option, or a level that is not a number.
+    """
+    if not text:
+        return {}, DeviceProgram()
+    head, *pairs = text.split(",")
+    name, _, level_text = head.partition(":")
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise parse_problem("--cut", f"'{pair}' is not key=value")
+        options[key.strip()] = _number_or_text(value.strip())
+    try:
+        level = float(level_text)
+    except ValueError:
+        raise parse_problem("--cut", f"'{text}' has no level; write method:level, e.g. fedhm:4") from None
+    method = build_method(name, dense, {**options, "levels": [level]} if name != "fedavg" else options)
+    chosen = method.levels()[0]
+    cut = method.cut_shape(chosen, round_index=0, device="", seed=0)
+    return cut, method.program(cut)
+
+
+def _number_or_text(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def frozen_prefix(module: nn.Module, blocks: int) -> tuple[str, ...]:
+    """Parameter names of everything up to and including the first ``blocks`` blocks; none for 0.
+
+    Blocks are the model's own list (``module.blocks()`` names), in execution order; the stem is whatever precedes them.
+
+    Raises:
+        ConfigError: the model has fewer blocks, or names none.
+    """
+    if not blocks:
+        return ()
+    names = list(getattr(module, "block_names", lambda: ())())
+    if len(names) <= blocks:
+        raise parse_problem("--freeze", f"{blocks} blocks asked for, the model has {len(names)} and keeps one to train")
+    order = [name for name, _ in module.named_parameters()]
+    first_trained = names[blocks] + "."
+    cut_at = next(i for i, name in enumerate(order) if name.startswith(first_trained))
+    return tuple(order[:cut_at])

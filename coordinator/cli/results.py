@@ -1,0 +1,161 @@
+"""What a finished run leaves: the global model twice, its scores, a summary, a report; and the table people see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.evaluation import Evaluator
+from coordinator.federation import Federation
+from coordinator.global_model import write_atomically, write_final
+from coordinator.methods.method import State
+from coordinator.planner import MB
+from coordinator.publisher import read_order
+from edge.contracts.manifest import ArtifactManifest
+
+if TYPE_CHECKING:
+    pass
+
+
+def finish_run(
+    federation: Federation, evaluator: Evaluator, state: State, run_dir: Path, *, wall_s: float
+) -> dict[str, Any]:
+    """Write the final files of a run and mark it finished; the values of ``summary.json``."""
+    checkpoints = run_dir / "checkpoints"
+    write_final(state, checkpoints / "final.safetensors")
+    scores = federation.evaluate(state)
+    onnx_accuracy, agrees = _write_and_score_onnx(federation, evaluator, state, checkpoints)
+    table = device_table(federation)
+    rounds = [r for r in federation.ledger.rounds() if r.state == "committed"]
+    evaluated = {
+        label: {"accuracy": score.accuracy, "loss": score.loss, "examples": score.examples}
+        for label, score in scores.items()
+    }
+    previous = _previous_wall_s(run_dir)
+    summary = {
+        "accuracy": scores["server"].accuracy,
+        "rounds": federation.config.federation.rounds,
+        "devices": len(table),
+        "levels": len({row["level"] for row in table}),
+        "wall_s": round(previous or wall_s, 2),
+        "torch_loaded_on_devices": any(row["torch_loaded"] for row in table),
+        "over_budget": sum(row["over_budget"] for row in table),
+        "bytes_up": sum(row["bytes_up"] for row in table),
+        "bytes_down": sum(row["bytes_down"] for row in table),
+        "run_dir": str(run_dir),
+        "evaluation": {
+            "batch": evaluator.batch,
+            "order": "file",
+            "norm": evaluator.norm,
+            "models": evaluated,
+            "onnx_accuracy": onnx_accuracy,
+            "onnx_predictions_equal": agrees,
+        },
+        "exports": federation.artifacts.exports,
+        "attempts": len(federation.ledger.rounds()),
+        "committed_rounds": len(rounds),
+        "device_table": table,
+    }
+    write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
+    if federation.ledger.federation().state == "running":
+        federation.ledger.move_federation("finished")
+    return summary
+
+
+def _previous_wall_s(run_dir: Path) -> float | None:
+    """Wall time of a run that had finished before: resuming it again must not change what it reports."""
+    path = run_dir / "summary.json"
+    return float(json.loads(path.read_text())["wall_s"]) if path.exists() else None
+
+
+def _write_and_score_onnx(
+    federation: Federation, evaluator: Evaluator, state: State, checkpoints: Path
+) -> tuple[float, bool]:
+    """Write ``final.onnx`` and score it with ONNX Runtime: its accuracy, and whether it predicts what torch does."""
+    import numpy as np
+
+    from export.inference_model import run_inference_model, write_inference_model
+
+    submodel = federation.method.eval_models(state)["server"]
+    artifact = federation.artifacts.get(submodel.cut, submodel.program, federation.config.runtime.name)
+    folder = checkpoints / "artifact"
+    federation.artifacts.write_folder(artifact, folder)
+    path = checkpoints / "final.onnx"
+    write_inference_model(folder, artifact.manifest, submodel.tensors, path)
+    from_onnx = run_inference_model(path, evaluator.inputs, evaluator.batch)
+    predictions = from_onnx.argmax(1)
+    agrees = bool(np.array_equal(predictions, evaluator.logits(submodel).argmax(1)))
+    return float((predictions == evaluator.labels).mean()), agrees
+
+
+def device_table(federation: Federation) -> list[dict[str, Any]]:
+    """One row per device that ever reported: its budget, cut, predicted and measured peak, step time, bytes."""
+    ledger = federation.ledger
+    rows: dict[str, dict[str, Any]] = {}
+    for attempt in ledger.rounds():
+        for update in ledger.updates(attempt.round, attempt.attempt):
+            order, report = read_order(update.assignment.order), update.report
+            row = rows.setdefault(
+                report.device,
+                {
+                    "device": report.device,
+                    "rounds": 0,
+                    "step_ms": [],
+                    "bytes_up": 0,
+                    "bytes_down": 0,
+                    "measured_peak_bytes": 0,
+                    "over_budget": 0,
+                    "torch_loaded": False,
+                },
+            )
+            peak = report.trainer_peak_bytes + report.supervisor_peak_bytes
+            row.update(
+                level=update.assignment.level,
+                budget_bytes=report.budget_bytes,
+                predicted_peak_bytes=order.peak_bytes,
+                measured_peak_bytes=max(row["measured_peak_bytes"], peak),
+                rounds=row["rounds"] + 1,
+                bytes_up=row["bytes_up"] + report.bytes_up,
+                bytes_down=row["bytes_down"] + report.bytes_down,
+                over_budget=row["over_budget"] + int(report.over_budget),
+                torch_loaded=row["torch_loaded"] or report.torch_loaded,
+                runtime=report.runtime,
+            )
+            if order.schedule.turns[0].program != "stats":
+                row["step_ms"].append(report.step_ms_p50)
+    for row in rows.values():
+        times = sorted(row["step_ms"])
+        row["step_ms"] = times[len(times) // 2] if times else 0.0
+    return [rows[device] for device in sorted(rows)]
+
+
+def print_table(table: list[dict[str, Any]]) -> None:
+    """The device table on stderr, sizes in MB of 10^6 bytes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    view = Table(title="devices", title_justify="left")
+    for heading in ("device", "cut", "runtime"):
+        view.add_column(heading)
+    for heading in ("budget MB", "predicted MB", "measured MB", "step ms", "down MB", "up MB", "rounds"):
+        view.add_column(heading, justify="right")
+    for row in table:
+        view.add_row(
+            row["device"],
+            row["level"],
+            row["runtime"],
+            f"{row['budget_bytes'] / MB:.0f}" if row["budget_bytes"] else "-",
+            f"{row['predicted_peak_bytes'] / MB:.1f}",
+            f"{row['measured_peak_bytes'] / MB:.1f}",
+            f"{row['step_ms']:.1f}",
+            f"{row['bytes_down'] / MB:.1f}",
+            f"{row['bytes_up'] / MB:.1f}",
+            str(row["rounds"]),
+        )
+    Console(stderr=True, width=None if Console(stderr=True).is_terminal else 120).print(view)
+
+
+def manifest_of(folder: Path) -> ArtifactManifest:
+    """The manifest of an artifact folder."""
+    return ArtifactManifest.from_bytes((folder / "manifest.json").read_bytes())

@@ -1,0 +1,34 @@
+"""``apportion resume RUN_DIR``: go on with a run from the last thing that is on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coordinator.cli.assembly import RunOptions, resume_run
+from coordinator.cli.command import verb
+from coordinator.cli.run import show
+
+EXAMPLE = "Example: apportion resume runs/first"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("resume", epilog=EXAMPLE)(resume)
+
+
+@verb("resume")
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="the directory of the run")],
+    local_devices: Annotated[
+        int | None, typer.Option(help="agents to start here; unset: those of cohort.local")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """Resume an interrupted run; the result is the one of a run that was never interrupted."""
+    summary = resume_run(run_dir, RunOptions(local_devices=local_devices, quiet=quiet))
+    show(summary, quiet=quiet, as_json=as_json)
+    return summary

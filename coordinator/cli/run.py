@@ -1,0 +1,67 @@
+"""``apportion run CONFIG``: a new federation from a run file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.command import verb
+from coordinator.cli.results import print_table
+from coordinator.configuration import RunConfig
+from coordinator.configuration_file import load_config
+
+EXAMPLE = "Example: apportion run examples/digits.toml --run-dir runs/first --json"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("run", epilog=EXAMPLE)(run)
+
+
+@verb("run")
+def run(
+    config: Annotated[Path, typer.Argument(help="the run file (TOML)")],
+    run_dir: Annotated[
+        Path | None, typer.Option(help="where the run leaves everything; runs/<name>-<time> if unset")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="instead of federation.seed")] = None,
+    local_devices: Annotated[
+        int | None, typer.Option(help="agents to start here; unset: those of cohort.local")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """Start a federation and run it to its last round."""
+    settings = with_seed(load_config(config), seed)
+    folder = run_dir or default_run_dir(settings)
+    summary = start_run(settings, folder, RunOptions(local_devices=local_devices, quiet=quiet))
+    show(summary, quiet=quiet, as_json=as_json)
+    return summary
+
+
+def with_seed(config: RunConfig, seed: int | None) -> RunConfig:
+    """``config`` with another seed, or itself."""
+    if seed is None:
+        return config
+    return msgspec.structs.replace(config, federation=msgspec.structs.replace(config.federation, seed=seed))
+
+
+def default_run_dir(config: RunConfig) -> Path:
+    """``runs/<name>-<time>``."""
+    return Path("runs") / f"{config.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def show(summary: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
+    """The table on stderr and, without ``--json``, the result on stdout."""
+    if not quiet:
+        print_table(summary["device_table"])
+    if not as_json:
+        print(
+            f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds on {summary['devices']} devices "
+            f"({summary['levels']} cuts) in {summary['wall_s']:.1f} s; everything is in {summary['run_dir']}"
+        )

@@ -1,0 +1,38 @@
+"""What an agent's two processes weigh before any work: measured in real child processes, for plans without a device."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+
+from edge.contracts.errors import DeviceRefused
+from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid, child_environment
+from edge.trainer_messages import Ready
+
+_SUPERVISOR = "import edge.agent, edge.transport.mqtt; from edge.meter import peak_rss_bytes; print(peak_rss_bytes())"
+TIMEOUT_S = 60.0
+
+
+def measure_idle_sizes(runtime: str, *, python: str = sys.executable) -> tuple[int, int]:
+    """Resident bytes of a supervisor that has imported everything, and of a trainer with ``runtime`` loaded.
+
+    Raises:
+        DeviceRefused: one of the two does not start here.
+    """
+    told = subprocess.run(
+        [python, "-c", _SUPERVISOR], capture_output=True, text=True, env=child_environment(), check=False
+    )
+    if told.returncode:
+        raise DeviceRefused(f"a supervisor does not start with {python}: {told.stderr.strip()[-300:]}")
+    events: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
+    link = TrainerLink(python=python, runtime=runtime, deliver=events.put)
+    link.start()
+    try:
+        event = events.get(timeout=TIMEOUT_S)
+    finally:
+        link.end()
+    if isinstance(event, TrainerSaid) and isinstance(event.reply, Ready):
+        return int(told.stdout), event.reply.rss_bytes
+    reason = event.reason if isinstance(event, TrainerEnded) else "it did not say ready"
+    raise DeviceRefused(f"a trainer with runtime '{runtime}' does not start with {python}: {reason}")
