@@ -72,6 +72,11 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         return self.element_count(batch) * DTYPE_BYTES[self.dtype]
 
 
+def concrete_shape(spec: TensorSpec, batch: int = 1) -> tuple[int, ...]:
+    """The shape with the batch dimension taken as ``batch``."""
+    return tuple(batch if size == BATCH else int(size) for size in spec.shape)
+
+
 def by_role(specs: Iterable[TensorSpec], *roles: Role) -> tuple[TensorSpec, ...]:
     """The specs with one of the given roles, in their order."""
     return tuple(s for s in specs if s.role in roles)

@@ -1,0 +1,29 @@
+"""The ``apportion`` command: ``agent`` runs here, every other verb in ``coordinator.cli``, which devices lack."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and give its exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["agent"]:
+        from edge.command_line import agent_command
+
+        return agent_command(words[1:])
+    try:
+        commands = import_module("coordinator.cli")
+    except ImportError as error:
+        print(
+            f"apportion: this installation has the device agent only ({error}); "
+            "pip install 'apportion[coordinator]' for the other commands, or see: apportion agent --help",
+            file=sys.stderr,
+        )
+        return 2
+    return int(commands.main(words))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""``apportion agent``: arguments, logging, signals and exit status of the device agent. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from edge.agent import Agent, AgentSettings
+from edge.artifact_store import ArtifactStore
+from edge.contracts import topics
+from edge.contracts.envelope import seal
+from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
+from edge.contracts.messages import Bye
+from edge.runtimes import RUNTIMES
+from edge.transport.base import LastWill
+from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
+
+EXIT_BUG = 5
+
+_EXAMPLE = f"""\
+The password may also come from {PASSWORD_VARIABLE}.
+exit status: 0 stopped, 1 failed, 2 bad arguments, 3 connection or authorisation, 4 timeout, 5 a bug of ours
+
+example:
+  apportion agent --broker mqtts://pi-07@broker.local:8883 --ca ca.pem --federation demo --device pi-07 \\
+      --data ~/images --store ~/.apportion --budget-mb 160
+"""
+
+
+def agent_command(arguments: list[str]) -> int:
+    """Run an agent until it is stopped; the exit status as the help says."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    try:
+        chosen = _parser().parse_args(arguments)
+        logging.getLogger("apportion").setLevel(chosen.log_level.upper())
+        agent = _agent(chosen)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda signum, frame: agent.stop(signal.Signals(signum).name))
+        agent.run()
+    except SystemExit as finished:  # argparse: 0 after --help, 2 after a mistake
+        return int(finished.code or 0)
+    except ApportionError as error:
+        print(f"apportion agent: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"  next: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except Exception:
+        logging.getLogger("apportion").exception("a bug of ours; please report it with the lines above")
+        return EXIT_BUG
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="apportion agent",
+        description="Train submodels of a federation on this device's own data.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--broker", required=True, metavar="URL", help="mqtt://[user:password@]host[:port] or mqtts://...")
+    add("--federation", required=True, metavar="NAME", help="federation to join")
+    add("--device", required=True, metavar="ID", help="this device's id; also its user name when the URL has none")
+    add("--data", required=True, metavar="SOURCE", help="npz folder, image folders, CSV or package.module:function")
+    add("--store", required=True, type=Path, metavar="DIR", help="folder for artifacts, weights and finished work")
+    add("--budget-mb", type=float, default=0.0, metavar="N", help="memory for both processes together; 0 = no limit")
+    add("--quota-mb", type=float, default=0.0, metavar="N", help="disk for the store; 0 = no limit")
+    add("--threads", type=int, default=0, metavar="N", help="most threads a step may use; 0 = as ordered")
+    add("--ca", metavar="FILE", help="authority that signed the broker's certificate")
+    add("--cert", metavar="FILE", help="this device's certificate")
+    add("--key", metavar="FILE", help="its private key")
+    add("--runtime", default="onnxruntime", choices=sorted(RUNTIMES), help="runtime that trains")
+    add("--trainer-python", default=sys.executable, metavar="PATH", help="interpreter that has the runtime")
+    add("--self-test", action="store_true", help="repeat an artifact's self-test before its first use")
+    add("--parent-pid", type=int, default=0, metavar="PID", help="end when this process does")
+    add("--once", action="store_true", help="end after the first acknowledged assignment")
+    add("--connect-timeout-s", type=float, default=10.0, metavar="S", help="give up the first connection after this")
+    add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="what goes to stderr")
+    return parser
+
+
+def _agent(chosen: argparse.Namespace) -> Agent:
+    problems = []
+    for what in ("federation", "device"):
+        try:
+            topics.check_name(getattr(chosen, what), what=f"--{what}:")
+        except MessageRejected as error:
+            problems.append(str(error))
+    for flag, value in (("budget-mb", chosen.budget_mb), ("quota-mb", chosen.quota_mb), ("threads", chosen.threads)):
+        if value < 0:
+            problems.append(f"--{flag}: {value} is negative; 0 means no limit")
+    try:
+        address = parse_broker(chosen.broker, ca=chosen.ca, certificate=chosen.cert, key=chosen.key)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(problems, hint="apportion agent --help")
+    try:
+        store = ArtifactStore(chosen.store.expanduser(), quota_bytes=round(chosen.quota_mb * 2**20))
+    except OSError as error:
+        raise ConfigError([f"--store: {error}"]) from error
+    settings = AgentSettings(
+        federation=chosen.federation,
+        device=chosen.device,
+        data=chosen.data,
+        runtime=chosen.runtime,
+        budget_bytes=round(chosen.budget_mb * 2**20),
+        threads=chosen.threads,
+        parent_pid=chosen.parent_pid,
+        once=chosen.once,
+        self_test=chosen.self_test,
+    )
+    transport = MqttTransport(
+        address,
+        client_id=f"{chosen.federation}/{chosen.device}",
+        subscriptions=topics.device_filters(chosen.federation, chosen.device),
+        will=LastWill(topics.up(chosen.federation, chosen.device, "bye"), seal("bye", Bye("connection lost"))),
+        connect_timeout_s=chosen.connect_timeout_s,
+    )
+    return Agent(settings, transport, store, python=chosen.trainer_python)

@@ -1,0 +1,82 @@
+"""Assignments that are trained but not yet acknowledged, kept on disk so that a killed agent does not train them again.
+
+Order of writing: the update, synced and renamed; then the record that names it. A folder without a record is garbage.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from edge.artifact_store import publish_file, sync
+from edge.contracts.codec import decode_msgpack, encode_msgpack
+from edge.contracts.errors import MessageRejected
+from edge.contracts.plan import WorkOrder
+from edge.contracts.report import TrainReport
+from edge.contracts.topics import check_name
+
+MAX_RECORD_BYTES = 1 << 20
+
+
+class FinishedRecord(msgspec.Struct, frozen=True):
+    """A finished assignment: its order, and the report that still has to be acknowledged."""
+
+    order: WorkOrder
+    report: TrainReport
+
+
+class FinishedWork:
+    """The finished assignments below ``folder``, one sub-folder each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def update_path(self, assignment_id: str) -> Path:
+        """Where the encoded update of the assignment lies; its folder exists."""
+        folder = self._folder / check_name(assignment_id, what="assignment id")
+        folder.mkdir(exist_ok=True)
+        return folder / "update"
+
+    def save(self, record: FinishedRecord, update: Path) -> None:
+        """Keep ``record`` and the encoded update file, which is moved here."""
+        with update.open("rb+") as file:
+            sync(file)
+        path = self.update_path(record.order.assignment_id)
+        publish_file(update, path)
+        temporary = path.with_name("record.tmp")
+        with temporary.open("wb") as file:
+            file.write(encode_msgpack(record))
+            sync(file)
+        publish_file(temporary, path.with_name("record"))
+
+    def forget(self, assignment_id: str) -> None:
+        """Remove the assignment; the record goes first."""
+        path = self.update_path(assignment_id)
+        path.with_name("record").unlink(missing_ok=True)
+        shutil.rmtree(path.parent)
+
+    def load(self) -> FinishedRecord | None:
+        """The newest finished assignment, everything else below the folder removed."""
+        newest: FinishedRecord | None = None
+        for path in sorted(self._folder.iterdir(), key=lambda p: p.stat().st_mtime_ns, reverse=True):
+            record = self._read(path)
+            if record is None or newest is not None:
+                shutil.rmtree(path) if path.is_dir() else os.unlink(path)
+            else:
+                newest = record
+        return newest
+
+    def _read(self, folder: Path) -> FinishedRecord | None:
+        try:
+            data = (folder / "record").read_bytes()
+            record = decode_msgpack(data, FinishedRecord, limit=MAX_RECORD_BYTES)
+            size = (folder / "update").stat().st_size
+        except (OSError, MessageRejected):
+            return None
+        # The same name guards forget(): a record moved to another folder would remove the wrong one.
+        is_whole = record.order.assignment_id == folder.name and size == record.report.update.encoded_size
+        return record if is_whole else None

@@ -1,0 +1,61 @@
+"""What a training runtime is to the trainer: it loads an artifact's programs and runs them over state tensors.
+
+A runtime knows nothing of methods, devices or data. One third-party runtime per file; the trainer imports only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from edge.contracts.manifest import ArtifactManifest
+
+
+class Session(Protocol):
+    """An artifact ready to run. It owns the values of all state tensors of its programs."""
+
+    def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Copy ``tensors`` in; slots and accumulators that are not among them become zero.
+
+        Raises:
+            ArtifactCorrupt: another state tensor is missing, or one has another shape or dtype than the manifest's.
+        """
+
+    def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """One step: the state takes the program's outputs; its scalar loss and metrics are given back.
+
+        Args:
+            feeds: every input of the program that is not state, C-contiguous, dtypes of the manifest.
+
+        Raises:
+            PlanError: no such program.
+            DeviceRefused: the runtime could not execute it (out of memory, wrong shape).
+        """
+
+    def read(self, name: str) -> np.ndarray:
+        """The present value of state tensor ``name``; a view that the next :meth:`run` overwrites."""
+
+
+class Runtime(Protocol):
+    """A module of ``edge/runtimes``."""
+
+    @property
+    def NAME(self) -> str:
+        """As in the manifest and the registry."""
+
+    def version(self) -> str:
+        """Release of the runtime installed here."""
+
+    def load(self, manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int) -> Session:
+        """A session of the artifact.
+
+        Args:
+            files: file name in the manifest -> verified file.
+
+        Raises:
+            DeviceRefused: this release is too old for the artifact or cannot load a graph.
+        """

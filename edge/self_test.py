@@ -1,0 +1,52 @@
+"""An artifact's self-test: formula weights, a fixed batch, the losses of the first steps. Needs no torch, no data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edge.contracts.errors import DeviceRefused
+from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.streams import self_test_value
+from edge.contracts.tensors import TensorSpec
+from edge.runtimes.base import Session
+from edge.training import scalar
+
+
+def self_test_losses(session: Session, manifest: ArtifactManifest, *, steps: int) -> list[float]:
+    """Losses of the first ``steps`` steps of program ``train``; the session's state is overwritten."""
+    test, program = manifest.self_test, manifest.program("train")
+    specs = {spec.name: spec for spec in manifest.tensors}
+    state, feeds = {}, {}
+    for name in {n for p in manifest.programs for n in p.inputs}:
+        spec = specs[name]
+        if spec.role == "hyper":
+            feeds[name] = scalar(spec, test.hyper.get(name, 0.0))
+        elif spec.role in ("input", "target", "label_mask"):
+            feeds[name] = _value(spec, manifest)
+        else:
+            state[name] = _value(spec, manifest)
+    session.load_state(state)
+    fed = {name: feeds[name] for name in program.inputs if name in feeds}
+    return [session.run("train", fed)["loss"] for _ in range(steps)]
+
+
+def check_self_test(session: Session, manifest: ArtifactManifest, *, steps: int = 1) -> None:
+    """Nothing when the first losses are those of the manifest.
+
+    Raises:
+        DeviceRefused: a loss is off by more than the manifest's tolerance; the message has both values.
+    """
+    test = manifest.self_test
+    expected = test.losses[:steps]
+    found = self_test_losses(session, manifest, steps=len(expected))
+    for step, (loss, wanted) in enumerate(zip(found, expected, strict=True)):
+        if not abs(loss - wanted) <= test.rel_tolerance * max(abs(wanted), 1e-6):
+            raise DeviceRefused(
+                f"self-test of {manifest.runtime} artifact: loss {loss:.6g} in step {step}, {wanted:.6g} expected "
+                f"within {test.rel_tolerance:g}; this runtime computes something else: update it"
+            )
+
+
+def _value(spec: TensorSpec, manifest: ArtifactManifest) -> np.ndarray:
+    high = manifest.input.vocabulary if spec.role == "input" else len(manifest.classes)
+    return self_test_value(spec, manifest.self_test.seed, manifest.self_test.batch, high=max(2, high))

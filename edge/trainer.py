@@ -1,0 +1,183 @@
+"""``python -m edge.trainer``: a child process that holds NumPy, one runtime, the local data and one artifact.
+
+It reads requests from stdin and answers on stdout until its supervisor closes the pipe or dies. Ordinary failures are
+answers; a native crash or a kernel kill ends this process only, and the supervisor reports it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from edge.batches import Examples
+from edge.contracts.errors import ApportionError, MessageRejected
+from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.tensor_file import read_tensor_file
+from edge.local_data import LocalData, read_local_data
+from edge.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
+from edge.runtimes import runtime
+from edge.runtimes.base import Runtime, Session
+from edge.self_test import check_self_test
+from edge.trainer_messages import (
+    Describe,
+    Described,
+    Failed,
+    Progress,
+    Ready,
+    Reply,
+    Request,
+    Train,
+    Trained,
+    read_request,
+    write_frame,
+)
+from edge.training import train
+from edge.update_file import write_update
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Trainer:
+    """Answers requests with replies written to ``out``; keeps the data and the session for the next request."""
+
+    def __init__(self, chosen: Runtime, out: BinaryIO) -> None:
+        self._runtime = chosen
+        self._out = out
+        self._data: tuple[str, LocalData] | None = None
+        self._session: tuple[tuple[str, int], ArtifactManifest, Session] | None = None
+        self._idle_bytes = 0
+
+    def ready(self) -> None:
+        """Tell that the runtime is loaded."""
+        self._idle_bytes = rss_bytes()
+        self._send(Ready(self._runtime.NAME, self._runtime.version(), self._idle_bytes))
+
+    def answer(self, request: Request) -> None:
+        """Carry ``request`` out and send what came of it."""
+        if isinstance(request, Describe):
+            self._describe(request)
+            return
+        identity = request.order.assignment_id
+        try:
+            self._send(self._train(request))
+        except ApportionError as error:
+            self._send(Failed(identity, error.code, str(error)))
+        except MemoryError as error:
+            self._send(Failed(identity, "device-refused", f"out of memory: {error}; lower the batch size or the cut"))
+        except Exception as error:  # the supervisor must hear of it, whatever it is
+            self._send(Failed(identity, "trainer-failed", f"{type(error).__name__}: {error}"))
+            raise
+
+    def _describe(self, request: Describe) -> None:
+        try:
+            count, code, reason = len(self._local_data(request.data)), "", ""
+        except ApportionError as error:
+            count, code, reason = 0, error.code, str(error)
+        self._idle_bytes = max(self._idle_bytes, rss_bytes())
+        self._send(Described(count, self._idle_bytes, code, reason))
+
+    def _train(self, request: Train) -> Trained:
+        order = request.order
+        manifest, session = self._load(request)
+        examples = Examples(self._local_data(request.data), manifest)
+        weights = read_tensor_file(Path(request.weights), where=f"weights of round {order.round}")
+        session.load_state(weights)
+        del weights  # unmaps the file: its pages would count towards the peak of the first step
+        last_sent = time.monotonic()
+
+        def progress(step: int, total: int, loss: float) -> None:
+            nonlocal last_sent
+            if step == 1 or time.monotonic() - last_sent >= request.progress_s:
+                last_sent = time.monotonic()
+                self._send(Progress(order.assignment_id, step, total, loss))
+
+        outcome = train(session, manifest, order, examples, progress=progress)
+        digest, size, encoded_size = write_update(
+            Path(request.update), {name: session.read(name) for name in order.upload}, order.encoding
+        )
+        return Trained(
+            assignment_id=order.assignment_id,
+            digest=digest,
+            size=size,
+            encoded_size=encoded_size,
+            num_examples=len(examples),
+            steps=outcome.steps,
+            loss=outcome.loss,
+            metrics=outcome.metrics,
+            step_ms_p50=outcome.step_ms_p50,
+            step_ms_p95=outcome.step_ms_p95,
+            peak_bytes=peak_rss_bytes(),
+            idle_bytes=self._idle_bytes,
+            torch_loaded=is_torch_loaded(),
+        )
+
+    def _load(self, request: Train) -> tuple[ArtifactManifest, Session]:
+        key = (request.order.artifact.digest, request.threads)
+        if self._session is None or self._session[0] != key:
+            self._session = None
+            gc.collect()
+            manifest = ArtifactManifest.from_bytes(Path(request.manifest).read_bytes())
+            if manifest.runtime != self._runtime.NAME:
+                raise MessageRejected(f"artifact is for runtime '{manifest.runtime}', this is '{self._runtime.NAME}'")
+            files = {name: Path(path) for name, path in request.files.items()}
+            session = self._runtime.load(manifest, files, threads=request.threads)
+            if request.self_test:
+                check_self_test(session, manifest)
+            self._session = key, manifest, session
+        return self._session[1], self._session[2]
+
+    def _local_data(self, source: str) -> LocalData:
+        if self._data is None or self._data[0] != source:
+            self._data = source, read_local_data(source)
+        return self._data[1]
+
+    def _send(self, reply: Reply) -> None:
+        write_frame(self._out, reply)
+
+
+def follow_parent(parent: int) -> None:
+    """Be killed when process ``parent`` dies (Linux); elsewhere the closed pipe has to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def read_requests(stream: BinaryIO, requests: queue.SimpleQueue[Request]) -> None:
+    """Put requests into the queue; end the process when the supervisor has closed the pipe, even in mid-training."""
+    while (request := read_request(stream)) is not None:
+        requests.put(request)
+    os._exit(0)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the supervisor until it is gone; ``arguments`` are the runtime's name and the supervisor's process id."""
+    name, parent = arguments
+    follow_parent(int(parent))
+    # Interrupts from a terminal reach the whole process group; the supervisor decides what they mean.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Native code may print to stdout: keep the pipe to ourselves and give everybody else stderr.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    trainer = Trainer(runtime(name), out)
+    trainer.ready()
+    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    threading.Thread(target=read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
+    while True:
+        trainer.answer(requests.get())
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ApportionError as problem:
+        print(f"apportion trainer: {problem}", problem.hint, file=sys.stderr)
+        sys.exit(problem.exit_code)

@@ -1,0 +1,157 @@
+"""The supervisor's side of its trainer child: start, talk, end, and tell a crash from an end that was wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.contracts.errors import MessageRejected
+from edge.trainer_messages import Reply, Request, read_reply, write_frame
+
+log = logging.getLogger("apportion.trainer")
+
+EXIT_WAIT_S = 2.0
+
+# Measured on this project's trainers: one malloc arena and early trimming give freed step tensors back to the system,
+# BLAS threads and huge pages only add resident memory to a process whose arithmetic happens in the runtime.
+CHILD_ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "1",
+    "NUMPY_MADVISE_HUGEPAGE": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True)
+class TrainerSaid:
+    """A message of the trainer."""
+
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class TrainerEnded:
+    """The trainer ended without being told to; ``reason`` names the signal or exit status."""
+
+    reason: str
+
+
+TrainerEvent = TrainerSaid | TrainerEnded
+
+
+class TrainerLink:
+    """At most one child at a time. Events of a child that was ended on purpose are dropped.
+
+    Args:
+        python: interpreter that runs the trainer; runtimes may live in environments of their own.
+        deliver: called from a reader thread.
+    """
+
+    def __init__(self, *, python: str, runtime: str, deliver: Callable[[TrainerEvent], None]) -> None:
+        self._python = python
+        self._runtime = runtime
+        self._deliver = deliver
+        self._child: subprocess.Popen[bytes] | None = None
+        self.artifact = ""
+        """Digest of the artifact the child has loaded, empty before its first order."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a child (that has not been seen to end)."""
+        return self._child is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child."""
+        return None if self._child is None else self._child.pid
+
+    def start(self) -> None:
+        """Start a child unless there is one."""
+        if self._child is not None:
+            return
+        self.artifact = ""
+        self._child = subprocess.Popen(
+            [self._python, "-m", "edge.trainer", self._runtime, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=child_environment(),
+        )
+        threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
+
+    def send(self, request: Request) -> None:
+        """Send ``request``, starting a child first when there is none."""
+        self.start()
+        assert self._child is not None
+        assert self._child.stdin is not None
+        try:
+            write_frame(self._child.stdin, request)
+        except BrokenPipeError:
+            log.info("the trainer is gone; its end is reported by the reader")
+
+    def end(self) -> None:
+        """End the child and forget it; what it was doing is lost."""
+        child, self._child = self._child, None
+        self.artifact = ""
+        if child is None:
+            return
+        assert child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
+        try:
+            child.wait(EXIT_WAIT_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+    def kill(self) -> None:
+        """End the child at once."""
+        if self._child is not None:
+            self._child.kill()
+        self.end()
+
+    def _read(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdout is not None
+        with child.stdout:
+            try:
+                while (reply := read_reply(child.stdout)) is not None:
+                    if child is self._child:
+                        self._deliver(TrainerSaid(reply))
+            except (MessageRejected, ValueError) as error:
+                log.error("trainer %d: %s", child.pid, error)
+                child.kill()
+        status = child.wait()
+        if child is self._child:
+            self._child = None
+            self._deliver(TrainerEnded(exit_reason(status)))
+
+
+def exit_reason(status: int) -> str:
+    """``SIGKILL (killed, perhaps out of memory)`` or ``exit status 3``."""
+    if status >= 0:
+        return f"exit status {status}"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    return f"{name} (killed, perhaps out of memory)" if name == "SIGKILL" else name
+
+
+def child_environment() -> dict[str, str]:
+    """Our environment for the child, with memory settings, and this package importable from a source checkout."""
+    environment = {**CHILD_ENVIRONMENT, **os.environ}
+    root = Path(__file__).resolve().parent.parent
+    if root.name not in ("site-packages", "dist-packages"):
+        # An installed package must be installed in the trainer's environment too: adding this one's site-packages
+        # would mix two environments.
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environment.get("PYTHONPATH", "")]))
+    return environment
+
+
+def default_python() -> str:
+    """The interpreter this process runs in."""
+    return sys.executable

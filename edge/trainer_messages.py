@@ -1,0 +1,141 @@
+"""What supervisor and trainer say to each other: length-prefixed msgpack over the child's stdin and stdout.
+
+Tensors do not pass here, they pass as files in the store. Both ends are the same release on the same machine, so there
+is no version; the length is bounded all the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import IO
+
+import msgspec
+
+from edge.contracts.errors import MessageRejected
+from edge.contracts.plan import WorkOrder
+
+MAX_FRAME_BYTES = 1 << 20
+_LENGTH = struct.Struct(">I")
+
+
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Read the local data at ``data`` and count it."""
+
+    data: str
+
+
+class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Carry out an order.
+
+    Attributes:
+        manifest, weights: paths of verified blobs.
+        files: file name in the manifest -> path of its verified blob.
+        update: path to write the encoded update to.
+        threads: intra-op threads.
+        progress_s: time between two progress messages.
+        self_test: repeat the artifact's self-test before its first use.
+    """
+
+    order: WorkOrder
+    manifest: str
+    files: dict[str, str]
+    weights: str
+    data: str
+    update: str
+    threads: int
+    progress_s: float
+    self_test: bool = False
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The runtime is loaded; resident memory now."""
+
+    runtime: str
+    version: str
+    rss_bytes: int
+
+
+class Described(msgspec.Struct, frozen=True, tag=True):
+    """The local data: how many examples, or why not; resident memory with them read."""
+
+    num_examples: int
+    rss_bytes: int
+    code: str = ""
+    error: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """Steps done so far and the loss of the last one."""
+
+    assignment_id: str
+    step: int
+    total_steps: int
+    loss: float
+
+
+class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """An order carried out: the update lies where it was asked for.
+
+    Attributes:
+        digest, size: of the uncompressed update; ``encoded_size`` of the file.
+    """
+
+    assignment_id: str
+    digest: str
+    size: int
+    encoded_size: int
+    num_examples: int
+    steps: int
+    loss: float
+    metrics: dict[str, float]
+    step_ms_p50: float
+    step_ms_p95: float
+    peak_bytes: int
+    idle_bytes: int
+    torch_loaded: bool
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """An order that could not be carried out; ``code`` is an error's code."""
+
+    assignment_id: str
+    code: str
+    reason: str
+
+
+Request = Describe | Train
+Reply = Ready | Described | Progress | Trained | Failed
+
+
+def write_frame(stream: IO[bytes], message: Request | Reply) -> None:
+    """Send ``message``.
+
+    Raises:
+        BrokenPipeError: the other side is gone.
+    """
+    data = msgspec.msgpack.encode(message)
+    stream.write(_LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def read_request(stream: IO[bytes]) -> Request | None:
+    """The supervisor's next message; None at its end."""
+    data = _read_frame(stream)
+    return None if data is None else msgspec.msgpack.decode(data, type=Request)
+
+
+def read_reply(stream: IO[bytes]) -> Reply | None:
+    """The trainer's next message; None at its end."""
+    data = _read_frame(stream)
+    return None if data is None else msgspec.msgpack.decode(data, type=Reply)
+
+
+def _read_frame(stream: IO[bytes]) -> bytes | None:
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > MAX_FRAME_BYTES:
+        raise MessageRejected(f"frame of {length} bytes is over {MAX_FRAME_BYTES}; something else writes to this pipe")
+    data = stream.read(length)
+    return data if len(data) == length else None
