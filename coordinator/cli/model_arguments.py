@@ -10,6 +10,7 @@ from coordinator.methods import build_method
 from coordinator.methods.method import DeviceProgram
 from coordinator.models import build_model, input_spec, model_entry
 from coordinator.submodels.build import apply_cut
+from coordinator.submodels.freeze import frozen_prefix
 from coordinator.submodels.record import Cut, cut_to_json
 
 if TYPE_CHECKING:
@@ -131,22 +132,3 @@ def _number_or_text(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def frozen_prefix(module: nn.Module, blocks: int) -> tuple[str, ...]:
-    """Parameter names of everything up to and including the first ``blocks`` blocks; none for 0.
-
-    Blocks are the model's own list (``module.blocks()`` names), in execution order; the stem is whatever precedes them.
-
-    Raises:
-        ConfigError: the model has fewer blocks, or names none.
-    """
-    if not blocks:
-        return ()
-    names = list(getattr(module, "block_names", lambda: ())())
-    if len(names) <= blocks:
-        raise parse_problem("--freeze", f"{blocks} blocks asked for, the model has {len(names)} and keeps one to train")
-    order = [name for name, _ in module.named_parameters()]
-    first_trained = names[blocks] + "."
-    cut_at = next(i for i, name in enumerate(order) if name.startswith(first_trained))
-    return tuple(order[:cut_at])

@@ -1,0 +1,88 @@
+"""The planner: the largest level that fits, the reason for it, and a clear error when none does."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.methods.method import Level
+from coordinator.planner import correction_from, place, predict
+from edge.contracts.errors import PlanError
+from edge.contracts.manifest import Cost
+from profiles.device import DeviceProfile
+
+FULL, HALF, QUARTER = Level("full", 1, 1.0), Level("rank 1/2", 2, 0.5), Level("rank 1/4", 4, 0.25)
+LADDER = (FULL, HALF, QUARTER)
+STEP_MB = {FULL: 100, HALF: 50, QUARTER: 20}
+
+
+def profile(budget_mb: float, **idle: int) -> DeviceProfile:
+    return DeviceProfile(
+        device="pi-07",
+        budget_bytes=round(budget_mb * 1e6),
+        supervisor_idle_bytes=30_000_000,
+        trainer_idle_bytes=idle or {"onnxruntime": 50_000_000},
+    )
+
+
+def cost_of(level: Level) -> Cost:
+    return Cost(
+        parameters=1,
+        trained_parameters=1,
+        macs=1,
+        state_bytes=1,
+        live_bytes=1,
+        predicted_peak_bytes=STEP_MB[level] * 1_000_000,
+        batch=32,
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget_mb", "expected"),
+    [(190.0, FULL), (189.9, HALF), (135.0, HALF), (134.9, QUARTER), (102.0, QUARTER), (0, FULL)],
+)
+def test_place_takes_the_largest_level_that_fits(budget_mb: float, expected: Level) -> None:
+    # 80 MB idle plus the step with 10 % headroom: 190, 135 and 102 MB.
+    placement = place(profile(budget_mb), "onnxruntime", LADDER, cost_of, headroom=0.1)
+    assert placement.level is expected
+
+
+def test_place_names_every_larger_level_that_was_tried() -> None:
+    placement = place(profile(102), "onnxruntime", LADDER, cost_of, headroom=0.1)
+    assert [p.level.name for p in placement.tried] == ["full", "rank 1/2"]
+    assert "full: 190.0 MB = idle 80.0 + step 100.0" in placement.tried[0].describe()
+
+
+def test_place_costs_no_level_below_the_one_that_fits() -> None:
+    asked: list[Level] = []
+
+    def recording(level: Level) -> Cost:
+        asked.append(level)
+        return cost_of(level)
+
+    place(profile(135), "onnxruntime", LADDER, recording, headroom=0.1)
+    assert asked == [FULL, HALF]
+
+
+def test_place_refuses_a_budget_below_the_smallest_level() -> None:
+    with pytest.raises(
+        PlanError, match=r"device pi-07: budget 101\.0 MB fits no cut; the smallest is rank 1/4: 102\.0 MB"
+    ):
+        place(profile(101), "onnxruntime", LADDER, cost_of, headroom=0.1)
+
+
+def test_place_downshifts_when_the_device_measured_more() -> None:
+    placement = place(profile(190), "onnxruntime", LADDER, cost_of, headroom=0.1, correction_of=lambda level: 1.3)
+    assert placement.level is HALF
+    assert placement.chosen.peak_bytes == 80_000_000 + round(50_000_000 * 1.3 * 1.1)
+
+
+def test_predict_refuses_a_runtime_the_device_does_not_have() -> None:
+    with pytest.raises(PlanError, match="no idle size for runtime 'executorch' in its profile \\(has onnxruntime\\)"):
+        predict(profile(100), "executorch", FULL, cost_of(FULL), headroom=0.1)
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"), [(180, 1.0), (230, 1.5), (80, 1.0), (70, 1.0), (90, 0.5), (1000, 3.0)]
+)
+def test_correction_is_measured_over_predicted_within_bounds(measured: int, expected: float) -> None:
+    assert correction_from(measured * 1_000_000, 80_000_000, 100_000_000) == pytest.approx(expected)
