@@ -70,5 +70,7 @@ class WeightedMean:
         if not (np.isfinite(weight) and weight >= 0):
             raise UpdateRejected(f"{where}: '{name}' has weight {weight}, a finite one from 0 up expected")
         # The sum is finite when all terms are, and costs no array of flags.
-        if not np.isfinite(np.add.reduce(value, axis=None, dtype=np.float64)):
+        with np.errstate(invalid="ignore"):
+            is_finite = np.isfinite(np.add.reduce(value, axis=None, dtype=np.float64))
+        if not is_finite:
             raise UpdateRejected(f"{where}: '{name}' holds values that are not finite; lower its learning rate")

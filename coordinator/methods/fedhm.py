@@ -31,11 +31,14 @@ AGGREGATIONS = {"journal": 1.0, "preprint": 5.0, "reference": 1.0}
 its weights would sum to 1/P); its setting for fixed levels is tau = inf. ``reference`` is softmax(-f / tau).
 """
 
+DEFAULT_LEVELS = (1, 2, 4, 8)
+"""Rank factors of the paper's tables."""
+
 
 class FedHM:
     """Options, in kebab case:
 
-    - ``levels``: rank factors, ``[1, 2, 4, 8]``; 1 is the whole model.
+    - ``levels``: rank factors; 1 is the whole model. By default 1 and those of 2, 4 and 8 that make the model smaller.
     - ``aggregation``: ``journal``, ``preprint`` or ``reference``; ``temperature``: tau, by default 1, 5 and 1.
     - ``weight-by-examples``: multiply the weights with ``num_examples``; false, as in the paper.
     - ``server-joins``: when no device of level 1 took part, the previous global model does, with its weight; false.
@@ -53,7 +56,7 @@ class FedHM:
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError when no layer can be factorized."""
         read = Options(self.name, options)
-        factors = tuple(sorted(read.numbers("levels", (1, 2, 4, 8), low=1)))
+        factors = sorted(read.numbers("levels", DEFAULT_LEVELS, low=1))
         self._formula = read.choice("aggregation", tuple(AGGREGATIONS), "journal")
         temperature = read.number("temperature", AGGREGATIONS[self._formula], low=0, strict=True)
         self._temperature = AGGREGATIONS[self._formula] if temperature is None else temperature
@@ -73,6 +76,8 @@ class FedHM:
         self._cuts: dict[Level, dict[str, LayerCut]] = {}
         for factor in factors:
             cut = factorized_cut(module, layers, factor, rounding="floor" if rounding == "floor" else "round")
+            if factor > 1 and not cut and "levels" not in options:
+                continue
             if factor > 1 and not cut:
                 raise PlanError(
                     f"fedhm level {factor:g} makes none of {len(layers)} layers of {type(module).__name__} smaller; "

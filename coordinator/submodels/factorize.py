@@ -201,7 +201,10 @@ def recover_tensors(tensors: Tensors, cut: Cut) -> dict[str, np.ndarray]:
         if u is None or v is None or u.ndim < 2 or u.shape[1] != v.shape[0] or v.shape[0] != factor.rank:
             shapes = [None if side is None else tuple(side.shape) for side in pair]
             raise PlanError(f"layer '{path}': factors u {shapes[0]} and v {shapes[1]}, rank {factor.rank} expected")
-        with one_blas_thread():
+        with (
+            one_blas_thread(),
+            np.errstate(invalid="ignore", over="ignore"),
+        ):  # the aggregation refuses what is not finite
             result[f"{path}.weight"] = recovered(u.astype(np.float64), v.astype(np.float64), factor.form)
     return result
 
