@@ -116,7 +116,7 @@ class Inbox:
         is_new = self._cohort.member(device) is None
         self._cohort.greet(hello)
         if is_new:
-            budget = hello.profile.budget_bytes / 1e6
+            budget = hello.profile.budget_bytes / 2**20
             trouble = f", data: {hello.data_error}" if hello.data_error else ""
             self._say(f"{device} is here: budget {budget:g} MB, {hello.num_examples} examples{trouble}")
         self.announce(device)

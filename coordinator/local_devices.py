@@ -11,10 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 from coordinator.broker import BrokerAddress
+from edge.trainer_link import child_environment
+from edge.transport import mqtt as edge_mqtt
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,27 @@ class LocalDevice:
     folder: Path
     budget_bytes: int
     threads: int = 1
+
+
+def url_with_user(broker: BrokerAddress) -> str:
+    """The broker's URL with the user's name in it, as agents take it; the password goes through the environment."""
+    scheme, _, rest = broker.url.partition("://")
+    return f"{scheme}://{quote(broker.user, safe='')}@{rest}" if broker.user else broker.url
+
+
+def connection_address(broker: BrokerAddress) -> edge_mqtt.BrokerAddress:
+    """The same broker as the transport takes it, with the password."""
+    parsed = edge_mqtt.parse_broker(
+        url_with_user(broker),
+        ca=_text(broker.ca_file),
+        certificate=_text(broker.certificate_file),
+        key=_text(broker.key_file),
+    )
+    return replace(parsed, password=broker.password or parsed.password)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 class LocalDevices:
@@ -53,7 +77,7 @@ class LocalDevices:
             "edge",
             "agent",
             "--broker",
-            self._broker.url,
+            url_with_user(self._broker),
             "--federation",
             self._federation,
             "--device",
@@ -68,12 +92,10 @@ class LocalDevices:
             str(os.getpid()),
         ]
         if device.budget_bytes:
-            command += ["--budget-mb", f"{device.budget_bytes / 1e6:g}"]
-        if self._broker.user:
-            command += ["--user", self._broker.user]
+            command += ["--budget-mb", f"{device.budget_bytes / 2**20:g}"]
         if self._broker.ca_file:
             command += ["--ca", str(self._broker.ca_file)]
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path[:1] + [os.environ.get("PYTHONPATH", "")]))
+        environment = child_environment()
         if self._broker.password:
             environment["APPORTION_BROKER_PASSWORD"] = self._broker.password
         with (device.folder / "agent.log").open("ab") as log:

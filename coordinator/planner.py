@@ -15,8 +15,8 @@ from edge.contracts.errors import PlanError
 from edge.contracts.manifest import Cost
 from profiles.device import DeviceProfile
 
-MB = 1_000_000
-"""Budgets and peaks are shown in megabytes of 10^6 bytes."""
+MB = 2**20
+"""Memory is given and shown in megabytes of 2^20 bytes, as systems report it; traffic in those of 10^6."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from coordinator.federation import Desk, Federation, RoundClock
 from coordinator.global_model import write_atomically
 from coordinator.inbox import Inbox
 from coordinator.ledger import Ledger
-from coordinator.local_devices import LocalDevices
+from coordinator.local_devices import LocalDevices, connection_address
 from coordinator.methods import build_method
 from coordinator.methods.method import Method, State
 from coordinator.progress import Progress
@@ -166,12 +166,7 @@ def _connect(
 ) -> Federation:
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     transport = MqttTransport(
-        address.url,
-        client_id=f"{name}-coordinator",
-        subscriptions=(topics.coordinator_filter(name),),
-        user=address.user,
-        password=address.password,
-        ca_file=address.ca_file,
+        connection_address(address), client_id=f"{name}-coordinator", subscriptions=(topics.coordinator_filter(name),)
     )
     publisher = Publisher(name, blobs, transport)
     stack.callback(publisher.close)

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
+from coordinator.planner import MB
 
 EXAMPLE = "Example: apportion bench step --model resnet20 --runtime onnxruntime --batch 32 --threads 1 --json"
 
@@ -95,4 +96,4 @@ def bench_step(
 
 
 def _mb(count: int) -> float:
-    return round(count / 1e6, 1)
+    return round(count / MB, 1)

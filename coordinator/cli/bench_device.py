@@ -18,7 +18,7 @@ from coordinator.federation import Desk
 from coordinator.inbox import Inbox
 from coordinator.ledger import Ledger
 from coordinator.ledger_records import Assignment
-from coordinator.local_devices import LocalDevice, LocalDevices
+from coordinator.local_devices import LocalDevice, LocalDevices, connection_address
 from coordinator.publisher import Publisher
 from edge.contracts import topics
 from edge.contracts.codec import encode_msgpack
@@ -28,7 +28,7 @@ from edge.contracts.plan import BlobRef, Schedule, WorkOrder, assignment_id
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import encode_tensors
 from edge.transport.base import Event
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.mqtt import MqttTransport
 
 if TYPE_CHECKING:
     from torch import nn
@@ -127,7 +127,7 @@ def measure_agent(inputs: BenchInputs, folder: Path, threads: int) -> TrainRepor
         ledger.move_round(0, 0, "published")
         address = stack.enter_context(open_broker(BrokerConfig(), folder / "broker"))
         transport = MqttTransport(
-            parse_broker(address.url, ca=address.ca_file, password=address.password),
+            connection_address(address),
             client_id="bench-coordinator",
             subscriptions=(topics.coordinator_filter(FEDERATION),),
         )

@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.cli.assembly import RunOptions, start_run
 from coordinator.cli.command import verb
 from coordinator.cli.run import default_run_dir, show, with_seed
-from coordinator.configuration_file import load_config
 
 EXAMPLE = "Example: apportion demo --json"
 CONFIG = Path(__file__).parents[2] / "examples" / "digits.toml"
@@ -29,6 +27,9 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Eight device processes in three memory budgets train a model that fits only the largest of them."""
+    from coordinator.cli.assembly import RunOptions, start_run
+    from coordinator.configuration_file import load_config
+
     settings = with_seed(load_config(CONFIG), seed)
     summary = start_run(settings, run_dir or default_run_dir(settings), RunOptions(quiet=quiet))
     show(summary, quiet=quiet, as_json=as_json)

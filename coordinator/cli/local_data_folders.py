@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from coordinator.configuration import RunConfig
 from coordinator.datasets import Dataset
 from coordinator.local_devices import LocalDevice
+from coordinator.planner import MB
 from coordinator.simulation.partition import partition
 from edge.contracts.errors import ConfigError
 
@@ -35,7 +36,7 @@ def local_devices(config: RunConfig, dataset: Dataset, run_dir: Path, count: int
     planned = (planned + planned[-1:] * wanted)[:wanted]
     devices = [
         LocalDevice(
-            f"device-{i:02d}", run_dir / "devices" / f"device-{i:02d}", round(group.budget_mb * 1e6), group.threads
+            f"device-{i:02d}", run_dir / "devices" / f"device-{i:02d}", round(group.budget_mb * MB), group.threads
         )
         for i, group in enumerate(planned)
     ]

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from coordinator.artifacts import Artifact, Artifacts
-from coordinator.blob_store import BlobStore
 from coordinator.cli.command import verb
-from coordinator.cli.exporting import CutExporter, dense_module
-from coordinator.configuration import RunConfig, canonical_toml
-from coordinator.configuration_file import load_config
-from coordinator.ledger import Ledger
-from coordinator.methods import build_method
-from coordinator.methods.method import Level
-from coordinator.planner import MB, Placement, place
+from coordinator.planner import MB, Placement
 from edge.contracts.errors import ConfigError, PlanError
-from profiles.device import DeviceProfile
 
 EXAMPLE = "Example: apportion plan examples/digits.toml --explain"
 
@@ -36,6 +26,9 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Place the devices of [[cohort.local]] on the largest cuts that fit their budgets."""
+    from coordinator.cli.placing import place_groups
+    from coordinator.configuration_file import load_config
+
     settings = load_config(config)
     if not settings.cohort.local:
         raise ConfigError(["$.cohort.local: no devices to plan for; add [[cohort.local]] with count and budget-mb"])
@@ -45,49 +38,6 @@ def plan(
         if not as_json:
             _print(group.count, placement, explain)
     return {"ok": all(row["level"] is not None for row in rows), "groups": rows}
-
-
-def place_groups(config: RunConfig) -> list[tuple[Any, Placement | PlanError]]:
-    """Each local group with its placement, or the reason there is none. Exports what it has to look at."""
-    dense = dense_module(config)
-    method = build_method(config.method.name, dense, config.method.options)
-    supervisor, trainer = measure_idle(config.runtime.name)
-    placements: list[tuple[Any, Placement | PlanError]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        with Ledger.create(root / "ledger.sqlite", federation="plan", config=canonical_toml(config), seed=0) as ledger:
-            artifacts = Artifacts(CutExporter(config), ledger, BlobStore(root / "blobs"))
-
-            def artifact_of(level: Level) -> Artifact:
-                cut = method.cut_shape(level, round_index=0, device="", seed=config.federation.seed)
-                return artifacts.get(cut, method.program(cut), config.runtime.name)
-
-            for number, group in enumerate(config.cohort.local):
-                profile = DeviceProfile(
-                    device=f"group-{number}",
-                    budget_bytes=round(group.budget_mb * MB),
-                    supervisor_idle_bytes=supervisor,
-                    trainer_idle_bytes={config.runtime.name: trainer},
-                )
-                try:
-                    placement: Placement | PlanError = place(
-                        profile,
-                        config.runtime.name,
-                        method.levels(),
-                        lambda level: artifact_of(level).manifest.cost,
-                        headroom=config.planner.headroom,
-                    )
-                except PlanError as error:
-                    placement = error
-                placements.append((group, placement))
-    return placements
-
-
-def measure_idle(runtime: str) -> tuple[int, int]:
-    """RSS in bytes of an idle supervisor and of an idle trainer with ``runtime``, measured here in child processes."""
-    from edge.idle_size import measure_idle_sizes
-
-    return measure_idle_sizes(runtime)
 
 
 def _row(count: int, budget_mb: float, placement: Placement | PlanError) -> dict[str, Any]:

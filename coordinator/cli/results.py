@@ -131,7 +131,7 @@ def device_table(federation: Federation) -> list[dict[str, Any]]:
 
 
 def print_table(table: list[dict[str, Any]]) -> None:
-    """The device table on stderr, sizes in MB of 10^6 bytes."""
+    """The device table on stderr, memory in MB of 2^20 bytes, traffic in those of 10^6."""
     from rich.console import Console
     from rich.table import Table
 
@@ -149,8 +149,8 @@ def print_table(table: list[dict[str, Any]]) -> None:
             f"{row['predicted_peak_bytes'] / MB:.1f}",
             f"{row['measured_peak_bytes'] / MB:.1f}",
             f"{row['step_ms']:.1f}",
-            f"{row['bytes_down'] / MB:.1f}",
-            f"{row['bytes_up'] / MB:.1f}",
+            f"{row['bytes_down'] / 1e6:.1f}",
+            f"{row['bytes_up'] / 1e6:.1f}",
             str(row["rounds"]),
         )
     Console(stderr=True, width=None if Console(stderr=True).is_terminal else 120).print(view)

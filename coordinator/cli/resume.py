@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.cli.assembly import RunOptions, resume_run
 from coordinator.cli.command import verb
 from coordinator.cli.run import show
 
@@ -29,6 +28,8 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Resume an interrupted run; the result is the one of a run that was never interrupted."""
+    from coordinator.cli.assembly import RunOptions, resume_run
+
     summary = resume_run(run_dir, RunOptions(local_devices=local_devices, quiet=quiet))
     show(summary, quiet=quiet, as_json=as_json)
     return summary

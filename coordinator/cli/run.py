@@ -9,11 +9,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from coordinator.cli.assembly import RunOptions, start_run
 from coordinator.cli.command import verb
-from coordinator.cli.results import print_table
 from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config
 
 EXAMPLE = "Example: apportion run examples/digits.toml --run-dir runs/first --json"
 
@@ -37,6 +34,9 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Start a federation and run it to its last round."""
+    from coordinator.cli.assembly import RunOptions, start_run
+    from coordinator.configuration_file import load_config
+
     settings = with_seed(load_config(config), seed)
     folder = run_dir or default_run_dir(settings)
     summary = start_run(settings, folder, RunOptions(local_devices=local_devices, quiet=quiet))
@@ -58,6 +58,8 @@ def default_run_dir(config: RunConfig) -> Path:
 
 def show(summary: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
     """The table on stderr and, without ``--json``, the result on stdout."""
+    from coordinator.cli.results import print_table
+
     if not quiet:
         print_table(summary["device_table"])
     if not as_json:

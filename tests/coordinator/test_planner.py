@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.methods.method import Level
-from coordinator.planner import correction_from, place, predict
+from coordinator.planner import MB, correction_from, place, predict
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import Cost
 from profiles.device import DeviceProfile
@@ -18,9 +18,9 @@ STEP_MB = {FULL: 100, HALF: 50, QUARTER: 20}
 def profile(budget_mb: float, **idle: int) -> DeviceProfile:
     return DeviceProfile(
         device="pi-07",
-        budget_bytes=round(budget_mb * 1e6),
-        supervisor_idle_bytes=30_000_000,
-        trainer_idle_bytes=idle or {"onnxruntime": 50_000_000},
+        budget_bytes=round(budget_mb * MB),
+        supervisor_idle_bytes=30 * MB,
+        trainer_idle_bytes=idle or {"onnxruntime": 50 * MB},
     )
 
 
@@ -31,7 +31,7 @@ def cost_of(level: Level) -> Cost:
         macs=1,
         state_bytes=1,
         live_bytes=1,
-        predicted_peak_bytes=STEP_MB[level] * 1_000_000,
+        predicted_peak_bytes=STEP_MB[level] * MB,
         batch=32,
     )
 
@@ -73,7 +73,7 @@ def test_place_refuses_a_budget_below_the_smallest_level() -> None:
 def test_place_downshifts_when_the_device_measured_more() -> None:
     placement = place(profile(190), "onnxruntime", LADDER, cost_of, headroom=0.1, correction_of=lambda level: 1.3)
     assert placement.level is HALF
-    assert placement.chosen.peak_bytes == 80_000_000 + round(50_000_000 * 1.3 * 1.1)
+    assert placement.chosen.peak_bytes == 80 * MB + round(50 * MB * 1.3 * 1.1)
 
 
 def test_predict_refuses_a_runtime_the_device_does_not_have() -> None:
@@ -85,4 +85,4 @@ def test_predict_refuses_a_runtime_the_device_does_not_have() -> None:
     ("measured", "expected"), [(180, 1.0), (230, 1.5), (80, 1.0), (70, 1.0), (90, 0.5), (1000, 3.0)]
 )
 def test_correction_is_measured_over_predicted_within_bounds(measured: int, expected: float) -> None:
-    assert correction_from(measured * 1_000_000, 80_000_000, 100_000_000) == pytest.approx(expected)
+    assert correction_from(measured * MB, 80 * MB, 100 * MB) == pytest.approx(expected)
