@@ -7,70 +7,40 @@ holds neither NumPy nor a runtime: those live in the trainer child. Everything i
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-import os
 import queue
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import msgspec
-
+from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
+from edge.assignment import Assignment, deadline_of, order_identity
 from edge.conditions import waiting_reason
 from edge.contracts import topics
-from edge.contracts.codec import encode_msgpack
-from edge.contracts.envelope import Envelope, seal, unseal
-from edge.contracts.errors import ApportionError, ConfigError, DeviceRefused, MessageRejected
+from edge.contracts.envelope import Envelope, unseal
+from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
-from edge.contracts.messages import Accept, Ack, Block, Bye, Error, Grant, Heartbeat, Hello, Refuse
-from edge.contracts.plan import BlobRef, WorkOrder
+from edge.contracts.messages import Accept, Ack, AgentState, Block, Error, Grant, Refuse
+from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
-from edge.fetcher import Fetcher
+from edge.fetcher import OrderFetch
 from edge.finished_work import FinishedRecord, FinishedWork
-from edge.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
+from edge.outbox import Outbox
+from edge.parent_process import is_alive
+from edge.presence import Presence, heartbeat
 from edge.states import StateMachine
 from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid
-from edge.trainer_messages import Describe, Described, Failed, Progress, Ready, Train, Trained
-from edge.transport.base import Connected, Disconnected, Event, Qos, Received, Transport
+from edge.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Trained
+from edge.transport.base import Connected, Disconnected, Event, Received, Transport
+from edge.transport.blocks import BlockRejected
 from edge.uploader import Uploader
-from profiles.device import DeviceProfile
 from profiles.memory import predict_process_peak
-from profiles.probe import probe, temperature_c
 
 log = logging.getLogger("apportion.agent")
 
-VERSION = "0.1.0"
 POLL_S = 0.5
 CONDITIONS_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentSettings:
-    """What the owner of a device decides.
-
-    Attributes:
-        data: where its examples are (:mod:`edge.local_data`).
-        budget_bytes: what supervisor and trainer may reach together; 0 = no limit.
-        threads: most intra-op threads an order gets; 0 = as ordered.
-        parent_pid: end within seconds of that process; 0 = none.
-        once: end after the first acknowledged assignment.
-        idle_trainer_s: an unused trainer is ended after this long.
-    """
-
-    federation: str
-    device: str
-    data: str
-    runtime: str = "onnxruntime"
-    budget_bytes: int = 0
-    threads: int = 0
-    parent_pid: int = 0
-    once: bool = False
-    self_test: bool = False
-    heartbeat_s: float = 5.0
-    idle_trainer_s: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -80,63 +50,32 @@ class Stop:
     reason: str
 
 
-@dataclass
-class _Work:
-    """The assignment in hand. ``identity`` tells a repeated order from another one under the same assignment id."""
-
-    order: WorkOrder
-    identity: str
-    accepted_at: float
-    deadline_at: float
-    fetcher: Fetcher | None = None
-    manifest: ArtifactManifest | None = None
-    needed_bytes: int = 0
-    crashes: int = 0
-    progress: Progress | None = None
-    waiting: str = ""
-    uploader: Uploader | None = None
-
-
-@dataclass
-class _Described:
-    """What the first trainer told about runtime and data; ``runtimes`` is empty until it did."""
-
-    runtimes: dict[str, str] = field(default_factory=dict)
-    idle_bytes: int = 0
-    num_examples: int = 0
-    error_code: str = ""
-    error: str = ""
-    is_complete: bool = False
-
-
 class Agent:
     """One device. :meth:`run` returns when it was stopped; :meth:`stop` may be called from a signal handler."""
 
-    def __init__(self, settings: AgentSettings, transport: Transport, store: ArtifactStore, *, python: str) -> None:
+    def __init__(self, settings: AgentSettings, transport: Transport, store: ArtifactStore) -> None:
         self._settings = settings
         self._transport = transport
         self._store = store
+        self._outbox = Outbox(transport, settings.federation, settings.device)
+        self._presence = Presence(settings, store.root)
         self._finished = FinishedWork(store.root / "work")
+        # A SimpleQueue: putting into it is safe in a signal handler.
         self._events: queue.SimpleQueue[Event | TrainerEvent | Stop] = queue.SimpleQueue()
-        self.trainer = TrainerLink(python=python, runtime=settings.runtime, deliver=self._events.put)
+        self.trainer = TrainerLink(python=settings.python, runtime=settings.runtime, deliver=self._events.put)
         self._machine = StateMachine()
-        self._work: _Work | None = None
-        self._local = _Described()
+        self._work: Assignment | None = None
         self._crashed_for_good: dict[str, Refuse] = {}
-        self._is_connected = False
-        self._idle_rss_bytes = 0
-        self._heartbeat_at = 0.0
-        self._conditions_at = 0.0
-        self._trainer_used_at = 0.0
+        self._heartbeat_at = self._conditions_at = self._trainer_used_at = 0.0
         self._farewell = "stopped"
 
     @property
-    def state(self) -> str:
-        """The state as in the state table."""
+    def state(self) -> AgentState:
+        """The state as in :mod:`edge.states`."""
         return self._machine.state
 
     def stop(self, reason: str) -> None:
-        """Ask for the end."""
+        """Ask for the end; returns at once."""
         self._events.put(Stop(reason))
 
     # connect
@@ -148,41 +87,38 @@ class Agent:
             BrokerUnreachable: as :meth:`edge.transport.base.Transport.start`; also AccessDenied.
             ConfigError: the runtime cannot be started here.
         """
-        self.trainer.start()
-        self.trainer.send(Describe(self._settings.data))
         self._restore()
+        self._transport.start(self._events.put)
         try:
-            self._transport.start(self._events.put)
-            while self._machine.state != "stopping":
+            self.trainer.send(Describe(self._settings.data))
+            while self.state != "stopping":
                 with contextlib.suppress(queue.Empty):
                     self._take(self._events.get(timeout=POLL_S))
                 self._tick(time.monotonic())
         finally:
             self.trainer.kill()
-            self._transport.stop((self._topic("bye"), seal("bye", Bye(self._farewell))))
+            self._outbox.close(self._farewell)
 
     def _restore(self) -> None:
         record = self._finished.load()
         if record is not None:
-            log.info("assignment %s is trained and not acknowledged yet", record.order.assignment_id[:12])
-            now = time.monotonic()
-            deadline = now + record.order.deadline_s if record.order.deadline_s > 0 else 0.0
-            self._work = _Work(record.order, _identity(record.order), now, deadline)
-            self._work.uploader = self._new_uploader(record.report)
+            log.info("assignment %s is trained, its report not acknowledged yet", record.order.assignment_id[:12])
+            self._work = Assignment.taken(record.order)
+            self._work.uploader = self._uploader(record.report)
             self._machine.move("restored")
 
     def _take(self, event: Event | TrainerEvent | Stop) -> None:
         match event:
             case Connected():
-                self._is_connected = True
+                self._outbox.is_connected = True
                 self._hello()
-                self._resume_transfers()
+                self._resume_transfers(time.monotonic())
             case Disconnected():
-                self._is_connected = False
+                self._outbox.is_connected = False
             case Received(payload=payload):
-                self._receive(payload)
-            case TrainerSaid():
-                self._trainer_said(event)
+                self._received(payload)
+            case TrainerSaid(reply=reply):
+                self._trainer_said(reply)
             case TrainerEnded(reason=reason):
                 self._trainer_ended(reason)
             case Stop(reason=reason):
@@ -192,37 +128,15 @@ class Agent:
     # hello
 
     def _hello(self) -> None:
-        if not (self._is_connected and self._local.is_complete):
-            return
-        self._idle_rss_bytes = self._idle_rss_bytes or rss_bytes()
-        hello = Hello(
-            device=self._settings.device,
-            agent_version=VERSION,
-            profile=self._profile(),
-            runtimes=self._local.runtimes,
-            num_examples=self._local.num_examples,
-            data_error=self._local.error,
-            state=self._machine.state,
-            assignment_id=self._work.order.assignment_id if self._work else "",
-        )
-        self._send("hello", hello)
+        if self._presence.is_known:
+            self._outbox.send("hello", self._presence.hello(self.state, self._work))
 
-    def _profile(self) -> DeviceProfile:
-        return probe(
-            self._settings.device,
-            budget_bytes=self._settings.budget_bytes,
-            storage=self._store.root,
-            supervisor_idle_bytes=self._idle_rss_bytes,
-            trainer_idle_bytes={name: self._local.idle_bytes for name in self._local.runtimes},
-        )
-
-    def _receive(self, payload: bytes) -> None:
+    def _received(self, payload: bytes) -> None:
         try:
-            envelope = unseal(payload)
-            self._dispatch(envelope)
+            self._dispatch(unseal(payload))
         except MessageRejected as error:
             log.warning("message of %d bytes ignored: %s", len(payload), error)
-            self._send("error", Error(error.code, str(error)))
+            self._outbox.send("error", Error(error.code, str(error)))
 
     def _dispatch(self, envelope: Envelope) -> None:
         match envelope.kind:
@@ -239,187 +153,134 @@ class Agent:
             case "hello":
                 self._hello()  # a coordinator that has just started asks who is there
             case kind:
-                log.info("message of kind %r ignored", kind)
+                log.info("message of kind %r ignored", kind[:40])
 
     # order
 
     def _ordered(self, order: WorkOrder) -> None:
-        if (order.federation, order.device) != (self._settings.federation, self._settings.device):
-            raise MessageRejected(
-                f"order is for {order.federation}/{order.device}, this is "
-                f"{self._settings.federation}/{self._settings.device}"
-            )
+        mine = (self._settings.federation, self._settings.device)
+        if (order.federation, order.device) != mine:
+            raise MessageRejected(f"order is for {order.federation}/{order.device}, this is {'/'.join(mine)}")
         topics.check_name(order.assignment_id, what="assignment id")
-        now = time.monotonic()
-        deadline_at = now + order.deadline_s if order.deadline_s > 0 else 0.0
-        identity = _identity(order)
-        if self._work is not None and self._work.identity == identity:
-            self._work.deadline_at = deadline_at
-            self._send("accept", Accept(order.assignment_id))
+        work = self._work
+        if work is not None and work.identity == order_identity(order):
+            work.deadline_at = deadline_of(order, time.monotonic())
+            self._outbox.send("accept", Accept(order.assignment_id))
             return
-        refusal = self._refusal(order, identity)
+        taken = Assignment.taken(order)
+        refusal = self._refusal(taken)
         if refusal is not None:
             log.info("order %s refused: %s", order.assignment_id[:12], refusal.reason)
-            self._send("refuse", refusal)
+            self._outbox.send("refuse", refusal)
             return
-        if self._work is not None:
+        if work is not None:
             self._drop(f"order {order.assignment_id[:12]} of round {order.round} takes its place")
+        self._work = taken
         self._machine.move("order")
-        self._work = _Work(order, identity, now, deadline_at, needed_bytes=order.peak_bytes)
-        self._send("accept", Accept(order.assignment_id))
-        self._fetch(self._work, now)
+        self._outbox.send("accept", Accept(order.assignment_id))
+        self._fetch(taken)
 
-    def _refusal(self, order: WorkOrder, identity: str) -> Refuse | None:
-        if identity in self._crashed_for_good:
-            return self._crashed_for_good[identity]
-        if self._local.error:
-            self.trainer.send(Describe(self._settings.data))  # the owner may have mended it
-            return Refuse(assignment_id=order.assignment_id, code=self._local.error_code, reason=self._local.error)
-        return self._over_budget(order, order.peak_bytes)
-
-    def _over_budget(self, order: WorkOrder, needed_bytes: int) -> Refuse | None:
-        budget = self._settings.budget_bytes
-        if not budget or needed_bytes <= budget:
-            return None
-        return Refuse(
-            assignment_id=order.assignment_id,
-            code=DeviceRefused.code,
-            reason=f"device {self._settings.device}, round {order.round}: the order needs {needed_bytes} bytes, the "
-            f"budget is {budget}; plan a smaller cut",
-            needed_bytes=needed_bytes,
-            budget_bytes=budget,
-        )
+    def _refusal(self, taken: Assignment) -> Refuse | None:
+        if taken.identity in self._crashed_for_good:
+            return self._crashed_for_good[taken.identity]
+        if self._presence.data_error:
+            self.trainer.send(Describe(self._settings.data))  # the owner may have mended it since
+            return taken.refusal(self._presence.data_error_code, self._presence.data_error)
+        return taken.over_budget(self._settings)
 
     # fetch
 
-    def _fetch(self, work: _Work, now: float) -> None:
-        self._store.unpin_all()
-        work.fetcher = Fetcher(self._store, lambda get: self._send("get", get, qos=0))
-        self._attempt(lambda: self._want(work, [work.order.artifact], now))
-
-    def _want(self, work: _Work, refs: list[BlobRef], now: float) -> None:
-        assert work.fetcher is not None
-        for ref in refs:
-            work.fetcher.want(ref, now)
-        self._go_on_fetching(work, now)
+    def _fetch(self, work: Assignment) -> None:
+        with self._giving_up_on_failure(work):
+            work.fetch = OrderFetch(
+                work.order,
+                self._store,
+                runtime=self._settings.runtime,
+                ask=lambda get: self._outbox.send("get", get, qos=0),
+            )
+            work.fetch.start(time.monotonic())
+            self._go_on(work)
 
     def _block(self, block: Block) -> None:
-        work, now = self._work, time.monotonic()
-        if work is None or work.fetcher is None or self._machine.state != "fetching":
+        work = self._work
+        if work is None or work.fetch is None or self.state != "fetching":
             return
-        fetcher = work.fetcher
+        with self._giving_up_on_failure(work):
+            work.fetch.received(block, time.monotonic())
+            self._go_on(work)
 
-        def take() -> None:
-            try:
-                fetcher.received(block, now)
-            except MessageRejected as error:
-                self._send("error", Error(error.code, str(error), block.digest[:64]))
-                return
-            self._go_on_fetching(work, now)
-
-        self._attempt(take)
-
-    def _go_on_fetching(self, work: _Work, now: float) -> None:
-        assert work.fetcher is not None
-        if not work.fetcher.is_done:
-            return
-        if work.manifest is None:
-            work.manifest = self._read_manifest(work.order)
-            files = [BlobRef(file.sha256, file.size, "raw", file.size) for file in work.manifest.files]
-            self._want(work, [*files, work.order.weights], now)
+    def _go_on(self, work: Assignment) -> None:
+        manifest = None if work.fetch is None else work.fetch.complete_manifest()
+        if manifest is None:
             return
         if not work.needed_bytes:
             work.needed_bytes = predict_process_peak(
-                supervisor_idle_bytes=self._idle_rss_bytes,
-                trainer_idle_bytes=self._local.idle_bytes,
-                artifact_peak_bytes=work.manifest.cost.predicted_peak_bytes,
+                supervisor_idle_bytes=self._presence.supervisor_idle_bytes,
+                trainer_idle_bytes=self._presence.trainer_idle_bytes,
+                artifact_peak_bytes=manifest.cost.predicted_peak_bytes,
             )
-            refusal = self._over_budget(work.order, work.needed_bytes)
+            refusal = work.over_budget(self._settings)
             if refusal is not None:
                 self._give_up(refusal)
                 return
-        self._store.reserve(sum(work.manifest.tensor(name).byte_count() for name in work.order.upload))
-        work.waiting = waiting_reason(self._profile(), needed_bytes=work.needed_bytes)
+        self._store.reserve(sum(manifest.tensor(name).byte_count() for name in work.order.upload))
+        work.waiting = self._waiting_reason(work)
         self._machine.move("hold" if work.waiting else "fetched")
         if not work.waiting:
-            self._train(work)
+            self._train(work, manifest)
 
-    def _read_manifest(self, order: WorkOrder) -> ArtifactManifest:
-        manifest = ArtifactManifest.from_bytes(self._store.path(order.artifact.digest).read_bytes())
-        if manifest.runtime != self._settings.runtime:
-            raise DeviceRefused(
-                f"artifact is for runtime '{manifest.runtime}', this device trains with '{self._settings.runtime}'; "
-                "order another artifact"
-            )
-        return manifest
+    def _waiting_reason(self, work: Assignment) -> str:
+        # What the two processes hold already is not needed a second time.
+        held = self._presence.supervisor_idle_bytes
+        if self.trainer.is_running:
+            held += self._presence.trainer_idle_bytes
+        return waiting_reason(self._presence.profile(), needed_bytes=max(0, work.needed_bytes - held))
 
     # train
 
-    def _train(self, work: _Work) -> None:
-        assert work.manifest is not None
-        order = work.order
-        if self.trainer.artifact not in ("", order.artifact.digest):
+    def _train(self, work: Assignment, manifest: ArtifactManifest) -> None:
+        if self.trainer.artifact not in ("", work.order.artifact.digest):
             self.trainer.end()
-        update = self._finished.update_path(order.assignment_id)
-        self.trainer.send(
-            Train(
-                order=order,
-                manifest=str(self._store.path(order.artifact.digest)),
-                files={file.name: str(self._store.path(file.sha256)) for file in work.manifest.files},
-                weights=str(self._store.path(order.weights.digest)),
-                data=self._settings.data,
-                update=str(update.with_name("update.tmp")),
-                threads=min(order.threads, self._settings.threads or order.threads),
-                progress_s=self._settings.heartbeat_s / 2,
-                self_test=self._settings.self_test,
-            )
-        )
-        self.trainer.artifact = order.artifact.digest
+        update = self._finished.new_update_path(work.order.assignment_id)
+        self.trainer.send(work.train_request(self._settings, self._store, manifest, str(update)))
+        self.trainer.artifact = work.order.artifact.digest
 
-    def _trainer_said(self, event: TrainerSaid) -> None:
+    def _trainer_said(self, reply: Reply) -> None:
         self._trainer_used_at = time.monotonic()
-        reply = event.reply
-        if isinstance(reply, Ready):
-            self._local.runtimes = {reply.runtime: reply.version}
-            return
-        if isinstance(reply, Described):
-            known, self._local.is_complete = self._local.is_complete, True
-            changed = (reply.num_examples, reply.error) != (self._local.num_examples, self._local.error)
-            self._local.num_examples, self._local.idle_bytes = reply.num_examples, reply.rss_bytes
-            self._local.error_code, self._local.error = reply.code, reply.error
-            if changed or not known:
-                self._hello()
-            return
-        work = self._work
-        if work is None or reply.assignment_id != work.order.assignment_id or self._machine.state != "training":
-            return
+        work = self._work if self.state == "training" else None
         match reply:
+            case Ready():
+                self._presence.ready(reply)
+            case Described():
+                if self._presence.described(reply):
+                    self._hello()
+            case _ if work is None or reply.assignment_id != work.order.assignment_id:
+                log.info("the trainer speaks of assignment %s, which is over", reply.assignment_id[:12])
             case Progress():
                 work.progress = reply
             case Trained():
-                self._trained(work, reply)
+                self._trained(work, work.report(self._settings, reply))
             case Failed(code=code, reason=reason):
-                self._give_up(Refuse(assignment_id=work.order.assignment_id, code=code, reason=reason))
+                self._give_up(work.refusal(code, reason))
 
     def _trainer_ended(self, reason: str) -> None:
-        if not self._local.is_complete:
+        if not self._presence.is_known:
             raise ConfigError([f"runtime: a trainer for '{self._settings.runtime}' cannot start here: {reason}"])
         work = self._work
-        if work is None or self._machine.state != "training":
+        manifest = None if work is None or work.fetch is None else work.fetch.complete_manifest()
+        if work is None or manifest is None or self.state != "training":
             log.warning("the idle trainer ended: %s", reason)
             return
         work.crashes += 1
         if work.crashes == 1:
             # A killed trainer costs time, not the result: the order determines it, so it is begun again, once.
             log.warning("the trainer crashed (%s), starting the order again", reason)
-            self._train(work)
+            self._train(work, manifest)
             return
-        refusal = Refuse(
-            assignment_id=work.order.assignment_id,
-            code="trainer-crashed",
-            reason=f"device {self._settings.device}, round {work.order.round}: the trainer crashed twice, last with "
-            f"{reason}; plan a smaller cut or look at the device's log",
-            needed_bytes=work.needed_bytes,
+        refusal = work.refusal(
+            "trainer-crashed",
+            f"device {self._settings.device}, round {work.order.round}: the trainer crashed twice, last with {reason}; "
+            "plan a smaller cut or look at the device's log",
             budget_bytes=self._settings.budget_bytes,
         )
         self._crashed_for_good[work.identity] = refusal
@@ -427,63 +288,36 @@ class Agent:
 
     # upload
 
-    def _trained(self, work: _Work, done: Trained) -> None:
-        supervisor_peak = peak_rss_bytes()
-        budget = self._settings.budget_bytes
-        assert work.fetcher is not None
-        report = TrainReport(
-            assignment_id=work.order.assignment_id,
-            device=self._settings.device,
-            round=work.order.round,
-            num_examples=done.num_examples,
-            steps=done.steps,
-            loss=done.loss,
-            metrics=done.metrics,
-            step_ms_p50=done.step_ms_p50,
-            step_ms_p95=done.step_ms_p95,
-            trainer_peak_bytes=done.peak_bytes,
-            supervisor_peak_bytes=supervisor_peak,
-            trainer_idle_bytes=done.idle_bytes,
-            budget_bytes=budget,
-            over_budget=bool(budget) and supervisor_peak + done.peak_bytes > budget,
-            torch_loaded=done.torch_loaded or is_torch_loaded(),
-            runtime=self._settings.runtime,
-            bytes_down=work.fetcher.bytes_down,
-            bytes_up=done.encoded_size,
-            update=BlobRef(done.digest, done.size, work.order.encoding, done.encoded_size),
-            wall_s=time.monotonic() - work.accepted_at,
-            temperature_c=temperature_c(),
-        )
-        update = self._finished.update_path(work.order.assignment_id)
-        self._finished.save(FinishedRecord(work.order, report), update.with_name("update.tmp"))
+    def _trained(self, work: Assignment, report: TrainReport) -> None:
+        self._finished.save(FinishedRecord(work.order, report))
         self._machine.move("trained")
-        work.uploader = self._new_uploader(report)
+        work.uploader = self._uploader(report)
 
-    def _new_uploader(self, report: TrainReport) -> Uploader:
-        path = self._finished.update_path(report.assignment_id)
-        return Uploader(report, path, self._send, time.monotonic())
+    def _uploader(self, report: TrainReport) -> Uploader:
+        update = self._finished.update_path(report.assignment_id)
+        return Uploader(report, update, self._outbox.send, time.monotonic())
 
     def _granted(self, grant: Grant) -> None:
         if self._work is not None and self._work.uploader is not None:
             self._work.uploader.granted(grant, time.monotonic())
 
-    def _resume_transfers(self) -> None:
-        now = time.monotonic()
-        if self._work is not None and self._work.fetcher is not None:
-            self._work.fetcher.reconnected(now)
+    def _resume_transfers(self, now: float) -> None:
+        if self._work is not None and self._work.fetch is not None:
+            self._work.fetch.reconnected(now)
         if self._work is not None and self._work.uploader is not None:
             self._work.uploader.reconnected(now)
 
     # report and ack
 
     def _acknowledged(self, ack: Ack) -> None:
-        if self._work is None or ack.assignment_id != self._work.order.assignment_id:
-            return
-        if self._machine.state != "uploading":
-            self._drop(f"the coordinator has settled it: {ack.code} {ack.reason}")
+        work = self._work
+        if work is None or ack.assignment_id != work.order.assignment_id:
             return
         if not ack.accepted:
             log.warning("assignment %s was rejected: %s %s", ack.assignment_id[:12], ack.code, ack.reason)
+        if self.state != "uploading":
+            self._drop("the coordinator has settled it without this report")
+            return
         self._finished.forget(ack.assignment_id)
         self._work = None
         self._machine.move("acked")
@@ -493,100 +327,61 @@ class Agent:
     def _told_of_error(self, error: Error) -> None:
         log.warning("the coordinator says %s: %s (%s)", error.code, error.message, error.about[:64])
         work = self._work
-        if work is not None and work.fetcher is not None and work.fetcher.is_fetching(error.about):
-            self._give_up(Refuse(assignment_id=work.order.assignment_id, code=error.code, reason=error.message))
+        if work is not None and work.fetch is not None and work.fetch.is_fetching(error.about):
+            self._give_up(work.refusal(error.code, error.message))
 
     # what time brings
 
     def _tick(self, now: float) -> None:
-        if self._machine.state == "stopping":
+        if self.state == "stopping":
             return
-        parent = self._settings.parent_pid
-        if parent and not _is_alive(parent):
+        if self._settings.parent_pid and not is_alive(self._settings.parent_pid):
             self.stop("parent process ended")
-        work = self._work
-        if work is not None and work.deadline_at and now >= work.deadline_at:
-            self._give_up(
-                Refuse(
-                    assignment_id=work.order.assignment_id,
-                    code="deadline-expired",
-                    reason=f"round {work.order.round}: {self._machine.state} when its time was over; allow more",
-                )
-            )
-        elif work is not None and self._is_connected:
-            if work.fetcher is not None and self._machine.state == "fetching":
-                work.fetcher.tick(now)
-            if work.uploader is not None:
-                work.uploader.tick(now)
-        if work is not None and self._machine.state == "waiting" and now >= self._conditions_at:
-            self._conditions_at = now + CONDITIONS_S
-            work.waiting = waiting_reason(self._profile(), needed_bytes=work.needed_bytes)
-            if not work.waiting:
-                self._machine.move("resume")
-                self._train(work)
-        is_unused = self._machine.state == "idle" and self.trainer.is_running and self._local.is_complete
+        if self._work is not None:
+            self._tick_work(self._work, now)
+        is_unused = self.state == "idle" and self._presence.is_known and self.trainer.is_running
         if is_unused and now - self._trainer_used_at > self._settings.idle_trainer_s:
             self.trainer.end()
-        if now >= self._heartbeat_at and self._local.is_complete:
+        if self._presence.is_known and now >= self._heartbeat_at:
             self._heartbeat_at = now + self._settings.heartbeat_s
-            self._heartbeat()
+            self._outbox.send("heartbeat", heartbeat(self.state, self._work))
 
-    def _heartbeat(self) -> None:
-        work = self._work
-        progress = work.progress if work is not None else None
-        self._send(
-            "heartbeat",
-            Heartbeat(
-                state=self._machine.state,
-                assignment_id=work.order.assignment_id if work is not None else "",
-                step=progress.step if progress is not None else 0,
-                total_steps=progress.total_steps if progress is not None else 0,
-                loss=progress.loss if progress is not None else None,
-                reason=work.waiting if work is not None else "",
-            ),
-        )
+    def _tick_work(self, work: Assignment, now: float) -> None:
+        if work.is_expired(now):
+            self._give_up(work.expiry(self.state))
+        elif work.uploader is not None and self._outbox.is_connected:
+            work.uploader.tick(now)
+        elif work.fetch is not None and self.state == "fetching" and self._outbox.is_connected:
+            work.fetch.tick(now)
+        elif work.fetch is not None and self.state == "waiting" and now >= self._conditions_at:
+            self._conditions_at = now + CONDITIONS_S
+            work.waiting = self._waiting_reason(work)
+            manifest = work.fetch.complete_manifest()
+            if not work.waiting and manifest is not None:
+                self._machine.move("resume")
+                self._train(work, manifest)
 
-    def _attempt(self, step: Any) -> None:
-        """Do ``step`` of the assignment in hand; a failure that is not the message's own ends the assignment."""
-        assert self._work is not None
+    @contextlib.contextmanager
+    def _giving_up_on_failure(self, work: Assignment) -> Iterator[None]:
+        """A failure ends ``work`` with its reason; a bad message leaves it as it is."""
         try:
-            step()
+            yield
+        except BlockRejected:
+            raise
         except ApportionError as error:
-            self._give_up(Refuse(assignment_id=self._work.order.assignment_id, code=error.code, reason=str(error)))
+            self._give_up(work.refusal(error.code, str(error)))
 
     def _give_up(self, refusal: Refuse) -> None:
-        self._send("refuse", refusal)
+        self._outbox.send("refuse", refusal)
         self._drop(refusal.reason)
 
     def _drop(self, reason: str) -> None:
         assert self._work is not None
         work, self._work = self._work, None
         log.info("assignment %s dropped: %s", work.order.assignment_id[:12], reason)
-        if work.fetcher is not None:
-            work.fetcher.close()
-        if self._machine.state == "training":
+        if work.fetch is not None:
+            work.fetch.close()
+        if self.state == "training":
             self.trainer.kill()
         self._finished.forget(work.order.assignment_id)
         self._machine.move("dropped")
-
-    def _send(self, kind: str, body: Any, qos: Qos = 1, message_id: str | None = None) -> None:
-        # Without a connection nothing is queued: hello and the repeated messages say it all again afterwards.
-        if self._is_connected:
-            self._transport.publish(self._topic(kind), seal(kind, body, message_id=message_id), qos=qos)
-
-    def _topic(self, kind: str) -> str:
-        return topics.up(self._settings.federation, self._settings.device, kind)
-
-
-def _identity(order: WorkOrder) -> str:
-    return hashlib.sha256(encode_msgpack(msgspec.structs.replace(order, deadline_s=0.0))).hexdigest()
-
-
-def _is_alive(pid: int) -> bool:
-    if os.getppid() == pid:
-        return True
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in (b"Z", b"X")

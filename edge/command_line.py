@@ -8,17 +8,17 @@ import signal
 import sys
 from pathlib import Path
 
-from edge.agent import Agent, AgentSettings
+from edge.agent import Agent
+from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
 from edge.contracts import topics
-from edge.contracts.envelope import seal
 from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
-from edge.contracts.messages import Bye
+from edge.outbox import farewell_message
 from edge.runtimes import RUNTIMES
-from edge.transport.base import LastWill
 from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
 
 EXIT_BUG = 5
+MB = 1_000_000
 
 _EXAMPLE = f"""\
 The password may also come from {PASSWORD_VARIABLE}.
@@ -63,11 +63,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--broker", required=True, metavar="URL", help="mqtt://[user:password@]host[:port] or mqtts://...")
+    add("--user", metavar="NAME", help="user name at the broker when the URL has none; else the device id")
     add("--federation", required=True, metavar="NAME", help="federation to join")
-    add("--device", required=True, metavar="ID", help="this device's id; also its user name when the URL has none")
+    add("--device", required=True, metavar="ID", help="this device's id")
     add("--data", required=True, metavar="SOURCE", help="npz folder, image folders, CSV or package.module:function")
     add("--store", required=True, type=Path, metavar="DIR", help="folder for artifacts, weights and finished work")
-    add("--budget-mb", type=float, default=0.0, metavar="N", help="memory for both processes together; 0 = no limit")
+    add(
+        "--budget-mb",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="memory (1 MB = 10^6 bytes) for both processes together; 0 = no limit",
+    )
     add("--quota-mb", type=float, default=0.0, metavar="N", help="disk for the store; 0 = no limit")
     add("--threads", type=int, default=0, metavar="N", help="most threads a step may use; 0 = as ordered")
     add("--ca", metavar="FILE", help="authority that signed the broker's certificate")
@@ -94,21 +101,24 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         if value < 0:
             problems.append(f"--{flag}: {value} is negative; 0 means no limit")
     try:
-        address = parse_broker(chosen.broker, ca=chosen.ca, certificate=chosen.cert, key=chosen.key)
+        address = parse_broker(
+            chosen.broker, user=chosen.user or chosen.device, ca=chosen.ca, certificate=chosen.cert, key=chosen.key
+        )
     except ConfigError as error:
         problems += error.problems
     if problems:
         raise ConfigError(problems, hint="apportion agent --help")
     try:
-        store = ArtifactStore(chosen.store.expanduser(), quota_bytes=round(chosen.quota_mb * 2**20))
+        store = ArtifactStore(chosen.store.expanduser(), quota_bytes=round(chosen.quota_mb * MB))
     except OSError as error:
         raise ConfigError([f"--store: {error}"]) from error
     settings = AgentSettings(
         federation=chosen.federation,
         device=chosen.device,
         data=chosen.data,
+        python=chosen.trainer_python,
         runtime=chosen.runtime,
-        budget_bytes=round(chosen.budget_mb * 2**20),
+        budget_bytes=round(chosen.budget_mb * MB),
         threads=chosen.threads,
         parent_pid=chosen.parent_pid,
         once=chosen.once,
@@ -118,7 +128,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         address,
         client_id=f"{chosen.federation}/{chosen.device}",
         subscriptions=topics.device_filters(chosen.federation, chosen.device),
-        will=LastWill(topics.up(chosen.federation, chosen.device, "bye"), seal("bye", Bye("connection lost"))),
+        will=farewell_message(chosen.federation, chosen.device, "connection lost"),
         connect_timeout_s=chosen.connect_timeout_s,
     )
-    return Agent(settings, transport, store, python=chosen.trainer_python)
+    return Agent(settings, transport, store)

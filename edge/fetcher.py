@@ -1,4 +1,4 @@
-"""Brings the blobs of an order into the store, one after the other, by device-paced blocks with resume."""
+"""Brings what an order needs into the store by device-paced blocks with resume: manifest, files, weights."""
 
 from __future__ import annotations
 
@@ -7,22 +7,101 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from edge.artifact_store import ArtifactStore
-from edge.contracts.errors import ArtifactCorrupt, StoreFull
+from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, StoreFull
+from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Block, Get
-from edge.contracts.plan import BlobRef
+from edge.contracts.plan import BlobRef, WorkOrder
 from edge.transport.blocks import Download
 
 log = logging.getLogger("apportion.fetch")
 
 
+class OrderFetch:
+    """Everything one order needs: first the manifest, then the files it lists, then the weights.
+
+    Args:
+        runtime: the only runtime this device trains with.
+        ask: sends one ``get``.
+    """
+
+    def __init__(self, order: WorkOrder, store: ArtifactStore, *, runtime: str, ask: Callable[[Get], None]) -> None:
+        self._order = order
+        self._store = store
+        self._runtime = runtime
+        self._fetcher = Fetcher(store, ask)
+        self._manifest: ArtifactManifest | None = None
+        store.unpin_all()
+
+    @property
+    def bytes_down(self) -> int:
+        """Encoded bytes received for this order."""
+        return self._fetcher.bytes_down
+
+    def complete_manifest(self) -> ArtifactManifest | None:
+        """The manifest once it and all other blobs are in the store, verified; before that None."""
+        return self._manifest if self._fetcher.is_done else None
+
+    def start(self, now: float) -> None:
+        """Begin, or find that all is there already.
+
+        Raises:
+            StoreFull: no room.
+            MessageRejected: a manifest that cannot be used; also UnsupportedVersion.
+            DeviceRefused: a manifest for another runtime.
+            ArtifactCorrupt: a blob arrived with a wrong digest twice.
+        """
+        self._fetcher.want(self._order.artifact, now)
+        self._go_on(now)
+
+    def received(self, block: Block, now: float) -> None:
+        """Take a block in.
+
+        Raises:
+            BlockRejected: a block that cannot belong to the blob; nothing changed.
+            StoreFull: and the others of :meth:`start`.
+        """
+        self._fetcher.received(block, now)
+        self._go_on(now)
+
+    def tick(self, now: float) -> None:
+        """Ask for what may be asked for now."""
+        self._fetcher.tick(now)
+
+    def reconnected(self, now: float) -> None:
+        """Ask again for what was on its way when the connection broke."""
+        self._fetcher.reconnected(now)
+
+    def is_fetching(self, digest: str) -> bool:
+        """Whether ``digest`` is wanted and not here yet."""
+        return self._fetcher.is_fetching(digest)
+
+    def close(self) -> None:
+        """Stop; what has arrived stays for a later resume."""
+        self._fetcher.close()
+
+    def _go_on(self, now: float) -> None:
+        if self._manifest is not None or not self._fetcher.is_done:
+            return
+        manifest = ArtifactManifest.from_bytes(self._store.path(self._order.artifact.digest).read_bytes())
+        if manifest.runtime != self._runtime:
+            raise DeviceRefused(
+                f"artifact is for runtime '{manifest.runtime}', this device trains with '{self._runtime}'; "
+                "order another artifact"
+            )
+        self._manifest = manifest
+        for file in manifest.files:
+            self._fetcher.want(BlobRef(file.sha256, file.size, "raw", file.size), now)
+        self._fetcher.want(self._order.weights, now)
+
+
 class Fetcher:
-    """The downloads of one assignment.
+    """Downloads, one after the other.
 
     Args:
         ask: sends one ``get``.
 
     Attributes:
-        bytes_down: encoded bytes received for this assignment.
+        bytes_down: encoded bytes received so far.
     """
 
     def __init__(self, store: ArtifactStore, ask: Callable[[Get], None]) -> None:
@@ -67,7 +146,7 @@ class Fetcher:
         """Take a block in; blocks of other blobs are ignored.
 
         Raises:
-            MessageRejected: a block that cannot belong to the blob.
+            BlockRejected: a block that cannot belong to the blob; nothing changed.
             ArtifactCorrupt: the blob arrived with a wrong digest for the second time.
             StoreFull: no room.
         """

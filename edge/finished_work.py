@@ -41,12 +41,17 @@ class FinishedWork:
         folder.mkdir(exist_ok=True)
         return folder / "update"
 
-    def save(self, record: FinishedRecord, update: Path) -> None:
-        """Keep ``record`` and the encoded update file, which is moved here."""
-        with update.open("rb+") as file:
+    def new_update_path(self, assignment_id: str) -> Path:
+        """Where a trainer writes the update of the assignment before :meth:`save`."""
+        return self.update_path(assignment_id).with_name("update.tmp")
+
+    def save(self, record: FinishedRecord) -> None:
+        """Keep ``record`` and the update file that lies at :meth:`new_update_path`."""
+        written = self.new_update_path(record.order.assignment_id)
+        with written.open("rb+") as file:
             sync(file)
         path = self.update_path(record.order.assignment_id)
-        publish_file(update, path)
+        publish_file(written, path)
         temporary = path.with_name("record.tmp")
         with temporary.open("wb") as file:
             file.write(encode_msgpack(record))

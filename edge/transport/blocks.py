@@ -17,6 +17,10 @@ FIRST_TIMEOUT_S = 2.0
 LAST_TIMEOUT_S = 30.0
 
 
+class BlockRejected(MessageRejected):
+    """A block or grant that cannot belong to the transfer; the transfer itself is unharmed."""
+
+
 class StallTimer:
     """Says when a transfer made no progress for too long; waits double with every stall and adapt to slow links."""
 
@@ -85,15 +89,15 @@ class Download:
         """The bytes that continue what was given out before: none, this block, or it and early ones after it.
 
         Raises:
-            MessageRejected: a block of another size or place than can have been asked for.
+            BlockRejected: a block of another size or place than can have been asked for.
         """
         if block.total != self.total:
-            raise MessageRejected(
+            raise BlockRejected(
                 f"blob {self.ref.digest[:12]}: block says {block.total} bytes in all, {self.total} ordered; order again"
             )
         end = block.offset + len(block.data)
         if not block.data or block.offset < 0 or len(block.data) > self._block_bytes or end > self.total:
-            raise MessageRejected(
+            raise BlockRejected(
                 f"blob {self.ref.digest[:12]}: block [{block.offset}, {end}) is outside {self.total} bytes "
                 f"or longer than {self._block_bytes}"
             )
@@ -152,10 +156,10 @@ class Upload:
         """Take a grant in.
 
         Raises:
-            MessageRejected: an offset, block size or window that makes no sense.
+            BlockRejected: an offset, block size or window that makes no sense.
         """
         if not (0 <= grant.offset <= self.total and grant.block_bytes > 0 and grant.window > 0):
-            raise MessageRejected(
+            raise BlockRejected(
                 f"grant at {grant.offset} of {self.total} bytes, {grant.window} blocks of {grant.block_bytes}: "
                 "offset must lie in the update, sizes must be positive"
             )

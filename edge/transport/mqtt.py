@@ -52,9 +52,12 @@ class BrokerAddress:
 
 
 def parse_broker(
-    url: str, *, ca: str | None = None, certificate: str | None = None, key: str | None = None
+    url: str, *, user: str | None = None, ca: str | None = None, certificate: str | None = None, key: str | None = None
 ) -> BrokerAddress:
     """The address in ``mqtt[s]://[user[:password]@]host[:port]``; a password may also come from the environment.
+
+    Args:
+        user: taken when the URL names none and there is a password.
 
     Raises:
         ConfigError: another scheme, no host, an impossible port, or TLS files that are not there.
@@ -84,7 +87,7 @@ def parse_broker(
         host=parts.hostname or "",
         port=port or (8883 if is_tls else 1883),
         tls=is_tls,
-        username=unquote(parts.username) if parts.username else None,
+        username=unquote(parts.username) if parts.username else user if password is not None else None,
         password=password,
         ca=ca,
         certificate=certificate,

@@ -1,0 +1,34 @@
+"""What the owner of a device decides about its agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings:
+    """Fixed for the life of an agent.
+
+    Attributes:
+        data: where the device's examples are (:mod:`edge.local_data`).
+        python: interpreter that runs the trainer; runtimes may live in environments of their own.
+        budget_bytes: what supervisor and trainer may reach together; 0 = no limit.
+        threads: most intra-op threads an order gets; 0 = as ordered.
+        parent_pid: end within seconds of that process; 0 = none.
+        once: end after the first acknowledged assignment.
+        self_test: repeat an artifact's self-test before its first use.
+        idle_trainer_s: an unused trainer is ended after this long.
+    """
+
+    federation: str
+    device: str
+    data: str
+    python: str
+    runtime: str = "onnxruntime"
+    budget_bytes: int = 0
+    threads: int = 0
+    parent_pid: int = 0
+    once: bool = False
+    self_test: bool = False
+    heartbeat_s: float = 5.0
+    idle_trainer_s: float = 30.0
