@@ -1,7 +1,7 @@
 """How the examples of one dataset are dealt to simulated or local devices. Real devices bring their own data.
 
-A partition gives one sorted index array per device, in device order; every example is dealt exactly once. All draws
-come from streams keyed by the run's seed, so the same seed deals the same examples.
+A partition gives one sorted index array per device, in device order; no example is dealt twice. All draws come from
+streams keyed by the run's seed, so the same seed deals the same examples.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def partition(
         kind: ``iid``, ``dirichlet`` or ``writer``.
         labels: class of every example, [n].
         alpha: of ``dirichlet``; small values give devices few classes.
-        owners: who wrote each example, [n]; ``writer`` keeps the examples of one owner on one device.
+        owners: who wrote each example, [n]; ``writer`` gives each device one of them.
         minimum: of ``dirichlet``: examples every device gets at least.
         equal: of ``dirichlet``: every device gets the same number of examples, give or take one.
 
@@ -124,7 +124,7 @@ def dirichlet_equal(labels: np.ndarray, devices: int, *, alpha: float, seed: int
 
 
 def by_writer(owners: np.ndarray, devices: int) -> list[np.ndarray]:
-    """All examples of a writer on one device; writers in order of their id, in groups of equal size, give or take one.
+    """One writer per device, all of its examples, lowest ids first; examples of further writers are not dealt.
 
     Raises:
         ConfigError: fewer writers than devices.
@@ -136,7 +136,7 @@ def by_writer(owners: np.ndarray, devices: int) -> list[np.ndarray]:
         raise ConfigError(
             [f"$.data.partition: {len(writers)} writers for {devices} devices; start at most {len(writers)} devices"]
         )
-    return [np.flatnonzero(np.isin(owners, group)) for group in np.array_split(writers, devices)]
+    return [np.flatnonzero(owners == writer) for writer in writers[:devices]]
 
 
 def _require(count: int, devices: int, minimum: int) -> None:

@@ -25,7 +25,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("dirichlet", {"alpha": 0.01}),
     ("dirichlet", {"alpha": 0.05, "minimum": 40}),
     ("dirichlet", {"alpha": 0.1, "equal": True}),
-    ("writer", {"owners": OWNERS}),
 ]
 
 
@@ -38,7 +37,7 @@ def test_every_example_is_dealt_once_in_order(kind: str, options: dict[str, Any]
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(1000))
 
 
-@pytest.mark.parametrize(("kind", "options"), CASES[:-1])
+@pytest.mark.parametrize(("kind", "options"), CASES)
 def test_seed_decides_and_nothing_else(kind: str, options: dict[str, Any]) -> None:
     first, again, other = (partition(kind, LABELS, 7, seed=seed, **options) for seed in (3, 3, 4))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
@@ -70,15 +69,11 @@ def test_equal_shares_are_equal_and_still_skewed() -> None:
     assert skew(shares) > 0.6
 
 
-def test_writer_is_on_one_device_only() -> None:
-    shares = partition("writer", LABELS, 5, seed=0, owners=OWNERS)
-    where = [set(OWNERS[share].tolist()) for share in shares]
-    assert where == [{0, 1, 2}, {3, 4, 5}, {6, 7}, {8, 9}, {10, 11}]
-
-
-def test_as_many_devices_as_writers_gives_each_its_own() -> None:
-    shares = partition("writer", LABELS, 12, seed=0, owners=OWNERS)
-    assert [set(OWNERS[share].tolist()) for share in shares] == [{writer} for writer in range(12)]
+@pytest.mark.parametrize("devices", [1, 5, 12])
+def test_each_device_gets_one_writer_lowest_ids_first(devices: int) -> None:
+    shares = partition("writer", LABELS, devices, seed=0, owners=OWNERS + 40)
+    assert [set((OWNERS[share] + 40).tolist()) for share in shares] == [{40 + device} for device in range(devices)]
+    assert [len(share) for share in shares] == np.bincount(OWNERS)[:devices].tolist()
 
 
 @pytest.mark.parametrize(
