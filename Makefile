@@ -1,0 +1,56 @@
+# setup, demo, test, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+#
+# Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...).
+# The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
+# searched besides yours, and a CPU build wins over a plain one of the same version):
+#     make setup TORCH_INDEX=<address of a wheel index with CPU builds of torch>
+
+SUPPORTED = import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+PYTHON ?= $(shell for name in python3 python3.11 python3.12; do \
+  $$name -c '$(SUPPORTED)' 2>/dev/null && { echo $$name; break; }; done)
+TORCH_INDEX ?=
+TORCH = torch==2.13.0
+EXTRAS = coordinator,onnxruntime,images,dev
+STAMP = .venv/.ready
+BIN = .venv/bin
+TESTS ?= tests
+ARGS ?=
+
+.PHONY: setup demo test check format bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 or 3.12 with venv on PATH (on Debian: python3-venv);" \
+	  "install one, or name it: make setup PYTHON=..." >&2; exit 1; }
+	@echo "setup: $$($(PYTHON) -V) into .venv, pip's own configuration decides where from"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@touch $(STAMP)
+
+demo: setup
+	$(BIN)/apportion demo $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/apportion bench step --model resnet20 --runtime onnxruntime --batch 32 --threads 1 $(ARGS)
+	$(BIN)/apportion bench step --model conv2 --runtime onnxruntime --batch 32 --threads 1 $(ARGS)
+	$(BIN)/apportion bench step --model vit --runtime onnxruntime --batch 32 --threads 1 $(ARGS)
+	$(BIN)/apportion bench step --model lstm --runtime onnxruntime --batch 32 --threads 1 $(ARGS)
+
+clean:
+	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
