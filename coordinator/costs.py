@@ -65,22 +65,23 @@ def cut_costs(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int = BATC
     """Costs of ``module`` under ``cut`` for inputs of ``spec``; ``module`` is not changed.
 
     Args:
-        batch: at least 2, as batch norm needs; the MACs are per sample whatever it is.
+        batch: of the memory figures; the MACs are per sample.
     """
+    run_batch = max(batch, 2)  # batch norm refuses a single example in training
     # Shapes only: ResNet-34 at batch 32 takes half a second and no memory.
     built = apply_cut(module, cut).to("meta").train()
     dtype = torch.int64 if spec.dtype == "int64" else torch.float32
     counter = _Counter(built)
     with counter.layers(), counter:
-        built(torch.zeros(batch, *spec.shape, dtype=dtype, device="meta"))
+        built(torch.zeros(run_batch, *spec.shape, dtype=dtype, device="meta"))
     params = sum(p.numel() for p in built.parameters())
     trained = sum(p.numel() for p in built.parameters() if p.requires_grad)
     statistics = sum(b.numel() for b in built.buffers() if b.is_floating_point())
     return Costs(
         params=params,
-        macs=counter.macs // batch,
-        activation_elements=counter.block_elements,
-        train_bytes=4 * (counter.gradient_elements + params + trained),
+        macs=counter.macs // run_batch,
+        activation_elements=counter.block_elements * batch // run_batch,
+        train_bytes=4 * (counter.gradient_elements * batch // run_batch + params + trained),
         bytes_up=4 * (trained + statistics),
         bytes_down=4 * (params + statistics),
     )
