@@ -46,6 +46,7 @@ class Inbox:
     Args:
         remaining_s: seconds left in the open round, for orders that are announced again.
         say: progress lines for people.
+        on_point: see :class:`coordinator.federation.Federation`.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Inbox:
         publisher: Publisher,
         remaining_s: Callable[[], float],
         say: Callable[[str], None],
+        on_point: Callable[[str], None] = lambda point: None,
     ) -> None:
         self._federation = federation
         self._ledger = ledger
@@ -66,6 +68,7 @@ class Inbox:
         self._publisher = publisher
         self._remaining_s = remaining_s
         self._say = say
+        self._on_point = on_point
         self._changed = threading.Condition()
         self._manifests: dict[str, ArtifactManifest] = {}
         self._handlers: dict[str, Callable[[str, Envelope], None]] = {
@@ -201,6 +204,7 @@ class Inbox:
             return  # not offered to this process: the device stalls, offers again and is told where to go on
         if put.digest not in self._blobs:
             partial.write(put.offset, put.data)
+            self._on_point("mid-upload")
             self.bytes_received[device] = self.bytes_received.get(device, 0) + len(put.data)
         self._grant(device, put.assignment_id, partial)
 

@@ -179,6 +179,7 @@ def _connect(
         publisher=publisher,
         remaining_s=clock.remaining_s,
         say=progress.say,
+        on_point=options.on_point,
     )
 
     def evaluate(state: State) -> dict[str, Score]:
