@@ -102,7 +102,7 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[evaluation]``: at the coordinator, in file order.
 
     Attributes:
-        every: rounds between evaluations; the last round is always evaluated.
+        every: rounds between evaluations, 0 for none; the last round is always evaluated.
         norm: statistics of batch norms: ``static`` (a statistics pass), of the ``batch``, or ``running`` ones.
         holdout: share of the examples held out, for sources that have no test set of their own.
     """

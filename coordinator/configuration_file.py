@@ -239,7 +239,7 @@ def _evaluation(table: TableReader) -> EvaluationConfig:
     default = EvaluationConfig()
     return EvaluationConfig(
         batch=table.integer("batch", default.batch, low=1, high=65_536),
-        every=table.integer("every", default.every, low=1),
+        every=table.integer("every", default.every, low=0),
         norm=table.choice("norm", _choices(EvaluationConfig, "norm"), default.norm),
         holdout=table.number("holdout", default.holdout, low=0.0, high=0.9, above_low=True),
     )

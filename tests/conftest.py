@@ -1,0 +1,69 @@
+"""What tests share: the data folder, brokers, and the rule that a skip says why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.broker import BrokerProcess
+from coordinator.configuration_file import DATA_VARIABLE
+from coordinator.mosquitto import find_mosquitto
+
+NO_MOSQUITTO = "mosquitto is not installed here (Debian: mosquitto)"
+NO_DATA = f"{DATA_VARIABLE} is not set to the folder with the datasets"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips tests marked ``data`` where there is no data folder, and says so."""
+    if item.get_closest_marker("data") and not os.environ.get(DATA_VARIABLE):
+        pytest.skip(NO_DATA)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Folder of the real datasets."""
+    folder = os.environ.get(DATA_VARIABLE)
+    if not folder:
+        pytest.skip(NO_DATA)
+    path = Path(folder)
+    assert path.is_dir(), f"{DATA_VARIABLE}={folder} is not a folder"
+    return path
+
+
+@pytest.fixture
+def amqtt_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A running embedded broker; ``restart()`` keeps its address."""
+    with BrokerProcess("embedded", tmp_path / "amqtt") as process:
+        yield process
+
+
+@pytest.fixture
+def mosquitto_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A running Mosquitto over TCP."""
+    yield from _mosquitto(tmp_path, tls=False)
+
+
+@pytest.fixture
+def mosquitto_tls_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A running Mosquitto over TLS, with certificates made for it."""
+    yield from _mosquitto(tmp_path, tls=True)
+
+
+@pytest.fixture(params=["embedded", "mosquitto"])
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """Each kind of broker that can be started here, in turn."""
+    if request.param == "mosquitto":
+        yield from _mosquitto(tmp_path, tls=False)
+        return
+    with BrokerProcess("embedded", tmp_path / "amqtt") as process:
+        yield process
+
+
+def _mosquitto(folder: Path, *, tls: bool) -> Iterator[BrokerProcess]:
+    if find_mosquitto() is None:
+        pytest.skip(NO_MOSQUITTO)
+    with BrokerProcess("mosquitto", folder / "mosquitto", tls=tls) as process:
+        yield process
