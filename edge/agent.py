@@ -112,7 +112,6 @@ class Agent:
             case Connected():
                 self._outbox.is_connected = True
                 self._hello()
-                self._resume_transfers(time.monotonic())
             case Disconnected():
                 self._outbox.is_connected = False
             case Received(payload=payload):
@@ -128,8 +127,14 @@ class Agent:
     # hello
 
     def _hello(self) -> None:
-        if self._presence.is_known:
-            self._outbox.send("hello", self._presence.hello(self.state, self._work))
+        if not self._presence.is_known:
+            return  # said as soon as the trainer has told of runtime and data
+        self._outbox.send("hello", self._presence.hello(self.state, self._work))
+        now = time.monotonic()
+        if self._work is not None and self._work.fetch is not None:
+            self._work.fetch.reconnected(now)
+        if self._work is not None and self._work.uploader is not None:
+            self._work.uploader.reconnected(now)
 
     def _received(self, payload: bytes) -> None:
         try:
@@ -301,12 +306,6 @@ class Agent:
         if self._work is not None and self._work.uploader is not None:
             self._work.uploader.granted(grant, time.monotonic())
 
-    def _resume_transfers(self, now: float) -> None:
-        if self._work is not None and self._work.fetch is not None:
-            self._work.fetch.reconnected(now)
-        if self._work is not None and self._work.uploader is not None:
-            self._work.uploader.reconnected(now)
-
     # report and ack
 
     def _acknowledged(self, ack: Ack) -> None:
@@ -337,12 +336,14 @@ class Agent:
             return
         if self._settings.parent_pid and not is_alive(self._settings.parent_pid):
             self.stop("parent process ended")
+        if not self._presence.is_known:
+            return
         if self._work is not None:
             self._tick_work(self._work, now)
-        is_unused = self.state == "idle" and self._presence.is_known and self.trainer.is_running
+        is_unused = self.state == "idle" and self.trainer.is_running
         if is_unused and now - self._trainer_used_at > self._settings.idle_trainer_s:
             self.trainer.end()
-        if self._presence.is_known and now >= self._heartbeat_at:
+        if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._settings.heartbeat_s
             self._outbox.send("heartbeat", heartbeat(self.state, self._work))
 
@@ -372,8 +373,8 @@ class Agent:
             self._give_up(work.refusal(error.code, str(error)))
 
     def _give_up(self, refusal: Refuse) -> None:
-        self._outbox.send("refuse", refusal)
         self._drop(refusal.reason)
+        self._outbox.send("refuse", refusal)
 
     def _drop(self, reason: str) -> None:
         assert self._work is not None

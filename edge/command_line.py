@@ -18,7 +18,7 @@ from edge.runtimes import RUNTIMES
 from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
 
 EXIT_BUG = 5
-MB = 1_000_000
+MB = 2**20
 
 _EXAMPLE = f"""\
 The password may also come from {PASSWORD_VARIABLE}.

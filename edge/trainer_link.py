@@ -93,7 +93,7 @@ class TrainerLink:
         assert self._child.stdin is not None
         try:
             write_frame(self._child.stdin, request)
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # closed by it, or by the reader that saw its end
             log.info("the trainer is gone; its end is reported by the reader")
 
     def end(self) -> None:
@@ -128,6 +128,9 @@ class TrainerLink:
                 log.error("trainer %d: %s", child.pid, error)
                 child.kill()
         status = child.wait()
+        if child.stdin is not None:
+            with contextlib.suppress(OSError):
+                child.stdin.close()
         if child is self._child:
             self._child = None
             self._deliver(TrainerEnded(exit_reason(status)))

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 """A header of 4 MiB names about 40,000 tensors; ResNet-34 with its optimizer has 330."""
 
+MAX_DIMS = 32
+"""NumPy's own limit up to 1.26, far above any model's; checked before anything is multiplied."""
+
 _SAFETENSORS_DTYPES = {
     "F32": "float32",
     "F16": "float16",
@@ -87,7 +90,7 @@ def read_header(
     for name, entry in raw.items():
         header[name] = _header_entry(name, entry, total - 8 - length, where)
     previous_end = 0
-    for name, (_, _, begin, end) in sorted(header.items(), key=lambda item: item[1][2]):
+    for name, (_, _, begin, end) in sorted(header.items(), key=lambda item: item[1][2:]):
         if begin != previous_end:
             raise ArtifactCorrupt(f"{where}: tensor '{name}' starts at {begin}, {previous_end} expected; send it again")
         previous_end = end
@@ -105,11 +108,17 @@ def _header_entry(name: str, entry: Any, body_bytes: int, where: str) -> tuple[s
         begin, end = entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactCorrupt(f"{where}: header of tensor '{name}' is not readable ({error!r})") from error
+    if len(shape) > MAX_DIMS:
+        raise ArtifactCorrupt(f"{where}: tensor '{name[:80]}' has {len(shape)} dims, the limit is {MAX_DIMS}")
     if not all(type(v) is int and 0 <= v <= 2**48 for v in (*shape, begin, end)):
         raise ArtifactCorrupt(f"{where}: tensor '{name}' has shape {shape} at [{begin}, {end}); sizes must be counts")
-    count = 1
+    count, reach = 1, 1
     for size in shape:
         count *= size
+        reach *= max(1, size)
+    if reach > 2**48:
+        # NumPy refuses it even where a dimension of 0 makes the tensor empty.
+        raise ArtifactCorrupt(f"{where}: tensor '{name[:80]}' has shape {shape}, more than an array can index")
     if end > body_bytes or end - begin != count * DTYPE_BYTES[dtype]:
         raise ArtifactCorrupt(
             f"{where}: tensor '{name}' {dtype}{list(shape)} needs {count * DTYPE_BYTES[dtype]} bytes, "
