@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from edge.contracts.errors import ConfigError
+from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.manifest import InputSpec
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def build_model(
 
     Raises:
         ConfigError: unknown name or option, an own builder that cannot be imported or gives no ``nn.Module``,
-            an input the model has no shape for.
+            an input the model has no shape for, whatever a builder raises.
     """
     import torch
     from torch import nn
@@ -88,7 +88,13 @@ def build_model(
     arguments = _arguments(name, builder, input_shape, classes, options, own=entry is None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = builder(**arguments)
+        try:
+            module = builder(**arguments)
+        except ApportionError:
+            raise
+        except Exception as error:  # the builder may be anyone's
+            given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+            raise ConfigError([f"$.model: {name}({given}) failed: {type(error).__name__}: {error}"]) from error
     if not isinstance(module, nn.Module):
         raise ConfigError([f"$.model.build: {name} gave a {type(module).__name__}, a torch.nn.Module expected"])
     return module

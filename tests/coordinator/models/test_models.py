@@ -109,6 +109,8 @@ def test_own_builder_gets_what_its_signature_takes() -> None:
         ("vit", {"input_shape": (3, 30, 32)}, ["$.model.input", "[3, 30, 32]"]),
         ("lstm", {"input_shape": (3, 32, 32)}, ["$.model.input", "[length]"]),
         ("no.such.module:build", {}, ["$.model.build", "no.such.module"]),
+        ("mlp", {"hidden": 5}, ["$.model", "hidden=5", "TypeError"]),
+        ("torch.nn:Linear", {"in_features": 3}, ["$.model", "in_features=3", "out_features"]),
         ("torch.nn:NoSuchLayer", {}, ["$.model.build", "NoSuchLayer"]),
         (f"{__name__}:own_wrong", {}, ["$.model.build", "str", "torch.nn.Module"]),
         (f"{__name__}:PARAMETERS", {}, ["$.model.build", "dict"]),
