@@ -34,9 +34,8 @@ def summed_loss(logits: Tensor, target: Tensor, spec: StepSpec) -> tuple[Tensor,
     is_target = target.unsqueeze(1) == classes
     one_hot = is_target.to(logits.dtype)
     if spec.loss == "bce_one_hot":
-        # Stable form of binary cross-entropy on logits, mean over classes.
-        elements = F.relu(logits) - logits * one_hot + torch.log1p(torch.exp(-logits.abs()))
-        loss = elements.sum() / spec.classes
+        # Binary cross-entropy on logits in its stable form, mean over classes.
+        loss = (F.softplus(logits) - logits * one_hot).sum() / spec.classes
     else:
         loss = -(F.log_softmax(logits, 1) * one_hot).sum()
     correct = (logits.detach().argmax(1) == target).sum()

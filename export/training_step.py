@@ -20,7 +20,6 @@ EXPORTER_VERSION = "1"
 """Raised whenever a change of the exporter changes the graphs it writes."""
 
 Loss = Literal["cross_entropy", "bce_one_hot", "label_masked_cross_entropy"]
-FactorForm = Literal["linear", "spatial_1xk_kx1", "NxMk2"]
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +67,13 @@ class FactorPair(msgspec.Struct, frozen=True):
     Attributes:
         u: the second factor, shape [out, rank, ...].
         v: the first factor, shape [rank, in, ...].
-        form: how the layer was unrolled; in all three forms the rank is dim 1 of u and dim 0 of v.
 
+    The rank is dim 1 of u and dim 0 of v however the layer was unrolled (two convolutions or two matrices).
     Source: FedHM, Frobenius decay.
     """
 
     u: str
     v: str
-    form: FactorForm = "linear"
 
 
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +82,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         input: layout, shape and dtype of one example.
         classes: number of classes, the size of dim 1 of the logits.
-        batch: the batch size of tracing, of the parity gate and of the cost; other sizes run in the same graph.
+        batch: the batch size the cost is stated for; every other one runs in the same graph.
         loss: mean over the batch. ``label_masked_cross_entropy`` multiplies the logits with the input
             ``label_mask`` [classes], so that logits of absent classes are 0 (HeteroFL), before cross-entropy.
         clip_norm: whether the gradients are scaled to a total norm of at most the ``clip_norm`` input.
@@ -140,7 +138,7 @@ def export_key(module: nn.Module, spec: StepSpec, *, runtime: str, runtime_versi
     canonical = {
         "schema": "apportion.step/1",
         "exporter": EXPORTER_VERSION,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "runtime": runtime,
         "runtime_version": runtime_version,
         "step": msgspec.to_builtins(spec),

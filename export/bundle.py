@@ -1,0 +1,180 @@
+"""An artifact directory: graphs, manifest, digests; written whole or not at all, and verified before it exists."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from edge.contracts.errors import ArtifactCorrupt
+from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity, SelfTest
+from edge.contracts.tensors import by_role
+from export.formats import WrittenPrograms, format_for
+from export.training_step import StepSpec, export_key
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MANIFEST_NAME = "manifest.json"
+SELF_TEST_SEED = 1
+SELF_TEST_STEPS = 3
+SELF_TEST_TOLERANCE = 1e-3
+"""Relative, per loss: other kernels round differently and may flip a ReLU near 0 (1e-4 seen); a wrong graph is far off."""
+
+
+def export_artifact(
+    module: nn.Module,
+    spec: StepSpec,
+    out_dir: Path | str,
+    *,
+    classes: Sequence[str] = (),
+    build: Mapping[str, Any] | None = None,
+    runtime: str = "onnxruntime",
+) -> ArtifactManifest:
+    """Export, verify and write an artifact to ``out_dir``, which appears only when everything has passed.
+
+    The weights of ``module`` are not used: the gate runs on formula values, and graphs carry none.
+
+    Args:
+        classes: ordered class names; "0", "1", ... when empty.
+        build: how the caller rebuilds the module, kept in the manifest beside the step's specification.
+
+    Raises:
+        ExportRefused: naming a layer without a training step.
+        ParityError: the exported graph disagrees with torch.
+        ConfigError: unknown runtime.
+        FileExistsError: ``out_dir`` exists and is not empty.
+    """
+    exporter = format_for(runtime)
+    out_dir = Path(out_dir)
+    if out_dir.exists() and any(out_dir.iterdir()):
+        raise FileExistsError(f"{out_dir} is not empty; give a new folder for the artifact")
+    names = tuple(classes) or tuple(str(i) for i in range(spec.classes))
+    if len(names) != spec.classes:
+        raise ValueError(f"{len(names)} class names for {spec.classes} classes; name each one")
+    written = exporter.write(module, spec)
+    parity = exporter.check(module, spec, written.files, written.programs, written.tensors)
+    losses = exporter.self_test_losses(spec, written.files, written.tensors, seed=SELF_TEST_SEED, steps=SELF_TEST_STEPS)
+    manifest = ArtifactManifest(
+        format=exporter.name,
+        runtime=runtime,
+        minimum_runtime_version=exporter.minimum_runtime_version,
+        programs=written.programs,
+        tensors=written.tensors,
+        files=tuple(_file(name, data) for name, data in sorted(written.files.items())),
+        batch=spec.batch,
+        loss=spec.loss,
+        optimizer=spec.optimizer.kind,
+        norm=spec.norm,
+        input=spec.input,
+        classes=names,
+        cost=_cost(written, spec, exporter.predicted_peak_bytes(written.memory)),
+        self_test=_self_test(spec, losses),
+        parity=parity,
+        build={**(build or {}), "step": msgspec.to_builtins(spec)},
+        export_key=artifact_key(module, spec, runtime=runtime, build=build),
+    )
+    _write(out_dir, {**written.files, MANIFEST_NAME: manifest.to_bytes()})
+    return manifest
+
+
+def artifact_key(
+    module: nn.Module, spec: StepSpec, *, runtime: str = "onnxruntime", build: Mapping[str, Any] | None = None
+) -> str:
+    """The export cache's key for what :func:`export_artifact` would write with the same arguments."""
+    exporter = format_for(runtime)
+    version = f"{exporter.name}/{exporter.minimum_runtime_version}"
+    return export_key(module, spec, runtime=runtime, runtime_version=version, build=dict(build or {}))
+
+
+def read_artifact(folder: Path | str) -> tuple[ArtifactManifest, dict[str, bytes]]:
+    """The manifest of an artifact directory and the bytes of its files, digests checked.
+
+    Raises:
+        ArtifactCorrupt: a file is missing or has another digest.
+        MessageRejected: the manifest cannot be read.
+    """
+    folder = Path(folder)
+    try:
+        manifest = ArtifactManifest.from_bytes((folder / MANIFEST_NAME).read_bytes())
+        files = {file.name: (folder / file.name).read_bytes() for file in manifest.files}
+    except OSError as error:
+        raise ArtifactCorrupt(f"artifact {folder}: {error}; export or fetch it again") from error
+    for file in manifest.files:
+        digest = hashlib.sha256(files[file.name]).hexdigest()
+        if digest != file.sha256:
+            raise ArtifactCorrupt(
+                f"artifact {folder}: {file.name} has digest {digest[:12]}, manifest says {file.sha256[:12]}; fetch it again"
+            )
+    return manifest, files
+
+
+def verify_artifact(folder: Path | str, module: nn.Module) -> Parity:
+    """Repeat the parity gate on the files of an artifact directory against ``module``.
+
+    Raises:
+        ArtifactCorrupt: a file is not what the manifest says.
+        ParityError: the files disagree with torch, or ``module`` is not the one that was exported.
+    """
+    manifest, files = read_artifact(folder)
+    try:
+        spec = msgspec.convert(manifest.build["step"], StepSpec)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise ArtifactCorrupt(
+            f"artifact {folder}: the manifest holds no readable step ({error}); export it again"
+        ) from error
+    exporter = format_for(manifest.runtime)
+    return exporter.check(module, spec, files, manifest.programs, manifest.tensors)
+
+
+def _file(name: str, data: bytes) -> ArtifactFile:
+    return ArtifactFile(name=name, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+
+
+def _cost(written: WrittenPrograms, spec: StepSpec, predicted_peak_bytes: int) -> Cost:
+    trained = sum(t.element_count() for t in by_role(written.tensors, "parameter"))
+    return Cost(
+        parameters=trained + sum(t.element_count() for t in by_role(written.tensors, "frozen")),
+        trained_parameters=trained,
+        macs=written.macs,
+        state_bytes=written.memory.state,
+        live_bytes=written.memory.live,
+        predicted_peak_bytes=predicted_peak_bytes,
+        batch=spec.batch,
+    )
+
+
+def _self_test(spec: StepSpec, losses: tuple[float, ...]) -> SelfTest:
+    from export.parity import gate_batch, gate_hyper
+
+    return SelfTest(
+        formula="splitmix64-uniform/1",
+        seed=SELF_TEST_SEED,
+        batch=gate_batch(spec),
+        hyper=gate_hyper(spec),
+        losses=losses,
+        rel_tolerance=SELF_TEST_TOLERANCE,
+    )
+
+
+def _write(out_dir: Path, files: Mapping[str, bytes]) -> None:
+    """All files in a folder beside ``out_dir``, then one rename."""
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}-", dir=out_dir.parent))
+    try:
+        for name, data in files.items():
+            with (staging / name).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        staging.chmod(0o755)
+        os.replace(staging, out_dir)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise

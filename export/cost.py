@@ -1,0 +1,62 @@
+"""Multiply-accumulates and parameters of a cut, counted on the traced evaluation program."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from export.capture import Capture
+
+
+def forward_macs(evaluation: Capture) -> int:
+    """Multiply-accumulates of one forward pass, per sample.
+
+    Convolutions and matrix products as such, 2 per batch-norm element, 1 per ReLU element, the input elements of
+    average pooling (the ptflops convention); all other operations count nothing.
+    """
+    nodes = list(evaluation.graph.graph.nodes)
+    places = [node for node in nodes if node.op == "placeholder"]
+    batch = next(_sizes(n)[0] for n, s in zip(places, evaluation.inputs, strict=True) if s.role == "input")
+    return sum(_macs(node) for node in nodes if node.op == "call_function") // batch
+
+
+def _macs(node: fx.Node) -> int:
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    if name == "convolution":
+        x, weight, transposed = node.args[0], node.args[1], node.args[6]
+        positions = _elements(x) if transposed else _elements(node)
+        channels = _sizes(weight)
+        # Every output (transposed: input) element meets in_channels/groups (out_channels/groups) times kernel weights.
+        return positions * math.prod(channels[1:])
+    if name in ("mm", "bmm", "addmm"):
+        left = node.args[1] if name == "addmm" else node.args[0]
+        return _elements(node) * _sizes(left)[-1]
+    if "batch_norm" in name:
+        return 2 * _elements(node.args[0])
+    if name == "relu":
+        return _elements(node)
+    if name in ("avg_pool2d", "_adaptive_avg_pool2d"):
+        return _elements(node.args[0])
+    if name == "mean" and _sizes(node.args[0])[2:] and _pools(node):
+        return _elements(node.args[0])
+    return 0
+
+
+def _pools(node: fx.Node) -> bool:
+    """Whether a mean runs over all spatial dimensions, as global average pooling does."""
+    rank = len(_sizes(node.args[0]))
+    dims = node.args[1] if len(node.args) > 1 else None
+    return isinstance(dims, list | tuple) and sorted(int(d) % rank for d in dims) == list(range(2, rank))
+
+
+def _sizes(node: Any) -> list[int]:
+    return [int(s.node.hint) if isinstance(s, torch.SymInt) else int(s) for s in node.meta["val"].shape]
+
+
+def _elements(node: Any) -> int:
+    value = node.meta["val"]
+    shape = value[0].shape if isinstance(value, list | tuple) else value.shape
+    return math.prod(int(s.node.hint) if isinstance(s, torch.SymInt) else int(s) for s in shape)

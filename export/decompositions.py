@@ -1,0 +1,40 @@
+"""Which ATen operations are written out in simpler ones while tracing; all others reach the formats whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._decomp import get_decompositions
+
+ATEN = torch.ops.aten
+
+_SPELLED_OUT = (
+    # bookkeeping
+    ATEN.detach, ATEN.t, ATEN.alias, ATEN.lift_fresh, ATEN.zeros_like, ATEN.ones_like, ATEN.new_zeros, ATEN.new_ones,
+    ATEN.new_full, ATEN.new_empty, ATEN.zero, ATEN.fill, ATEN.transpose, ATEN.rsub, ATEN.unsafe_split, ATEN.unsafe_chunk,
+    ATEN.narrow, ATEN.select_backward, ATEN.slice_backward, ATEN.unfold_backward, ATEN.masked_fill, ATEN.movedim,
+    ATEN.baddbmm, ATEN.addcmul, ATEN.addcdiv, ATEN.lerp, ATEN.std_mean, ATEN.var_mean, ATEN.std, ATEN.var,
+    ATEN.linalg_vector_norm, ATEN.tril, ATEN.triu, ATEN.trace, ATEN.mv, ATEN.dot, ATEN.addmv, ATEN.addbmm,
+    # activations
+    ATEN.elu, ATEN.elu_backward, ATEN.leaky_relu, ATEN.leaky_relu_backward, ATEN.silu_backward,
+    ATEN.hardswish_backward, ATEN.hardsigmoid_backward, ATEN.hardtanh, ATEN.gelu_backward, ATEN.sigmoid_backward,
+    ATEN.tanh_backward, ATEN.mish, ATEN.mish_backward, ATEN.log_sigmoid_forward, ATEN.log_sigmoid_backward,
+    ATEN._prelu_kernel, ATEN._prelu_kernel_backward, ATEN.softshrink, ATEN.softshrink_backward, ATEN.hardshrink,
+    ATEN.hardshrink_backward, ATEN.threshold, ATEN.celu, ATEN.selu, ATEN.glu, ATEN.glu_backward, ATEN.square,
+    ATEN.logsumexp, ATEN._softmax_backward_data, ATEN._log_softmax_backward_data, ATEN._safe_softmax,
+    # losses and norms
+    ATEN.mse_loss, ATEN.mse_loss_backward, ATEN.nll_loss_forward, ATEN.nll_loss_backward,
+    ATEN.native_layer_norm_backward, ATEN.native_group_norm_backward, ATEN._fused_rms_norm,
+    ATEN.rms_norm,
+    # padding
+    ATEN.reflection_pad1d, ATEN.reflection_pad2d, ATEN.replication_pad1d, ATEN.replication_pad2d,
+)  # fmt: skip
+
+
+@cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """Operator -> function that writes it out."""
+    return dict(get_decompositions(_SPELLED_OUT))

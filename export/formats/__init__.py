@@ -1,0 +1,82 @@
+"""Artifact formats, one per device runtime. A new one is one new file (or package) here and one line below."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torch import nn
+
+    from edge.contracts.manifest import Parity, Program
+    from edge.contracts.tensors import TensorSpec
+    from export.formats.memory_plan import MemoryPlan
+    from export.training_step import StepSpec
+
+
+class WrittenPrograms(Protocol):
+    """What a format gives for one module and step: files, what is in them, and how they compare with torch."""
+
+    @property
+    def files(self) -> Mapping[str, bytes]: ...
+    @property
+    def programs(self) -> tuple[Program, ...]: ...
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]: ...
+    @property
+    def macs(self) -> int: ...
+    @property
+    def memory(self) -> MemoryPlan: ...
+
+
+class Format(Protocol):
+    """A way to write and to check the programs of a step."""
+
+    name: str
+    minimum_runtime_version: str
+
+    def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
+        """Trace and translate; raises ExportRefused."""
+
+    def check(
+        self,
+        module: nn.Module,
+        spec: StepSpec,
+        files: Mapping[str, bytes],
+        programs: Iterable[Program],
+        tensors: Iterable[TensorSpec],
+    ) -> Parity:
+        """The parity gate on the files' bytes; raises ParityError."""
+
+    def self_test_losses(
+        self, spec: StepSpec, files: Mapping[str, bytes], tensors: Iterable[TensorSpec], *, seed: int, steps: int
+    ) -> tuple[float, ...]:
+        """Losses of the first steps on the self-test's formula values."""
+
+    def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
+        """Peak of the trainer process above an idle one with the runtime loaded."""
+
+
+FORMATS = {
+    "onnxruntime": "export.formats.onnx_step.format:OnnxStep",
+}
+"""Runtime name, as registered in ``edge/runtimes`` -> format class that writes for it."""
+
+
+def format_for(runtime: str) -> Format:
+    """The format that writes for ``runtime``.
+
+    Raises:
+        ConfigError: unknown name; lists the known ones.
+    """
+    from edge.contracts.errors import ConfigError
+
+    if runtime not in FORMATS:
+        raise ConfigError(
+            [f"$.runtime.name: no exporter for '{runtime}'; there is one for {', '.join(sorted(FORMATS))}"]
+        )
+    module, _, name = FORMATS[runtime].partition(":")
+    result: Format = getattr(import_module(module), name)()
+    return result

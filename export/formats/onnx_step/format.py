@@ -1,0 +1,96 @@
+"""The stock ONNX Runtime format: one ONNX file per program, checked in an ONNX Runtime session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import onnx
+from torch import nn
+
+from edge.contracts.manifest import GraphOutput, Parity, Program
+from edge.contracts.tensors import BATCH, TensorSpec
+from export.capture import Capture
+from export.cost import forward_macs
+from export.formats.memory_plan import MemoryPlan, memory_plan
+from export.formats.onnx_step import translate
+from export.parity import check_parity, self_test_losses
+from export.programs import capture_programs
+from export.training_step import StepSpec
+
+
+@dataclass(frozen=True)
+class OnnxPrograms:
+    """Files by name, the programs in them, every tensor they name, and what the ``train`` graph costs."""
+
+    files: dict[str, bytes]
+    programs: tuple[Program, ...]
+    tensors: tuple[TensorSpec, ...]
+    macs: int
+    memory: MemoryPlan
+
+
+class OnnxStep:
+    """Writes ``train.onnx``, ``eval.onnx``, and for modules with batch norm ``stats.onnx`` (and ``eval_static.onnx``)."""
+
+    name = "onnx_step"
+    minimum_runtime_version = "1.20.0"
+
+    def write(self, module: nn.Module, spec: StepSpec) -> OnnxPrograms:
+        """Trace and translate every program; the files depend on nothing but module, step and versions.
+
+        Raises:
+            ExportRefused: naming the layer that has no training step.
+        """
+        captures = capture_programs(module, spec)
+        models = {name: translate(program) for name, program in captures.items()}
+        tensors = _tensors(captures.values(), spec)
+        programs = tuple(
+            Program(
+                name=name,
+                file=f"{name}.onnx",
+                inputs=tuple(i.name for i in program.inputs),
+                outputs=tuple(GraphOutput(o, o.removeprefix("next:")) for o in program.outputs),
+            )
+            for name, program in captures.items()
+        )
+        files = {f"{name}.onnx": _bytes(model) for name, model in models.items()}
+        macs = forward_macs(captures["eval"])
+        return OnnxPrograms(files, programs, tensors, macs, memory_plan(models["train"], tensors, spec.batch))
+
+    def check(
+        self,
+        module: nn.Module,
+        spec: StepSpec,
+        files: Mapping[str, bytes],
+        programs: Iterable[Program],
+        tensors: Iterable[TensorSpec],
+    ) -> Parity:
+        """The parity gate on the very bytes that are shipped.
+
+        Raises:
+            ParityError: naming program and tensor.
+        """
+        return check_parity(module, spec, {p.name: files[p.file] for p in programs}, tensors)
+
+    def self_test_losses(
+        self, spec: StepSpec, files: Mapping[str, bytes], tensors: Iterable[TensorSpec], *, seed: int, steps: int
+    ) -> tuple[float, ...]:
+        """Losses of the first steps on the self-test's formula values."""
+        return self_test_losses(spec, files["train.onnx"], tensors, seed=seed, steps=steps)
+
+    def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
+        """Peak of the trainer process above an idle one with the runtime loaded."""
+        return memory.live
+
+
+def _bytes(model: onnx.ModelProto) -> bytes:
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _tensors(captures: Iterable[Capture], spec: StepSpec) -> tuple[TensorSpec, ...]:
+    """Every tensor of every program once, those of ``train`` first; then what the programs report."""
+    known = {item.name: item for program in captures for item in program.inputs}
+    logits = TensorSpec("logits", (BATCH, spec.classes, *spec.target_shape), "float32", "metric")
+    reported = (TensorSpec("loss", (), "float32", "loss"), TensorSpec("correct", (), "int64", "metric"), logits)
+    return (*known.values(), *reported)

@@ -1,0 +1,45 @@
+"""The last pass over a graph's nodes: final names, no dead nodes, and an order in which values die early."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+import onnx
+from onnx import helper
+
+
+def finished_nodes(
+    nodes: Sequence[onnx.NodeProto], sources: Mapping[str, str], outputs: Sequence[str], inputs: AbstractSet[str]
+) -> list[onnx.NodeProto]:
+    """Nodes that ``outputs`` and ``sources`` need, with the values in ``sources`` (final name -> value) carrying their final names.
+
+    A value that is an input, a constant, or already has a final name gets an Identity.
+    """
+    produced = {name for node in nodes for name in node.output}
+    renamed: dict[str, str] = {}
+    identities = []
+    for final, source in sources.items():
+        if source in produced and source not in renamed:
+            renamed[source] = final
+        else:
+            identities.append(helper.make_node("Identity", [renamed.get(source, source)], [final], name=f"/{final}"))
+    result = []
+    for node in nodes:
+        copied = onnx.NodeProto()
+        copied.CopyFrom(node)
+        for names in (copied.input, copied.output):
+            for i, name in enumerate(names):
+                names[i] = renamed.get(name, name)
+        result.append(copied)
+    return _needed([*result, *identities], [*outputs, *sources])
+
+
+def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    kept.reverse()
+    return kept

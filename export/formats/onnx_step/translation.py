@@ -1,0 +1,193 @@
+"""From a traced program to an ONNX graph in standard operators; the operators themselves are in ``operators/``."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper
+from torch import fx
+
+from edge.contracts.errors import ExportRefused
+from edge.contracts.tensors import BATCH
+from export.capture import Capture, layer_of
+from export.formats.onnx_step.dimensions import Dimensions
+from export.formats.onnx_step.graph import ABSENT, IR_VERSION, OPSET, GraphBuilder
+from export.formats.onnx_step.ordering import finished_nodes
+
+ONNX_TYPES = {
+    torch.float32: TensorProto.FLOAT,
+    torch.int64: TensorProto.INT64,
+    torch.int32: TensorProto.INT32,
+    torch.bool: TensorProto.BOOL,
+}
+NUMPY_TYPES = {torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32, torch.bool: np.bool_}
+MAX_CONSTANT_BYTES = 1 << 20
+"""Constants of the architecture (masks, position tables) are part of the graph up to this size each; weights never."""
+
+Values = str | tuple[str, ...]
+Operator = Callable[..., Values]
+OPERATORS: dict[str, Operator] = {}
+
+
+def translates(*targets: str) -> Callable[[Operator], Operator]:
+    """Register a function for ATen operators, by name (``relu``) or by name and overload (``max.dim``)."""
+
+    def register(function: Operator) -> Operator:
+        for target in targets:
+            if target in OPERATORS:
+                raise ValueError(f"operator {target} is translated twice; remove one of the two")
+            OPERATORS[target] = function
+        return function
+
+    return register
+
+
+class Translation:
+    """One program on its way to ONNX.
+
+    Attributes:
+        make: nodes and constants so far.
+        dims: sizes of tensors.
+    """
+
+    def __init__(self, program: Capture) -> None:
+        self.program = program
+        self.make = GraphBuilder()
+        self._values: dict[fx.Node, Values] = {}
+        placeholders = [n for n in program.graph.graph.nodes if n.op == "placeholder"]
+        self._placeholders = dict(zip(placeholders, program.inputs, strict=True))
+        batched = [(n, s) for n, s in self._placeholders.items() if BATCH in s.shape]
+        source, symbol = ("", None)
+        if batched:
+            node, spec = batched[0]
+            size = node.meta["val"].shape[0]
+            source, symbol = spec.name, size.node.expr if isinstance(size, torch.SymInt) else None
+        self.dims = Dimensions(self.make, source, symbol)
+
+    # What operators ask for.
+
+    def value(self, item: Any, dtype: torch.dtype | None = None) -> str:
+        """Name of the value of a graph node or Python number, cast to ``dtype`` where it has another one."""
+        if isinstance(item, fx.Node):
+            known = item.meta["val"]
+            if isinstance(known, torch.SymInt | int):
+                wanted = dtype or torch.int64
+                return self.dims.scalar(self.dims.size(item), ONNX_TYPES[wanted], NUMPY_TYPES[wanted])
+            name = self._values[item]
+            if not isinstance(name, str):
+                raise TypeError(f"{item} gives {len(name)} values where one is needed")
+            return self.make.node("Cast", name, to=ONNX_TYPES[dtype]) if dtype and known.dtype != dtype else name
+        if item is None:
+            return ABSENT
+        return self.make.constant(np.array(item, NUMPY_TYPES[dtype or torch.float32]))
+
+    def scalar(self, number: float) -> str:
+        """A float32 rank-0 constant."""
+        return self.make.constant(np.array(number, np.float32))
+
+    def tensor(self, node: fx.Node) -> torch.Tensor:
+        """The fake tensor of a node: its shape and dtype."""
+        return node.meta["val"]
+
+    def shape(self, node: fx.Node) -> list[Any]:
+        """Sizes of a node, numbers where they are."""
+        return self.dims.sizes(self.tensor(node).shape)
+
+    def fixed_shape(self, node: fx.Node, start: int = 1) -> list[int]:
+        """Sizes from dim ``start`` on, all of which have to be numbers."""
+        return [self.dims.fixed(s, layer=layer_of(node)) for s in self.tensor(node).shape[start:]]
+
+    def refuse(self, node: fx.Node, reason: str, instead: str) -> ExportRefused:
+        """The refusal of ``node``, naming its layer; the caller raises it."""
+        return ExportRefused(layer_of(node), reason, instead=instead)
+
+    # The translation.
+
+    def model(self) -> onnx.ModelProto:
+        """The program as an ONNX model; graph inputs and outputs have the names of tensors.
+
+        Raises:
+            ExportRefused: naming the layer of the first operation without a translation.
+        """
+        for node in self.program.graph.graph.nodes:
+            self._visit(node)
+        output = next(n for n in self.program.graph.graph.nodes if n.op == "output")
+        names = [*self.program.outputs, *self.program.hidden]
+        sources = dict(zip(names, (self.value(n) for n in output.args[0]), strict=True))
+        results = dict(zip(names, output.args[0], strict=True))
+        inputs = [
+            helper.make_tensor_value_info(s.name, ONNX_TYPES[n.meta["val"].dtype], list(s.shape))
+            for n, s in self._placeholders.items()
+        ]
+        nodes = finished_nodes(self.make.nodes, sources, self.program.outputs, {s.name for s in self.program.inputs})
+        outputs = [self._output_info(n, results[n]) for n in self.program.outputs]
+        used = {name for node in nodes for name in node.input}
+        constants = [c for name, c in self.make.constants.items() if name in used]
+        graph = helper.make_graph(nodes, "step", inputs, outputs, constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+    def _output_info(self, name: str, node: fx.Node) -> onnx.ValueInfoProto:
+        tensor = self.tensor(node)
+        return helper.make_tensor_value_info(name, ONNX_TYPES[tensor.dtype], self.dims.onnx_shape(tensor.shape))
+
+    def _visit(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self._values[node] = self._placeholders[node].name
+        elif node.op == "get_attr":
+            self._values[node] = self._constant(node)
+        elif node.op == "call_function":
+            self._call(node)
+
+    def _call(self, node: fx.Node) -> None:
+        target: Any = node.target
+        if target is operator.getitem:
+            self._values[node] = self._values[node.args[0]][node.args[1]]  # type: ignore[index]
+            return
+        if isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | int | bool):
+            return  # arithmetic on sizes; the expression is in the meta value
+        self.make.scope = f"{_marked_layer(node)}/{node.name}"
+        full = str(target).removeprefix("aten.").removeprefix("prims.")
+        function = OPERATORS.get(full) or OPERATORS.get(full.partition(".")[0])
+        if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+            raise self.refuse(node, f"operation {full} draws random numbers in every step", "p=0, or no noise")
+        if function is None:
+            raise self.refuse(node, f"operation {full} has no translation", "one of the supported layers")
+        for item in _tensors(node.meta.get("val")):
+            if item.dtype not in ONNX_TYPES:
+                raise self.refuse(node, f"operation {full} computes in {item.dtype}", "float32")
+        self._values[node] = function(self, node, *node.args, **node.kwargs)
+
+    def _constant(self, node: fx.Node) -> str:
+        value = getattr(self.program.graph, str(node.target)).detach()
+        node.meta.setdefault("val", value)
+        if value.numel() * value.element_size() > MAX_CONSTANT_BYTES:
+            raise self.refuse(
+                node,
+                f"it holds a constant of shape {tuple(value.shape)}, over {MAX_CONSTANT_BYTES} bytes",
+                "a parameter (frozen if need be)",
+            )
+        if value.dtype == torch.float64 and value.dim() == 0:
+            value = value.float()
+        return self.make.constant(value.numpy())
+
+
+def _tensors(value: Any) -> Sequence[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [v for v in value if isinstance(v, torch.Tensor)] if isinstance(value, list | tuple) else []
+
+
+def _marked_layer(node: fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack")
+    return str(next(reversed(stack))) if stack else ""
+
+
+def product(sizes: Sequence[int]) -> int:
+    """Product of sizes; 1 for none."""
+    return math.prod(sizes)

@@ -1,0 +1,177 @@
+"""The programs of an artifact, written in torch and traced: ``train``, ``eval``, ``stats``, ``eval_static``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from edge.contracts.errors import ExportRefused
+from edge.contracts.tensors import BATCH, DType, Role, TensorSpec
+from export.capture import Capture, StepInput, capture
+from export.prepared_module import RUNNING_STATISTICS, batch_norms, prepared_module, with_statistics
+from export.step_functions import STEP_SLOT, add_penalty, clipped, masked_logits, summed_loss, updated
+from export.traceable_module import traceable_module
+from export.training_step import StepSpec
+
+INPUT, TARGET, LABEL_MASK = "input", "target", "label_mask"
+STATS_MOMENTUM = "stats_momentum"
+TRACE_BATCHES = (997, 991, 983)
+"""Batch sizes to trace at: primes that no other dimension has, so that no comparison of sizes fixes the batch."""
+
+
+def capture_programs(module: nn.Module, spec: StepSpec) -> dict[str, Capture]:
+    """Program name -> traced program.
+
+    ``stats`` and, in ``batch`` norm mode, ``eval_static`` (evaluation with the statistics that ``stats`` gives) exist
+    only for modules with batch norm.
+
+    Raises:
+        ExportRefused: as :func:`export.prepared_module.prepared_module` and :func:`export.capture.capture`.
+    """
+    prepared = traceable_module(prepared_module(module, spec))
+    programs = {"train": _train(prepared, spec), "eval": _eval(prepared, spec)}
+    if batch_norms(module):
+        static = with_statistics(prepared)
+        programs["stats"] = _stats(static, spec)
+        if spec.norm == "batch":
+            programs["eval_static"] = _eval(static, spec)
+    return programs
+
+
+def example_batch(spec: StepSpec, module: nn.Module) -> tuple[Tensor, Tensor]:
+    """Input and target of the tracing batch size; their memory is never touched."""
+    taken = {size for p in module.parameters() for size in p.shape} | {*spec.input.shape, spec.classes}
+    batch = next(b for b in TRACE_BATCHES if b not in taken)
+    dtype = torch.float32 if spec.input.dtype == "float32" else torch.int64
+    example = torch.empty((batch, *spec.input.shape), dtype=dtype)
+    return example, torch.empty((batch, *spec.target_shape), dtype=torch.int64)
+
+
+def state_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers that are state: the running statistics. All others are constants of the architecture."""
+    statistics = {f"{path}.{name}" if path else name for path in batch_norms(module) for name in RUNNING_STATISTICS}
+    return {name: b for name, b in module.named_buffers() if name in statistics}
+
+
+def _train(module: nn.Module, spec: StepSpec) -> Capture:
+    params = dict(module.named_parameters())
+    trained = [name for name in params if name not in spec.frozen]
+    buffers = state_buffers(module)
+    hyper = spec.hyper
+
+    def step(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        leaves = {n: values[n].detach().requires_grad_(n not in spec.frozen) for n in params}
+        live = {n: values[n] for n in buffers}
+        logits = _logits(module, {**leaves, **live}, values[INPUT], values.get(LABEL_MASK), spec)
+        total, correct = summed_loss(logits, values[TARGET], spec)
+        loss = total / values[TARGET].numel()
+        flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
+        gradients = {n: torch.zeros_like(values[n]) if g is None else g for n, g in zip(trained, flat, strict=True)}
+        scalars = {n: values[n] for n in hyper}
+        if spec.frobenius:
+            add_penalty(gradients, values, spec, scalars["frobenius_lambda"])
+        hidden = {f"grad:{n}": g for n, g in gradients.items()}
+        sums = {_square(n): values[_square(n)] + gradients[n] * gradients[n] for n in spec.squared_gradient}
+        if spec.clip_norm:
+            gradients = clipped(gradients, scalars["clip_norm"])
+        new = updated(spec, values, gradients, values, scalars) | sums | live
+        outputs = {"loss": loss.detach(), "correct": correct}
+        return outputs | {f"next:{n}": v for n, v in new.items()}, hidden
+
+    inputs = [_state(n, p, "parameter" if n not in spec.frozen else "frozen") for n, p in params.items()]
+    inputs += [_state(f"{n}#{s}", params[n], "slot") for n in trained for s in spec.optimizer.slots]
+    if spec.optimizer.kind != "sgd":
+        inputs.append(_state(STEP_SLOT, torch.zeros(()), "slot"))
+    inputs += [_state(_square(n), params[n], "accumulator") for n in spec.squared_gradient]
+    inputs += [_state(n, b, "buffer") for n, b in buffers.items()]
+    inputs += _batch_inputs(spec, module, TARGET) + [_scalar(n) for n in hyper]
+    return capture(step, inputs, module)
+
+
+def _eval(module: nn.Module, spec: StepSpec) -> Capture:
+    """Logits (masked ones), the loss summed over the batch and the correct count, so that dataset means are exact at any batch."""
+    was_training = module.training
+    module.eval()
+    buffers = state_buffers(module)
+
+    def evaluate(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        with torch.no_grad():
+            logits = _logits(module, values, values[INPUT], values.get(LABEL_MASK), spec)
+            total, correct = summed_loss(logits, values[TARGET], spec)
+        return {"loss": total, "correct": correct, "logits": logits}, {}
+
+    try:
+        return capture(evaluate, [*_weights(module, spec, buffers), *_batch_inputs(spec, module, TARGET)], module)
+    finally:
+        module.train(was_training)
+
+
+def _stats(module: nn.Module, spec: StepSpec) -> Capture:
+    """One step of the static pass: running += momentum * (batch mean, unbiased variance - running).
+
+    Fed 1/(n+1) for batch n it is the cumulative average. Source: HeteroFL, static batch normalisation.
+    """
+    buffers = state_buffers(module)
+    module.train()
+    for norm in batch_norms(module).values():
+        norm.train()
+        norm.momentum = 1.0  # the traced update is then the batch's own statistics
+
+    def gather(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        live = {n: values[n].clone() for n in buffers}
+        with torch.no_grad():
+            functional_call(module, {**{n: values[n] for n, _ in module.named_parameters()}, **live}, (values[INPUT],))
+        momentum = values[STATS_MOMENTUM]
+        return {f"next:{n}": values[n] + momentum * (live[n] - values[n]) for n in buffers}, {}
+
+    return capture(
+        gather, [*_weights(module, spec, buffers), *_batch_inputs(spec, module), _scalar(STATS_MOMENTUM)], module
+    )
+
+
+def _logits(module: nn.Module, state: Mapping[str, Tensor], x: Tensor, mask: Tensor | None, spec: StepSpec) -> Tensor:
+    named = {n: state[n] for n, _ in module.named_parameters()} | {n: state[n] for n in state_buffers(module)}
+    logits = functional_call(module, named, (x,))
+    expected = (x.shape[0], spec.classes, *spec.target_shape)
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ExportRefused(
+            "(the module itself)",
+            f"it returns {shape}, logits of shape {('batch', *expected[1:])} are needed",
+            instead=f"a module with {spec.classes} classes in dim 1",
+        )
+    return masked_logits(logits, mask)
+
+
+def _weights(module: nn.Module, spec: StepSpec, buffers: Mapping[str, Tensor]) -> list[StepInput]:
+    roles = {n: "frozen" if n in spec.frozen else "parameter" for n, _ in module.named_parameters()}
+    named = [_state(n, p, cast(Role, roles[n])) for n, p in module.named_parameters()]
+    return named + [_state(n, b, "buffer") for n, b in buffers.items()]
+
+
+def _batch_inputs(spec: StepSpec, module: nn.Module, *more: str) -> list[StepInput]:
+    x, target = example_batch(spec, module)
+    inputs = [StepInput(TensorSpec(INPUT, (BATCH, *spec.input.shape), spec.input.dtype, "input"), x)]
+    if TARGET in more:
+        inputs.append(StepInput(TensorSpec(TARGET, (BATCH, *spec.target_shape), "int64", "target"), target))
+        if spec.loss == "label_masked_cross_entropy":
+            mask = TensorSpec(LABEL_MASK, (spec.classes,), "float32", "label_mask")
+            inputs.append(StepInput(mask, torch.ones(spec.classes)))
+    return inputs
+
+
+def _state(name: str, value: Tensor, role: Role) -> StepInput:
+    dtype = cast(DType, str(value.dtype).removeprefix("torch."))
+    return StepInput(TensorSpec(name, tuple(value.shape), dtype, role), torch.zeros_like(value.detach()))
+
+
+def _scalar(name: str) -> StepInput:
+    return StepInput(TensorSpec(name, (), "float32", "hyper"), torch.tensor(0.0))
+
+
+def _square(name: str) -> str:
+    return f"{name}#squared_gradient"

@@ -1,0 +1,153 @@
+"""The same training step in plain torch: autograd, torch's own losses, clipping and optimizers, in any float type.
+
+It shares nothing with the traced step but the prepared module (norm modes); the parity gate compares the two.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from export.prepared_module import prepared_module
+from export.step_functions import check_pair
+from export.training_step import StepSpec
+
+
+@dataclass
+class Trace:
+    """What one reference run gave, as float64 arrays.
+
+    Attributes:
+        losses: one per step.
+        gradients: of the first step, by parameter.
+        states: per step, every tensor the step writes: parameters, slots, accumulators, buffers.
+    """
+
+    losses: list[float]
+    gradients: dict[str, np.ndarray]
+    states: list[dict[str, np.ndarray]]
+
+
+class ReferenceStep:
+    """A module and torch's own optimizer, loaded with named values and stepped."""
+
+    def __init__(self, module: nn.Module, spec: StepSpec, values: Mapping[str, np.ndarray], dtype: torch.dtype) -> None:
+        self.spec, self.dtype = spec, dtype
+        self.module = prepared_module(module, spec).to(dtype)
+        self.hyper = {n: float(values[n]) for n in spec.hyper}
+        with torch.no_grad():
+            for name, tensor in [*self.module.named_parameters(), *self.module.named_buffers()]:
+                if name in values:
+                    tensor.copy_(torch.from_numpy(np.array(values[name])))
+        for name, parameter in self.module.named_parameters():
+            parameter.requires_grad_(name not in spec.frozen)
+        self.trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        for pair in spec.frobenius:
+            check_pair(pair, dict(self.module.named_parameters()))
+        self.optimizer = self._optimizer()
+        self.squares = {n: torch.zeros_like(self.trained[n]) for n in spec.squared_gradient}
+        mask = values.get("label_mask")
+        self.mask = None if mask is None else torch.from_numpy(np.array(mask)).to(dtype)
+        x = torch.from_numpy(np.array(values["input"]))
+        self.x = x.to(dtype) if x.is_floating_point() else x
+        self.target = torch.from_numpy(np.array(values["target"]))
+
+    def run(self, steps: int) -> Trace:
+        """Step ``steps`` times on the one batch."""
+        trace = Trace([], {}, [])
+        for step in range(steps):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = self.loss(self.masked(self.module(self.x)))
+            (loss + self._penalty()).backward()
+            for parameter in self.trained.values():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            if step == 0:
+                trace.gradients = {n: _array(p.grad) for n, p in self.trained.items()}
+            for name in self.squares:
+                self.squares[name] += self.trained[name].grad.detach() ** 2
+            if self.spec.clip_norm:
+                nn.utils.clip_grad_norm_(list(self.trained.values()), self.hyper["clip_norm"], foreach=False)
+            self.optimizer.step()
+            trace.losses.append(float(loss.detach()))
+            trace.states.append(self._state())
+        return trace
+
+    def masked(self, logits: Tensor) -> Tensor:
+        """Logits with those of absent classes set to 0."""
+        return logits if self.mask is None else logits * self.mask.reshape([1, -1] + [1] * (logits.dim() - 2))
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """Mean loss of masked logits."""
+        if self.spec.loss == "bce_one_hot":
+            one_hot = F.one_hot(self.target, self.spec.classes).movedim(-1, 1).to(logits.dtype)
+            return F.binary_cross_entropy_with_logits(logits, one_hot)
+        return F.cross_entropy(logits, self.target)
+
+    def _penalty(self) -> Tensor:
+        """lambda/2 * sum of ||U V||_F^2, with the product formed as the dense layer it stands for."""
+        total = torch.zeros((), dtype=self.dtype)
+        named = dict(self.module.named_parameters())
+        for pair in self.spec.frobenius:
+            u, v = named[pair.u], named[pair.v]
+            total = total + torch.tensordot(u, v, dims=([1], [0])).square().sum()
+        return 0.5 * self.hyper["frobenius_lambda"] * total if self.spec.frobenius else total
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        rule, hyper = self.spec.optimizer, self.hyper
+        decay = hyper.get("weight_decay", 0.0)
+        groups = [
+            {"params": [p for n, p in self.trained.items() if n not in self.spec.factors], "weight_decay": decay},
+            {"params": [p for n, p in self.trained.items() if n in self.spec.factors], "weight_decay": 0.0},
+        ]
+        groups = [g for g in groups if g["params"]]
+        if rule.kind == "sgd":
+            momentum = hyper.get("momentum", 0.0)
+            return torch.optim.SGD(groups, lr=hyper["lr"], momentum=momentum, nesterov=rule.nesterov, foreach=False)
+        kind = torch.optim.Adam if rule.kind == "adam" else torch.optim.AdamW
+        betas = (hyper["beta1"], hyper["beta2"])
+        return kind(groups, lr=hyper["lr"], betas=betas, eps=hyper["eps"], foreach=False)
+
+    def _state(self) -> dict[str, np.ndarray]:
+        state = {n: _array(p) for n, p in self.trained.items()}
+        names = {id(p): n for n, p in self.trained.items()}
+        for parameter, slots in self.optimizer.state.items():
+            for key, value in slots.items():
+                if key in ("momentum_buffer", "exp_avg", "exp_avg_sq") and value is not None:
+                    state[f"{names[id(parameter)]}#{key.removesuffix('_buffer')}"] = _array(value)
+                elif key == "step":
+                    state["optimizer#step"] = _array(torch.as_tensor(value))
+        state |= {f"{n}#squared_gradient": _array(v) for n, v in self.squares.items()}
+        return state | {n: _array(b) for n, b in self.module.named_buffers() if b.is_floating_point()}
+
+
+def evaluated(
+    module: nn.Module, spec: StepSpec, values: Mapping[str, np.ndarray], dtype: torch.dtype
+) -> tuple[float, np.ndarray]:
+    """Summed loss and logits (float64) of the values in evaluation mode."""
+    step = ReferenceStep(module, spec, values, dtype)
+    with torch.no_grad():
+        logits = step.masked(step.module.eval()(step.x))
+        loss = step.loss(logits) * step.target.numel()
+    return float(loss), _array(logits)
+
+
+def module_with(module: nn.Module, values: Mapping[str, np.ndarray]) -> nn.Module:
+    """A copy of ``module`` holding the named values."""
+    copied = copy.deepcopy(module)
+    with torch.no_grad():
+        for name, tensor in [*copied.named_parameters(), *copied.named_buffers()]:
+            if name in values:
+                tensor.copy_(torch.from_numpy(np.array(values[name])))
+    return copied
+
+
+def _array(value: Tensor | None) -> np.ndarray:
+    assert value is not None
+    return value.detach().to(torch.float64).contiguous().numpy().copy()
