@@ -84,7 +84,7 @@ def _from_folder(folder: Path) -> LocalData:
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = [key for key in ("x", "y") if key not in archive]
             if missing:
                 raise DataError(f"{path}: no array {missing} among {sorted(archive)}; save it with keys x and y")
