@@ -1,0 +1,119 @@
+"""The page and the code say the same: kinds, fields, limits, and every golden vector."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from coordinator.publisher import MAX_BLOCK_BYTES
+from edge.batches import BatchOrder
+from edge.contracts import topics
+from edge.contracts.envelope import MAX_MESSAGE_BYTES, VERSION
+from edge.contracts.manifest import MANIFEST_SCHEMA, SelfTest
+from edge.contracts.messages import BODIES
+from edge.contracts.plan import BlobRef, Schedule, Turn, assignment_id
+from edge.contracts.streams import permutation, self_test_value, splitmix64, stream_seed, uniform
+from edge.contracts.tensors import TensorSpec
+
+PAGE = (Path(__file__).parents[2] / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
+VECTORS: dict[str, Any] = json.loads(PAGE.split("```json vectors\n")[1].split("```")[0])
+
+
+def fields(struct: type) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(struct)]
+
+
+def reference_splitmix64(seed: int, count: int) -> list[int]:
+    """The page's four lines in plain integers, as an agent in another language would write them."""
+    mask, out = (1 << 64) - 1, []
+    for i in range(1, count + 1):
+        z = (seed + i * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        out.append(z ^ (z >> 31))
+    return out
+
+
+def test_table_of_kinds_is_the_codes() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (device|coordinator|both) \| (.*) \|$", PAGE, re.M)
+    assert {kind: re.findall(r"`(\w+)`", names) for kind, _, names in rows} == {
+        kind: fields(struct) for kind, struct in BODIES.items()
+    }
+
+
+def test_named_structs_and_limits_are_the_codes() -> None:
+    assert f"{{{', '.join(fields(BlobRef))}}}" in PAGE
+    assert f"{{{', '.join(fields(Schedule))}}}" in PAGE
+    assert f"{{{', '.join(fields(Turn))}}}" in PAGE
+    assert f"at most {MAX_MESSAGE_BYTES:,} bytes" in PAGE
+    assert f"{MAX_BLOCK_BYTES:,} bytes" in PAGE
+    assert f"version {VERSION}," in PAGE
+    assert f"`{MANIFEST_SCHEMA}`" in PAGE
+    assert f"`{topics.up('<federation>', '<device>', '<kind>')}`" in PAGE
+    assert f"`{topics.down('<federation>', '<device>', '<kind>')}`" in PAGE
+    assert f"`{topics.everyone('<federation>', '<kind>')}`" in PAGE
+    assert f"`{msgspec.structs.fields(SelfTest)[0].type.__args__[0]}`" in PAGE
+
+
+@pytest.mark.parametrize("vector", VECTORS["stream_seed"])
+def test_stream_seed_is_the_pages(vector: list[Any]) -> None:
+    assert stream_seed(*vector[:4]) == int(vector[4])
+
+
+@pytest.mark.parametrize("vector", VECTORS["splitmix64"])
+def test_splitmix64_is_the_pages_and_the_published_one(vector: list[Any]) -> None:
+    seed, expected = int(vector[0]), [int(value) for value in vector[1]]
+    assert splitmix64(seed, 3).tolist() == expected
+    assert reference_splitmix64(seed, 3) == expected
+
+
+@pytest.mark.parametrize("vector", VECTORS["uniform"])
+def test_uniform_is_the_pages(vector: list[Any]) -> None:
+    assert uniform(int(vector[0]), 3).tolist() == vector[1]
+    assert [(z >> 11) * 2.0**-53 for z in reference_splitmix64(int(vector[0]), 3)] == vector[1]
+
+
+@pytest.mark.parametrize("vector", VECTORS["permutation"])
+def test_permutation_is_the_pages(vector: list[Any]) -> None:
+    seed, count, expected = int(vector[0]), vector[1], vector[2]
+    assert permutation(seed, count).tolist() == expected
+    order, draws = list(range(count)), iter(reference_splitmix64(seed, count))
+    for i in range(count - 1, 0, -1):
+        j = next(draws) % (i + 1)
+        order[i], order[j] = order[j], order[i]
+    assert order == expected
+
+
+@pytest.mark.parametrize("vector", VECTORS["assignment_id"])
+def test_assignment_id_is_the_pages(vector: list[Any]) -> None:
+    assert assignment_id(*vector[:4]) == vector[4]
+
+
+@pytest.mark.parametrize("vector", VECTORS["batches"])
+def test_batches_are_the_pages(vector: dict[str, Any]) -> None:
+    order = BatchOrder(vector["examples"], vector["batch"], vector["last_batch"], int(vector["data_seed"]))
+    found = [batch.tolist() for batch in order.batches(len(vector["batches"]))]
+    assert found == vector["batches"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["self_test"]["tensors"], ids=lambda vector: vector["name"])
+def test_self_test_values_are_the_pages(vector: dict[str, Any]) -> None:
+    test = VECTORS["self_test"]
+    spec = TensorSpec(vector["name"], tuple(vector["shape"]), vector["dtype"], vector["role"])
+    value = self_test_value(spec, test["seed"], test["batch"], high=test["high"])
+    assert value.dtype.name == vector["dtype"]
+    np.testing.assert_array_equal(value.ravel(), np.asarray(vector["value"], dtype=vector["dtype"]))
+
+
+def test_self_test_formula_of_a_matrix_is_the_tables() -> None:
+    vector = VECTORS["self_test"]["tensors"][0]
+    draws = reference_splitmix64(stream_seed(5, "self-test", 0, vector["name"]), 6)
+    expected = [(2 * (z >> 11) * 2.0**-53 - 1) / math.sqrt(3) for z in draws]
+    np.testing.assert_array_equal(np.asarray(expected, np.float32), np.asarray(vector["value"], np.float32))
