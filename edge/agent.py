@@ -17,14 +17,12 @@ from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
 from edge.assignment import Assignment, deadline_of, order_identity
 from edge.conditions import waiting_reason
-from edge.contracts import topics
 from edge.contracts.envelope import Envelope, unseal
 from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Accept, Ack, AgentState, Block, Error, Grant, Refuse
 from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
-from edge.fetcher import OrderFetch
 from edge.finished_work import FinishedRecord, FinishedWork
 from edge.outbox import Outbox
 from edge.parent_process import is_alive
@@ -34,8 +32,6 @@ from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSa
 from edge.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Trained
 from edge.transport.base import Connected, Disconnected, Event, Received, Transport
 from edge.transport.blocks import BlockRejected
-from edge.uploader import Uploader
-from profiles.memory import predict_process_peak
 
 log = logging.getLogger("apportion.agent")
 
@@ -66,12 +62,12 @@ class Agent:
         self._machine = StateMachine()
         self._work: Assignment | None = None
         self._crashed_for_good: dict[str, Refuse] = {}
-        self._heartbeat_at = self._conditions_at = self._trainer_used_at = 0.0
+        self._heartbeat_at = self._conditions_at = 0.0
         self._farewell = "stopped"
 
     @property
     def state(self) -> AgentState:
-        """The state as in :mod:`edge.states`."""
+        """As in :mod:`edge.states`."""
         return self._machine.state
 
     def stop(self, reason: str) -> None:
@@ -104,7 +100,7 @@ class Agent:
         if record is not None:
             log.info("assignment %s is trained, its report not acknowledged yet", record.order.assignment_id[:12])
             self._work = Assignment.taken(record.order)
-            self._work.uploader = self._uploader(record.report)
+            self._upload(self._work, record.report)
             self._machine.move("restored")
 
     def _take(self, event: Event | TrainerEvent | Stop) -> None:
@@ -130,11 +126,8 @@ class Agent:
         if not self._presence.is_known:
             return  # said as soon as the trainer has told of runtime and data
         self._outbox.send("hello", self._presence.hello(self.state, self._work))
-        now = time.monotonic()
-        if self._work is not None and self._work.fetch is not None:
-            self._work.fetch.reconnected(now)
-        if self._work is not None and self._work.uploader is not None:
-            self._work.uploader.reconnected(now)
+        if self._work is not None:
+            self._work.reconnected(time.monotonic())
 
     def _received(self, payload: bytes) -> None:
         try:
@@ -163,10 +156,7 @@ class Agent:
     # order
 
     def _ordered(self, order: WorkOrder) -> None:
-        mine = (self._settings.federation, self._settings.device)
-        if (order.federation, order.device) != mine:
-            raise MessageRejected(f"order is for {order.federation}/{order.device}, this is {'/'.join(mine)}")
-        topics.check_name(order.assignment_id, what="assignment id")
+        self._settings.check_addressee(order)
         work = self._work
         if work is not None and work.identity == order_identity(order):
             work.deadline_at = deadline_of(order, time.monotonic())
@@ -197,13 +187,7 @@ class Agent:
 
     def _fetch(self, work: Assignment) -> None:
         with self._giving_up_on_failure(work):
-            work.fetch = OrderFetch(
-                work.order,
-                self._store,
-                runtime=self._settings.runtime,
-                ask=lambda get: self._outbox.send("get", get, qos=0),
-            )
-            work.fetch.start(time.monotonic())
+            work.start_fetch(self._settings, self._store, self._outbox.send)
             self._go_on(work)
 
     def _block(self, block: Block) -> None:
@@ -215,43 +199,32 @@ class Agent:
             self._go_on(work)
 
     def _go_on(self, work: Assignment) -> None:
-        manifest = None if work.fetch is None else work.fetch.complete_manifest()
+        manifest = work.complete_manifest()
         if manifest is None:
             return
-        if not work.needed_bytes:
-            work.needed_bytes = predict_process_peak(
-                supervisor_idle_bytes=self._presence.supervisor_idle_bytes,
-                trainer_idle_bytes=self._presence.trainer_idle_bytes,
-                artifact_peak_bytes=manifest.cost.predicted_peak_bytes,
-            )
-            refusal = work.over_budget(self._settings)
-            if refusal is not None:
-                self._give_up(refusal)
-                return
-        self._store.reserve(sum(manifest.tensor(name).byte_count() for name in work.order.upload))
-        work.waiting = self._waiting_reason(work)
-        self._machine.move("hold" if work.waiting else "fetched")
-        if not work.waiting:
-            self._train(work, manifest)
-
-    def _waiting_reason(self, work: Assignment) -> str:
-        # What the two processes hold already is not needed a second time.
-        held = self._presence.supervisor_idle_bytes
-        if self.trainer.is_running:
-            held += self._presence.trainer_idle_bytes
-        return waiting_reason(self._presence.profile(), needed_bytes=max(0, work.needed_bytes - held))
+        work.estimate(manifest, self._presence.profile(), self._settings.runtime)
+        refusal = work.over_budget(self._settings)
+        if refusal is not None:
+            self._give_up(refusal)
+            return
+        self._store.reserve(work.update_bytes(manifest))
+        self._machine.move("fetched")
+        self._begin(work, manifest)
 
     # train
 
+    def _begin(self, work: Assignment, manifest: ArtifactManifest) -> None:
+        held_bytes = self._presence.held_bytes(is_training=self.trainer.is_running)
+        work.waiting = waiting_reason(self._presence.profile(), needed_bytes=work.needed_bytes, held_bytes=held_bytes)
+        if not work.waiting:
+            self._machine.move("begin")
+            self._train(work, manifest)
+
     def _train(self, work: Assignment, manifest: ArtifactManifest) -> None:
-        if self.trainer.artifact not in ("", work.order.artifact.digest):
-            self.trainer.end()
         update = self._finished.new_update_path(work.order.assignment_id)
-        self.trainer.send(work.train_request(self._settings, self._store, manifest, str(update)))
-        self.trainer.artifact = work.order.artifact.digest
+        self.trainer.train(work.train_request(self._settings, self._store, manifest, str(update)))
 
     def _trainer_said(self, reply: Reply) -> None:
-        self._trainer_used_at = time.monotonic()
         work = self._work if self.state == "training" else None
         match reply:
             case Ready():
@@ -272,7 +245,7 @@ class Agent:
         if not self._presence.is_known:
             raise ConfigError([f"runtime: a trainer for '{self._settings.runtime}' cannot start here: {reason}"])
         work = self._work
-        manifest = None if work is None or work.fetch is None else work.fetch.complete_manifest()
+        manifest = None if work is None else work.complete_manifest()
         if work is None or manifest is None or self.state != "training":
             log.warning("the idle trainer ended: %s", reason)
             return
@@ -282,13 +255,7 @@ class Agent:
             log.warning("the trainer crashed (%s), starting the order again", reason)
             self._train(work, manifest)
             return
-        refusal = work.refusal(
-            "trainer-crashed",
-            f"device {self._settings.device}, round {work.order.round}: the trainer crashed twice, last with {reason}; "
-            "plan a smaller cut or look at the device's log",
-            budget_bytes=self._settings.budget_bytes,
-        )
-        self._crashed_for_good[work.identity] = refusal
+        self._crashed_for_good[work.identity] = refusal = work.crash_refusal(reason, self._settings)
         self._give_up(refusal)
 
     # upload
@@ -296,11 +263,10 @@ class Agent:
     def _trained(self, work: Assignment, report: TrainReport) -> None:
         self._finished.save(FinishedRecord(work.order, report))
         self._machine.move("trained")
-        work.uploader = self._uploader(report)
+        self._upload(work, report)
 
-    def _uploader(self, report: TrainReport) -> Uploader:
-        update = self._finished.update_path(report.assignment_id)
-        return Uploader(report, update, self._outbox.send, time.monotonic())
+    def _upload(self, work: Assignment, report: TrainReport) -> None:
+        work.start_upload(report, self._finished.update_path(report.assignment_id), self._outbox.send)
 
     def _granted(self, grant: Grant) -> None:
         if self._work is not None and self._work.uploader is not None:
@@ -325,9 +291,8 @@ class Agent:
 
     def _told_of_error(self, error: Error) -> None:
         log.warning("the coordinator says %s: %s (%s)", error.code, error.message, error.about[:64])
-        work = self._work
-        if work is not None and work.fetch is not None and work.fetch.is_fetching(error.about):
-            self._give_up(work.refusal(error.code, error.message))
+        if self._work is not None and self._work.is_fetching(error.about):
+            self._give_up(self._work.refusal(error.code, error.message))
 
     # what time brings
 
@@ -340,9 +305,8 @@ class Agent:
             return
         if self._work is not None:
             self._tick_work(self._work, now)
-        is_unused = self.state == "idle" and self.trainer.is_running
-        if is_unused and now - self._trainer_used_at > self._settings.idle_trainer_s:
-            self.trainer.end()
+        else:
+            self.trainer.end_if_unused(now, self._settings.idle_trainer_s)
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._settings.heartbeat_s
             self._outbox.send("heartbeat", heartbeat(self.state, self._work))
@@ -350,17 +314,13 @@ class Agent:
     def _tick_work(self, work: Assignment, now: float) -> None:
         if work.is_expired(now):
             self._give_up(work.expiry(self.state))
-        elif work.uploader is not None and self._outbox.is_connected:
-            work.uploader.tick(now)
-        elif work.fetch is not None and self.state == "fetching" and self._outbox.is_connected:
-            work.fetch.tick(now)
-        elif work.fetch is not None and self.state == "waiting" and now >= self._conditions_at:
+            return
+        if self._outbox.is_connected:
+            work.tick(self.state, now)
+        manifest = work.complete_manifest()
+        if self.state == "waiting" and manifest is not None and now >= self._conditions_at:
             self._conditions_at = now + CONDITIONS_S
-            work.waiting = self._waiting_reason(work)
-            manifest = work.fetch.complete_manifest()
-            if not work.waiting and manifest is not None:
-                self._machine.move("resume")
-                self._train(work, manifest)
+            self._begin(work, manifest)
 
     @contextlib.contextmanager
     def _giving_up_on_failure(self, work: Assignment) -> Iterator[None]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edge.contracts.errors import MessageRejected
+from edge.contracts.plan import WorkOrder
+from edge.contracts.topics import check_name
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
@@ -32,3 +36,15 @@ class AgentSettings:
     self_test: bool = False
     heartbeat_s: float = 5.0
     idle_trainer_s: float = 30.0
+
+    def check_addressee(self, order: WorkOrder) -> None:
+        """Nothing when ``order`` is for this device and its id can name a folder.
+
+        Raises:
+            MessageRejected: it is for another one, or has an unusable id.
+        """
+        if (order.federation, order.device) != (self.federation, self.device):
+            raise MessageRejected(
+                f"order is for {order.federation}/{order.device}, this is {self.federation}/{self.device}"
+            )
+        check_name(order.assignment_id, what="assignment id")

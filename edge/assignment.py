@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -13,13 +14,15 @@ from edge.artifact_store import ArtifactStore
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import DeadlineExpired, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
-from edge.contracts.messages import Refuse
+from edge.contracts.messages import AgentState, Refuse
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.fetcher import OrderFetch
 from edge.meter import is_torch_loaded, peak_rss_bytes
 from edge.trainer_messages import Progress, Train, Trained
-from edge.uploader import Uploader
+from edge.uploader import Send, Uploader
+from profiles.device import DeviceProfile
+from profiles.memory import predict_process_peak
 from profiles.probe import temperature_c
 
 
@@ -56,6 +59,41 @@ class Assignment:
         """Whether its time is over."""
         return self.deadline_at > 0 and now >= self.deadline_at
 
+    def start_fetch(self, settings: AgentSettings, store: ArtifactStore, send: Send) -> None:
+        """Begin to bring everything the order needs into ``store``.
+
+        Raises:
+            ApportionError: as :meth:`edge.fetcher.OrderFetch.start`.
+        """
+        self.fetch = OrderFetch(self.order, store, runtime=settings.runtime, ask=lambda get: send("get", get, 0, None))
+        self.fetch.start(time.monotonic())
+
+    def start_upload(self, report: TrainReport, update: Path, send: Send) -> None:
+        """Begin to offer the encoded ``update`` file."""
+        self.uploader = Uploader(report, update, send, time.monotonic())
+
+    def complete_manifest(self) -> ArtifactManifest | None:
+        """The manifest once everything the order needs is in the store; before that None."""
+        return None if self.fetch is None else self.fetch.complete_manifest()
+
+    def is_fetching(self, digest: str) -> bool:
+        """Whether blob ``digest`` is wanted and not here yet."""
+        return self.fetch is not None and self.fetch.is_fetching(digest)
+
+    def reconnected(self, now: float) -> None:
+        """Whatever was on its way when the connection broke is asked for or offered again."""
+        if self.fetch is not None:
+            self.fetch.reconnected(now)
+        if self.uploader is not None:
+            self.uploader.reconnected(now)
+
+    def tick(self, state: AgentState, now: float) -> None:
+        """Send what is due of the transfer that belongs to ``state``."""
+        if state == "fetching" and self.fetch is not None:
+            self.fetch.tick(now)
+        elif state == "uploading" and self.uploader is not None:
+            self.uploader.tick(now)
+
     def refusal(self, code: str, reason: str, *, budget_bytes: int = 0) -> Refuse:
         """A refusal of this assignment."""
         return Refuse(
@@ -66,12 +104,37 @@ class Assignment:
             budget_bytes=budget_bytes,
         )
 
-    def expiry(self, state: str) -> Refuse:
+    def update_bytes(self, manifest: ArtifactManifest) -> int:
+        """Size of the tensors the update will hold.
+
+        Raises:
+            PlanError: one of them is not in the manifest.
+        """
+        return sum(manifest.tensor(name).byte_count() for name in self.order.upload)
+
+    def crash_refusal(self, reason: str, settings: AgentSettings) -> Refuse:
+        """The refusal when the trainer crashed once too often; ``reason`` names the last signal."""
+        return self.refusal(
+            "trainer-crashed",
+            f"device {settings.device}, round {self.order.round}: the trainer crashed {self.crashes} times, last with "
+            f"{reason}; plan a smaller cut or look at the device's log",
+            budget_bytes=settings.budget_bytes,
+        )
+
+    def expiry(self, state: AgentState) -> Refuse:
         """The refusal when its time is over."""
         reason = (
             f"device {self.order.device}, round {self.order.round}: still {state} when its time was over; allow more"
         )
         return self.refusal(DeadlineExpired.code, reason)
+
+    def estimate(self, manifest: ArtifactManifest, profile: DeviceProfile, runtime: str) -> None:
+        """Predict what the processes will reach from the manifest, when the order did not say."""
+        self.needed_bytes = self.needed_bytes or predict_process_peak(
+            supervisor_idle_bytes=profile.supervisor_idle_bytes,
+            trainer_idle_bytes=profile.trainer_idle_bytes.get(runtime, 0),
+            artifact_peak_bytes=manifest.cost.predicted_peak_bytes,
+        )
 
     def over_budget(self, settings: AgentSettings) -> Refuse | None:
         """The refusal when more memory is needed than the owner allows, else None."""

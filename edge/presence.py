@@ -57,6 +57,10 @@ class Presence:
             trainer_idle_bytes=dict.fromkeys(self._runtimes, self.trainer_idle_bytes),
         )
 
+    def held_bytes(self, *, is_training: bool) -> int:
+        """Resident memory of the idle supervisor, and of an idle trainer when there is one."""
+        return self.supervisor_idle_bytes + (self.trainer_idle_bytes if is_training else 0)
+
     def hello(self, state: AgentState, work: Assignment | None) -> Hello:
         """Sent after every connect."""
         return Hello(

@@ -2,10 +2,10 @@
 
 ::
 
-    idle --order--> fetching --fetched--> training --trained--> uploading --acked--> idle
-                        \\--hold--> waiting --resume--> training
+    idle --order--> fetching --fetched--> waiting --begin--> training --trained--> uploading --acked--> idle
 
-Any work can be ``dropped`` (refused, expired, cancelled by a newer order, crashed for good), any state can ``stop``.
+A device waits until its conditions allow training, most often not at all. Any work can be ``dropped`` (refused,
+expired, cancelled by a newer order, crashed for good), any state can ``stop``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Literal
 
 from edge.contracts.messages import AgentState
 
-Move = Literal["order", "fetched", "hold", "resume", "trained", "restored", "acked", "dropped", "stop"]
+Move = Literal["order", "fetched", "begin", "trained", "restored", "acked", "dropped", "stop"]
 
 TABLE: dict[tuple[AgentState, Move], AgentState] = {
     ("idle", "order"): "fetching",
     ("idle", "restored"): "uploading",
-    ("fetching", "fetched"): "training",
-    ("fetching", "hold"): "waiting",
-    ("waiting", "resume"): "training",
+    ("fetching", "fetched"): "waiting",
+    ("waiting", "begin"): "training",
     ("training", "trained"): "uploading",
     ("uploading", "acked"): "idle",
     ("fetching", "dropped"): "idle",

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge.contracts.errors import MessageRejected
-from edge.trainer_messages import Reply, Request, read_reply, write_frame
+from edge.trainer_messages import Reply, Request, Train, read_reply, write_frame
 
 log = logging.getLogger("apportion.trainer")
 
@@ -60,6 +61,7 @@ class TrainerLink:
         self._runtime = runtime
         self._deliver = deliver
         self._child: subprocess.Popen[bytes] | None = None
+        self._heard_at = 0.0
         self.artifact = ""
         """Digest of the artifact the child has loaded, empty before its first order."""
 
@@ -78,6 +80,7 @@ class TrainerLink:
         if self._child is not None:
             return
         self.artifact = ""
+        self._heard_at = time.monotonic()
         self._child = subprocess.Popen(
             [self._python, "-m", "edge.trainer", self._runtime, str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -95,6 +98,18 @@ class TrainerLink:
             write_frame(self._child.stdin, request)
         except (BrokenPipeError, ValueError):  # closed by it, or by the reader that saw its end
             log.info("the trainer is gone; its end is reported by the reader")
+
+    def train(self, request: Train) -> None:
+        """Send an order; a child that has another artifact loaded is ended first."""
+        if self.artifact not in ("", request.order.artifact.digest):
+            self.end()
+        self.send(request)
+        self.artifact = request.order.artifact.digest
+
+    def end_if_unused(self, now: float, idle_s: float) -> None:
+        """End a child that has said nothing for ``idle_s``; the caller knows that it has nothing to do."""
+        if self._child is not None and now - self._heard_at > idle_s:
+            self.end()
 
     def end(self) -> None:
         """End the child and forget it; what it was doing is lost."""
@@ -123,6 +138,7 @@ class TrainerLink:
             try:
                 while (reply := read_reply(child.stdout)) is not None:
                     if child is self._child:
+                        self._heard_at = time.monotonic()
                         self._deliver(TrainerSaid(reply))
             except (MessageRejected, ValueError) as error:
                 log.error("trainer %d: %s", child.pid, error)

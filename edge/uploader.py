@@ -12,6 +12,9 @@ from edge.contracts.report import TrainReport
 from edge.transport.base import Qos
 from edge.transport.blocks import Upload
 
+Send = Callable[[str, Any, Qos, str | None], None]
+"""Publishes (kind, body, qos, message id); a message without an id gets a random one."""
+
 REPEAT_S = 5.0
 """An offer without a grant and a report without an acknowledgement are repeated this often."""
 
@@ -20,13 +23,10 @@ class Uploader:
     """One update on its way to the coordinator.
 
     Args:
-        send: publishes (kind, body, qos, message id).
         update: the encoded update file.
     """
 
-    def __init__(
-        self, report: TrainReport, update: Path, send: Callable[[str, Any, Qos, str | None], None], now: float
-    ) -> None:
+    def __init__(self, report: TrainReport, update: Path, send: Send, now: float) -> None:
         self._report = report
         self._update = update
         self._send = send

@@ -130,4 +130,4 @@ def test_self_test_compares_the_first_loss(session: Session, manifest: ArtifactM
 def test_runtime_unknown_name_lists_the_known() -> None:
     with pytest.raises(ConfigError, match=r"nonesuch.*onnxruntime"):
         runtime("nonesuch")
-    assert all(runtime(name).NAME == name for name in RUNTIMES)
+    assert all(name == runtime(name).NAME for name in RUNTIMES)

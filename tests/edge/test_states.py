@@ -15,8 +15,8 @@ def at(state: str) -> StateMachine:
     paths: dict[str, tuple[Move, ...]] = {
         "idle": (),
         "fetching": ("order",),
-        "waiting": ("order", "hold"),
-        "training": ("order", "fetched"),
+        "waiting": ("order", "fetched"),
+        "training": ("order", "fetched", "begin"),
         "uploading": ("restored",),
         "stopping": ("stop",),
     }
