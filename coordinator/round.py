@@ -88,6 +88,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     """Choose devices, place each on the largest level that fits it, cut, export, and write all of it to the ledger."""
     config, ledger = federation.config, federation.ledger
     round_index, attempt = _next_attempt(federation, state)
+    _export_while_waiting(federation)
     profiles = _participants(federation, round_index, attempt)
     assignments = []
     for profile in profiles:
@@ -119,6 +120,16 @@ def _next_attempt(federation: Federation, state: State) -> tuple[int, int]:
             f"{federation.config.cohort.min_reports} reports; see why devices refused, then resume the run"
         )
     return round_index, attempt
+
+
+def _export_while_waiting(federation: Federation) -> None:
+    """Export from the top of the ladder, where every placement begins, for as long as devices are still arriving."""
+    method, config = federation.method, federation.config
+    for level in method.levels():
+        if len(federation.cohort.present()) >= config.cohort.size:
+            return
+        shape = method.cut_shape(level, round_index=0, device="", seed=config.federation.seed)
+        federation.artifacts.get(shape, method.program(shape), config.runtime.name)
 
 
 def _participants(federation: Federation, round_index: int, attempt: int) -> list[DeviceProfile]:
