@@ -1,0 +1,100 @@
+"""The trainer child from its supervisor's side: ready, replies, crashes, and ends that are no crashes."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_artifact import write_data
+
+from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid, exit_reason
+from edge.trainer_messages import Describe, Described, Ready
+
+pytestmark = pytest.mark.runtime
+
+
+class Link(TrainerLink):
+    def __init__(self, runtime: str = "onnxruntime") -> None:
+        self.events: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
+        super().__init__(python=sys.executable, runtime=runtime, deliver=self.events.put)
+
+    def reply(self) -> object:
+        event = self.events.get(timeout=20)
+        assert isinstance(event, TrainerSaid)
+        return event.reply
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    made = Link()
+    yield made
+    made.kill()
+
+
+def test_trainer_says_ready_with_its_runtime(link: Link) -> None:
+    link.start()
+    ready = link.reply()
+    assert isinstance(ready, Ready)
+    assert ready.runtime == "onnxruntime"
+    assert ready.version.count(".") == 2
+    assert 20_000_000 < ready.rss_bytes < 100_000_000  # 45 to 55 MB measured
+
+
+def test_trainer_describes_data(link: Link, tmp_path: Path) -> None:
+    write_data(tmp_path, examples=7)
+    link.send(Describe(str(tmp_path)))
+    link.reply()
+    assert isinstance(described := link.reply(), Described)
+    assert (described.num_examples, described.code) == (7, "")
+    link.send(Describe(str(tmp_path / "nowhere")))
+    assert isinstance(described := link.reply(), Described)
+    assert (described.num_examples, described.code) == (0, "bad-data")
+
+
+def test_trainer_killed_is_told_with_the_signal(link: Link) -> None:
+    link.start()
+    link.reply()
+    assert link.pid is not None
+    os.kill(link.pid, signal.SIGKILL)
+    event = link.events.get(timeout=10)
+    assert isinstance(event, TrainerEnded)
+    assert "SIGKILL" in event.reason
+    assert not link.is_running
+
+
+def test_trainer_ended_on_purpose_is_not_told(link: Link) -> None:
+    link.start()
+    link.reply()
+    link.end()
+    assert not link.is_running
+    link.start()
+    assert isinstance(link.reply(), Ready)  # of the second child; nothing of the first one's end
+
+
+def test_trainer_unused_is_ended(link: Link) -> None:
+    link.start()
+    link.reply()
+    link.end_if_unused(time.monotonic(), 30.0)
+    assert link.is_running
+    link.end_if_unused(time.monotonic() + 31, 30.0)
+    assert not link.is_running
+
+
+def test_trainer_for_an_unknown_runtime_ends_with_status_2() -> None:
+    link = Link("nonesuch")
+    link.start()
+    event = link.events.get(timeout=20)
+    assert event == TrainerEnded("exit status 2")
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(3, "exit status 3"), (-11, "SIGSEGV"), (-9, "out of memory"), (-99, "signal 99")]
+)
+def test_exit_reason_names_the_signal(status: int, words: str) -> None:
+    assert words in exit_reason(status)
