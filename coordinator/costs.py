@@ -87,7 +87,7 @@ def cut_costs(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int = BATC
     )
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[misc]
+class _Counter(TorchDispatchMode):
     """Sees every operation of one forward pass, with the layer it belongs to."""
 
     def __init__(self, module: nn.Module) -> None:

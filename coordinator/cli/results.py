@@ -12,6 +12,7 @@ from coordinator.global_model import write_atomically, write_final
 from coordinator.methods.method import State
 from coordinator.planner import MB
 from coordinator.publisher import read_order
+from coordinator.report_page import report_page
 from edge.contracts.manifest import ArtifactManifest
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ def finish_run(
         "device_table": table,
     }
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
+    config = federation.config
+    trained = [r.metrics for r in rounds if r.round < config.federation.rounds]
+    page = report_page(federation.name, config.method.name, config.model.build, summary, trained)
+    write_atomically(run_dir / "report.html", page.encode())
     if federation.ledger.federation().state == "running":
         federation.ledger.move_federation("finished")
     return summary

@@ -61,7 +61,7 @@ def one_blas_thread() -> AbstractContextManager[Any]:
 @functools.cache
 def _controller() -> Any:
     import scipy.linalg  # noqa: F401  (its BLAS must be loaded before the controller looks for it)
-    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+    from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
