@@ -47,7 +47,8 @@ class Payload(bytes):
     """A message's bytes with the publisher's QoS, shown by its size alone.
 
     amqtt formats every message it relays into a debug line, even when nothing is logged: the repr of a 256 KiB block
-    was three quarters of the broker's time (measured, 600 MB relayed: 5.8 CPU-seconds, 1.3 with this class).
+    was three quarters of the broker's time (measured with benchmarks/broker_throughput.py: 11.6 CPU-seconds per GB, 2.5
+    with this class).
     """
 
     qos: int

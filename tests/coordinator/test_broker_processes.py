@@ -41,7 +41,13 @@ class Client:
     """A paho client with what it received; ``code`` is the broker's answer to CONNECT."""
 
     def __init__(
-        self, address: BrokerAddress, name: str, *, password: str | None = None, user: str | None = None
+        self,
+        address: BrokerAddress,
+        name: str,
+        *,
+        password: str | None = None,
+        user: str | None = None,
+        keepalive_s: int = 60,
     ) -> None:
         parts = urlsplit(address.url)
         self.received: list[mqtt.MQTTMessage] = []
@@ -56,7 +62,7 @@ class Client:
         self.paho.on_connect = self._on_connect
         self.paho.on_subscribe = lambda *_: self._subscribed.set()
         self.paho.on_message = lambda _client, _data, message: self.received.append(message)
-        self.paho.connect(parts.hostname or "", parts.port or 0)
+        self.paho.connect(parts.hostname or "", parts.port or 0, keepalive=keepalive_s)
         self.paho.loop_start()
         assert self._answered.wait(10.0)
 
@@ -111,6 +117,18 @@ def test_stranger_is_refused(kind: str, user: str | None, password: str | None, 
         assert stranger.code in ("Not authorized", "Bad user name or password")
         assert not stranger.paho.is_connected()
         stranger.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_idle_client_that_pings_stays_connected(kind: str, tmp_path: Path) -> None:
+    with BrokerProcess(kind, tmp_path) as process:
+        client = Client(process.address, "x", keepalive_s=1)
+        ends: list[object] = []
+        client.paho.on_disconnect = lambda *arguments: ends.append(arguments)
+        time.sleep(3.5)
+        assert client.paho.is_connected()
+        assert ends == []
+        client.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
