@@ -15,7 +15,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent ends; exits when ``parent`` has ended already."""
+    """Asks the kernel to kill this process when its parent ends; exits when ``parent`` has ended already.
+
+    To the kernel the parent is the thread that started this process: start children from a thread that stays.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
