@@ -56,13 +56,20 @@ class Artifacts:
             ParityError: the exported step disagrees with torch.
         """
         memo = (cut_digest(cut), repr(program), runtime)
-        if memo not in self._known:
+        known = self._known.get(memo)
+        if known is None or not self._is_whole(known):
             key = self._exporter.key(cut, program, runtime)
             digest = self._ledger.artifact(key)
-            if digest is None or digest not in self._blobs:
+            if digest is None or digest not in self._blobs or not self._is_whole(self.load(digest)):
                 digest = self._export(key, cut, program, runtime)
-            self._known[memo] = self._load(digest)
+            self._known[memo] = self.load(digest)
         return self._known[memo]
+
+    def _is_whole(self, artifact: Artifact) -> bool:
+        """Whether manifest and files are in the store: one whose bytes rotted on disk was deleted there."""
+        return all(
+            digest in self._blobs for digest in (artifact.ref.digest, *(f.sha256 for f in artifact.manifest.files))
+        )
 
     def _export(self, key: str, cut: Cut, program: DeviceProgram, runtime: str) -> str:
         staging = Path(tempfile.mkdtemp(prefix="apportion-export-"))
@@ -85,7 +92,8 @@ class Artifacts:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def _load(self, digest: str) -> Artifact:
+    def load(self, digest: str) -> Artifact:
+        """The artifact whose manifest has ``digest``, exported before."""
         data = self._blobs.path(digest).read_bytes()
         return Artifact(ArtifactManifest.from_bytes(data), BlobRef(digest, len(data), "raw", len(data)))
 

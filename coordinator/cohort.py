@@ -42,12 +42,14 @@ class Cohort:
         """A hello arrived."""
         self._put(hello.device, Member(hello, time.monotonic()))
 
-    def beat(self, device: str, heartbeat: Heartbeat) -> None:
-        """A heartbeat arrived; one from a device that never said hello is ignored."""
+    def beat(self, device: str, heartbeat: Heartbeat) -> bool:
+        """A heartbeat arrived; False when the device never said hello, and nothing changes."""
         with self._changed:
             member = self._members.get(device)
-        if member is not None:
-            self._put(device, replace(member, heartbeat=heartbeat, heard_at=time.monotonic(), away_reason=""))
+        if member is None:
+            return False
+        self._put(device, replace(member, heartbeat=heartbeat, heard_at=time.monotonic(), away_reason=""))
+        return True
 
     def leave(self, device: str, reason: str) -> None:
         """A bye or last will arrived."""
@@ -77,27 +79,34 @@ class Cohort:
         """Device -> why its data cannot be read, of the devices that are here."""
         return {h.device: h.data_error for h in self.present(usable_only=False) if h.data_error}
 
-    def wait_for(self, count: int, timeout_s: float) -> list[Hello]:
-        """The present devices once there are at least ``count``.
+    def wait_for(self, count: int, timeout_s: float, *, least: int | None = None) -> list[Hello]:
+        """The present devices once there are at least ``count``, or ``least`` after ``timeout_s`` seconds.
+
+        Devices that are here and cannot read their data are not waited for once ``least`` others are here.
+
+        Args:
+            least: devices a round can do with; ``count`` when None.
 
         Raises:
-            DeadlineExpired: fewer after ``timeout_s`` seconds; the message names those that are here.
+            DeadlineExpired: fewer than ``least`` then; the message names those that are here.
         """
+        least = count if least is None else min(least, count)
         give_up_at = time.monotonic() + timeout_s
         with self._changed:
             while True:
                 here = self.present()
-                if len(here) >= count:
-                    return here
+                unusable = self.data_errors()
                 left = give_up_at - time.monotonic()
+                if len(here) >= count or (len(here) >= least and (left <= 0 or len(here) + len(unusable) >= count)):
+                    return here
                 if left <= 0:
                     break
                 self._changed.wait(min(left, 1.0))
         names = ", ".join(h.device for h in here) or "none"
-        unusable = "".join(f"; {device} cannot read its data: {why}" for device, why in self.data_errors().items())
+        why = "".join(f"; {device} cannot read its data: {error}" for device, error in unusable.items())
         raise DeadlineExpired(
-            f"{len(here)} of {count} devices said hello within {timeout_s:.0f} s ({names}){unusable}; "
-            "start more agents or lower cohort.size"
+            f"{len(here)} of {count} devices said hello within {timeout_s:.0f} s ({names}){why}; "
+            "start more agents, or lower cohort.size or cohort.min-reports"
         )
 
 

@@ -6,6 +6,7 @@ Putting the parts together from a configuration is :mod:`coordinator.cli`'s; wha
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -24,6 +25,8 @@ from coordinator.methods.method import Method, State
 from coordinator.progress import Progress
 from coordinator.publisher import Publisher
 from edge.transport.base import Connected, Event, Received
+
+log = logging.getLogger("apportion.coordinator")
 
 
 class RoundClock:
@@ -72,7 +75,6 @@ class Desk:
         self._inbox = inbox
         self._events = events
         self._thread = threading.Thread(target=self._serve, name="desk", daemon=True)
-        self.failure: BaseException | None = None
 
     def __enter__(self) -> Desk:
         self._thread.start()
@@ -83,15 +85,12 @@ class Desk:
         self._thread.join(10.0)
 
     def _serve(self) -> None:
-        connected_before = False
-        try:
-            while (event := self._events.get()) is not None:
+        while (event := self._events.get()) is not None:
+            try:
                 if isinstance(event, Received):
                     self._inbox.handle(event.topic, event.payload)
                 elif isinstance(event, Connected):
-                    if connected_before:
-                        self._inbox.announce_all()
-                    connected_before = True
-        except BaseException as error:
-            self.failure = error
-            raise
+                    self._inbox.connected()
+            except Exception:
+                # A bug of ours. No message of one device may end the federation for the others.
+                log.exception("message %s was not handled; please report this", getattr(event, "topic", event))

@@ -15,6 +15,7 @@ from coordinator.cohort import Cohort
 from coordinator.ledger import Ledger
 from coordinator.ledger_records import Assignment, Measurement
 from coordinator.publisher import MAX_BLOCK_BYTES, Publisher, read_order
+from coordinator.update_check import check_report, check_storable, check_update
 from edge.contracts import topics
 from edge.contracts.envelope import Envelope, unseal
 from edge.contracts.errors import ApportionError, ArtifactCorrupt, MessageRejected, UpdateRejected
@@ -33,11 +34,14 @@ from edge.contracts.messages import (
     Refuse,
 )
 from edge.contracts.report import TrainReport
-from edge.contracts.tensor_file import MAX_HEADER_BYTES, check_tensors, read_tensor_file
+from edge.contracts.tensor_file import MAX_HEADER_BYTES
 from edge.contracts.tensors import TensorSpec
 
 UPLOAD_WINDOW = 4
 UPLOAD_BLOCK_BYTES = 131_072
+
+UPLOAD_TRIES = 3
+"""Uploads of one assignment whose bytes do not have the announced digest; the last one rejects the update."""
 
 
 class Inbox:
@@ -70,10 +74,11 @@ class Inbox:
         self._say = say
         self._on_point = on_point
         self._changed = threading.Condition()
+        self._has_news = False
         self._manifests: dict[str, ArtifactManifest] = {}
         self._handlers: dict[str, Callable[[str, Envelope], None]] = {
             "hello": self._hello,
-            "heartbeat": lambda device, e: self._cohort.beat(device, e.read(Heartbeat)),
+            "heartbeat": self._heartbeat,
             "bye": lambda device, e: self._cohort.leave(device, e.read(Bye).reason),
             "profile": lambda device, e: None,
             "accept": self._accept,
@@ -85,12 +90,14 @@ class Inbox:
             "error": self._error,
         }
         self._uploads: dict[str, PartialBlob] = {}
+        self._corrupt_uploads: dict[str, int] = {}
         self.bytes_received: dict[str, int] = {}
 
     def wait(self, timeout_s: float) -> None:
-        """Return when the ledger changed, or after ``timeout_s``."""
+        """Return when the ledger changed since the last call, or after ``timeout_s``. For one waiting thread."""
         with self._changed:
-            self._changed.wait(timeout_s)
+            self._changed.wait_for(lambda: self._has_news, timeout_s)
+            self._has_news = False
 
     def handle(self, topic: str, payload: bytes) -> None:
         """Use one message; whatever is wrong with it is answered, logged and forgotten."""
@@ -116,6 +123,7 @@ class Inbox:
         hello = envelope.read(Hello)
         if hello.device != device or hello.profile.device != device:
             raise MessageRejected(f"hello of '{hello.device[:64]}' arrived on the topic of '{device}'; it was not used")
+        check_storable(hello.profile, where=f"{device}: profile")
         is_new = self._cohort.member(device) is None
         self._cohort.greet(hello)
         if is_new:
@@ -124,8 +132,13 @@ class Inbox:
             self._say(f"{device} is here: budget {budget:g} MB, {hello.num_examples} examples{trouble}")
         self.announce(device)
 
-    def announce_all(self) -> None:
-        """Announce to every device that is here; the connection to the broker was away and orders may be lost."""
+    def _heartbeat(self, device: str, envelope: Envelope) -> None:
+        if not self._cohort.beat(device, envelope.read(Heartbeat)):
+            self._publisher.call(device)  # it was here before this process was: only its hello tells what it is
+
+    def connected(self) -> None:
+        """Ask who is there, and announce to those known: agents may be older than this process, orders may be lost."""
+        self._publisher.call()
         for hello in self._cohort.present(usable_only=False):
             self.announce(hello.device)
 
@@ -154,7 +167,7 @@ class Inbox:
             reason = (
                 f"round {entry.round}, attempt {entry.attempt}: assignment is {entry.state}. {entry.reason}".strip()
             )
-            code = entry.code or ("stale-round" if entry.state == "expired" else entry.state)
+            code = "stale-round" if entry.state == "expired" else entry.code or entry.state
             self._publisher.ack(device, Ack(assignment_id, False, code, reason))
             return None
         return entry
@@ -173,9 +186,27 @@ class Inbox:
         self._ledger.move_assignment(
             entry.assignment_id, "refused", code=refusal.code[:64], reason=refusal.reason[:1000]
         )
-        self._say(f"{device} refuses round {entry.round} ({refusal.code[:64]}): {refusal.reason[:300]}")
+        self._say(f"{device} refuses round {entry.round + 1} ({refusal.code[:64]}): {refusal.reason[:300]}")
+        if refusal.code == ArtifactCorrupt.code:
+            self._drop_corrupt_blobs(entry)
         self._publisher.ack(device, Ack(entry.assignment_id, False, "refused", "refusal recorded"))
         self._notify()
+
+    def _drop_corrupt_blobs(self, entry: Assignment) -> None:
+        """Delete what the device was sent and is not its digest on our own disk: the next attempt makes it anew."""
+        digests = [entry.weights_digest, entry.artifact_digest]
+        if entry.artifact_digest in self._blobs:
+            try:
+                digests += [file.sha256 for file in self._manifest(entry).files]
+            except MessageRejected as error:
+                self._say(f"manifest {entry.artifact_digest[:12]} cannot be read: {error}")
+        for digest in digests:
+            try:
+                self._blobs.verify(digest)
+            except ArtifactCorrupt as error:
+                self._say(f"{error}; it is made anew")
+                self._publisher.forget(digest)
+                self._blobs.delete(digest)
 
     def _offer(self, device: str, envelope: Envelope) -> None:
         offer = envelope.read(Offer)
@@ -223,41 +254,48 @@ class Inbox:
         where = f"device {device}, round {entry.round}"
         digest = check_digest(report.update.digest, where=f"{where}, report")
         try:
-            if digest not in self._blobs:
-                self._blobs.partial(entry.assignment_id, report.update).finish()
-            self._check_update(entry, report, where)
-        except ArtifactCorrupt as error:
-            self._say(f"{where}: {error}")
-            self._blobs.delete(digest)
-            self._grant(device, entry.assignment_id, self._blobs.partial(entry.assignment_id, report.update))
-            return
+            check_report(entry, report, where=where)
+            if digest not in self._blobs and not self._finish_upload(entry, report, where):
+                return
+            check_update(self._blobs.path(digest), self._upload_specs(entry), where=where)
         except UpdateRejected as error:
             self._reject(entry, error)
             return
         recorded = self._ledger.record_update(
-            entry.assignment_id, update_digest=digest, size=report.update.size, report=report
+            entry.assignment_id, update_digest=digest, size=self._blobs.size(digest), report=report
         )
         if recorded:
             self._measure(entry, report)
-        self._uploads.pop(entry.assignment_id, None)
+        self._forget_upload(entry.assignment_id)
         self._publisher.ack(device, Ack(entry.assignment_id, True))
         self._notify()
 
-    def _check_update(self, entry: Assignment, report: TrainReport, where: str) -> None:
-        if report.device != entry.device or report.round != entry.round or report.num_examples < 0:
-            raise UpdateRejected(
-                f"{where}: report says device '{report.device[:64]}', round {report.round}, {report.num_examples} examples"
-            )
-        tensors = read_tensor_file(self._blobs.path(report.update.digest), where=where)
-        check_tensors(tensors, self._upload_specs(entry), where=where)
+    def _finish_upload(self, entry: Assignment, report: TrainReport, where: str) -> bool:
+        """Whether the uploaded bytes are the announced ones; when not, the device is asked for them again."""
+        try:
+            self._blobs.partial(entry.assignment_id, report.update).finish()
+        except ArtifactCorrupt as error:
+            tries = self._corrupt_uploads.get(entry.assignment_id, 0) + 1
+            if tries == UPLOAD_TRIES:
+                raise UpdateRejected(f"{where}: {tries} uploads and never the announced bytes: {error}") from error
+            self._corrupt_uploads[entry.assignment_id] = tries
+            self._say(f"{where}: {error}")
+            partial = self._blobs.partial(entry.assignment_id, report.update)
+            self._uploads[entry.assignment_id] = partial
+            self._grant(entry.device, entry.assignment_id, partial)
+            return False
+        return True
 
-    def _upload_specs(self, entry: Assignment) -> list[TensorSpec]:
+    def _manifest(self, entry: Assignment) -> ArtifactManifest:
         manifest = self._manifests.get(entry.artifact_digest)
         if manifest is None:
             manifest = ArtifactManifest.from_bytes(self._blobs.path(entry.artifact_digest).read_bytes())
             self._manifests[entry.artifact_digest] = manifest
+        return manifest
+
+    def _upload_specs(self, entry: Assignment) -> list[TensorSpec]:
         names = set(read_order(entry.order).upload)
-        return [spec for spec in manifest.tensors if spec.name in names]
+        return [spec for spec in self._manifest(entry).tensors if spec.name in names]
 
     def _update_limit(self, entry: Assignment) -> int:
         return sum(spec.byte_count() for spec in self._upload_specs(entry)) + MAX_HEADER_BYTES
@@ -265,15 +303,20 @@ class Inbox:
     def _reject(self, entry: Assignment, error: UpdateRejected) -> None:
         self._ledger.move_assignment(entry.assignment_id, "rejected", code=error.code, reason=str(error)[:1000])
         self._say(f"update rejected: {error}")
+        self._forget_upload(entry.assignment_id)
         self._publisher.ack(entry.device, Ack(entry.assignment_id, False, error.code, str(error)[:1000]))
         self._notify()
+
+    def _forget_upload(self, assignment_id: str) -> None:
+        self._uploads.pop(assignment_id, None)
+        self._corrupt_uploads.pop(assignment_id, None)
 
     def _measure(self, entry: Assignment, report: TrainReport) -> None:
         order = read_order(entry.order)
         self._ledger.add_measurement(
             Measurement(
                 device=entry.device,
-                export_key=self._manifests[entry.artifact_digest].export_key,
+                export_key=self._manifest(entry).export_key,
                 batch=order.batch,
                 predicted_peak_bytes=order.peak_bytes,
                 measured_peak_bytes=report.trainer_peak_bytes + report.supervisor_peak_bytes,
@@ -287,4 +330,5 @@ class Inbox:
 
     def _notify(self) -> None:
         with self._changed:
+            self._has_news = True
             self._changed.notify_all()

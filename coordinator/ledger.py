@@ -34,7 +34,7 @@ from coordinator.ledger_records import (
     round_from_row,
 )
 from edge.contracts.codec import encode_json
-from edge.contracts.errors import LedgerError
+from edge.contracts.errors import DeadlineExpired, LedgerError
 from edge.contracts.report import TrainReport
 from profiles.device import DeviceProfile
 
@@ -263,6 +263,17 @@ class Ledger(Inventory):
             sql.execute(
                 "UPDATE assignments SET state = ?, code = ?, reason = ? WHERE assignment_id = ?",
                 (to, code, reason, assignment_id),
+            )
+            return True
+
+    def expire(self, assignment_id: str) -> bool:
+        """Gives an assignment up at the deadline; False when it was answered at the last moment."""
+        with self._file.transaction() as sql:
+            if "expired" not in ASSIGNMENT_MOVES[self._assignment_state(sql, assignment_id)]:
+                return False
+            sql.execute(
+                "UPDATE assignments SET state = 'expired', code = ?, reason = ? WHERE assignment_id = ?",
+                (DeadlineExpired.code, "no report before the deadline", assignment_id),
             )
             return True
 

@@ -39,6 +39,11 @@ class Publisher:
         """Send ``order`` with the seconds left now."""
         self._say(order.device, "order", msgspec.structs.replace(order, deadline_s=deadline_s), qos=1)
 
+    def call(self, device: str = "") -> None:
+        """Ask ``device``, or everyone, to say hello: a coordinator that has just started knows nobody."""
+        topic = topics.down(self._federation, device, "hello") if device else topics.everyone(self._federation, "hello")
+        self._transport.publish(topic, seal("hello", {}), qos=1)
+
     def ack(self, device: str, ack: Ack) -> None:
         """Tell ``device`` to forget an assignment."""
         self._say(device, "ack", ack, qos=1)
@@ -77,6 +82,12 @@ class Publisher:
         if len(self._open) > OPEN_BLOBS:
             self._open.popitem(last=False)[1].close()
         return self._open[digest]
+
+    def forget(self, digest: str) -> None:
+        """Close the file of a blob that is about to be replaced."""
+        with self._lock:
+            if digest in self._open:
+                self._open.pop(digest).close()
 
     def close(self) -> None:
         """Close the files kept open."""

@@ -136,7 +136,7 @@ def _participants(federation: Federation, round_index: int, attempt: int) -> lis
     """Profiles, from the snapshot, of the devices selected among those that are here; new devices join the snapshot."""
     config = federation.config
     size = config.cohort.size
-    hellos = federation.cohort.wait_for(size, config.cohort.join_timeout_s)
+    hellos = federation.cohort.wait_for(size, config.cohort.join_timeout_s, least=config.cohort.min_reports)
     for hello in hellos:
         federation.ledger.freeze_profile(hello.profile)
     chosen = select(
@@ -241,11 +241,8 @@ def collect(federation: Federation, attempt: Round) -> bool:
     while pending := ledger.assignments(attempt.round, attempt.attempt, "open", "accepted"):
         now = time.monotonic()
         if federation.clock.remaining_s() == 0:
-            for entry in pending:
-                ledger.move_assignment(
-                    entry.assignment_id, "expired", code="deadline-expired", reason="no report before the deadline"
-                )
-            names = ", ".join(entry.device for entry in pending)
+            late = [entry.device for entry in pending if ledger.expire(entry.assignment_id)]
+            names = ", ".join(late) or "nobody"
             federation.progress.round_line(
                 attempt.round, federation.config.federation.rounds, f"deadline: no report from {names}"
             )
@@ -334,6 +331,7 @@ def commit(federation: Federation, attempt: Round, state: State, program: str, s
     federation.on_point("committed")
     for released in ledger.release_blobs(attempt.round):
         federation.blobs.delete(released)
+    federation.blobs.drop_partials()
 
 
 def _now(federation: Federation, attempt: Round) -> Round:
@@ -348,7 +346,8 @@ def _is_finished(federation: Federation) -> bool:
 
 def _has_statistics(federation: Federation) -> bool:
     """Whether the model has static statistics to collect once training is over."""
-    config, method = federation.config, federation.method
-    shape = method.cut_shape(method.levels()[-1], round_index=0, device="", seed=config.federation.seed)
-    manifest = federation.artifacts.get(shape, method.program(shape), config.runtime.name).manifest
-    return config.evaluation.norm == "static" and any(p.name == "stats" for p in manifest.programs)
+    last = federation.ledger.last_committed()
+    if last is None or federation.config.evaluation.norm != "static":
+        return False
+    used = federation.ledger.assignments(last.round, last.attempt)[0].artifact_digest
+    return any(program.name == "stats" for program in federation.artifacts.load(used).manifest.programs)

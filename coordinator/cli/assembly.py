@@ -18,7 +18,7 @@ from typing import Any
 
 from coordinator.artifacts import Artifacts
 from coordinator.blob_store import BlobStore
-from coordinator.broker import BrokerAddress, open_broker
+from coordinator.broker import open_broker
 from coordinator.cli.exporting import CutExporter, dense_module, run_input_spec
 from coordinator.cli.local_data_folders import local_devices
 from coordinator.cli.results import finish_run
@@ -39,7 +39,7 @@ from coordinator.publisher import Publisher
 from coordinator.round import run_rounds
 from edge.contracts import topics
 from edge.contracts.errors import LedgerError
-from edge.transport.base import Event
+from edge.transport.base import Event, Transport
 from edge.transport.mqtt import MqttTransport
 
 
@@ -121,7 +121,10 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
     dense = dense_module(config)
     method = build_method(config.method.name, dense, config.method.options)
     dataset = load_dataset(
-        config.data.source, Path(config.data.path) if config.data.path else None, config.federation.seed
+        config.data.source,
+        Path(config.data.path) if config.data.path else None,
+        config.federation.seed,
+        config.evaluation.holdout,
     )
     evaluator = Evaluator(
         lambda: dense_module(config),
@@ -144,7 +147,14 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
         )
         address = stack.enter_context(open_broker(config.broker, run_dir / "broker"))
         progress.say(f"federation {name}: {address.kind} broker at {address.url}, run directory {run_dir}")
-        federation = _connect(config, name, method, ledger, blobs, evaluator, address, progress, options, stack)
+        transport = MqttTransport(
+            connection_address(address),
+            client_id=f"{name}-coordinator",
+            subscriptions=(topics.coordinator_filter(name),),
+        )
+        federation = stack.enter_context(
+            open_federation(config, method, ledger, blobs, evaluator, transport, progress, options)
+        )
         if devices:
             progress.say(f"starting {len(devices)} agents on this machine")
             stack.enter_context(LocalDevices(devices, address, name))
@@ -152,24 +162,25 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
         return finish_run(federation, evaluator, state, run_dir, wall_s=time.monotonic() - started)
 
 
-def _connect(
+@contextlib.contextmanager
+def open_federation(
     config: RunConfig,
-    name: str,
     method: Method,
     ledger: Ledger,
     blobs: BlobStore,
     evaluator: Evaluator,
-    address: BrokerAddress,
+    transport: Transport,
     progress: Progress,
     options: RunOptions,
-    stack: contextlib.ExitStack,
-) -> Federation:
+) -> Iterator[Federation]:
+    """The federation of ``ledger``, answering devices over ``transport`` while the context is open.
+
+    Raises:
+        BrokerUnreachable: as :meth:`edge.transport.base.Transport.start`; also AccessDenied.
+    """
+    name = ledger.federation().id
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-    transport = MqttTransport(
-        connection_address(address), client_id=f"{name}-coordinator", subscriptions=(topics.coordinator_filter(name),)
-    )
     publisher = Publisher(name, blobs, transport)
-    stack.callback(publisher.close)
     cohort, clock = Cohort(), RoundClock()
     inbox = Inbox(
         name,
@@ -185,21 +196,23 @@ def _connect(
     def evaluate(state: State) -> dict[str, Score]:
         return {label: evaluator.score(model) for label, model in method.eval_models(state).items()}
 
-    stack.enter_context(Desk(inbox, events))
-    transport.start(events.put)
-    stack.callback(transport.stop)
-    return Federation(
-        name=name,
-        config=config,
-        method=method,
-        artifacts=Artifacts(CutExporter(config), ledger, blobs),
-        ledger=ledger,
-        blobs=blobs,
-        cohort=cohort,
-        publisher=publisher,
-        inbox=inbox,
-        clock=clock,
-        progress=progress,
-        evaluate=evaluate,
-        on_point=options.on_point,
-    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(publisher.close)
+        stack.enter_context(Desk(inbox, events))
+        transport.start(events.put)
+        stack.callback(transport.stop)
+        yield Federation(
+            name=name,
+            config=config,
+            method=method,
+            artifacts=Artifacts(CutExporter(config), ledger, blobs),
+            ledger=ledger,
+            blobs=blobs,
+            cohort=cohort,
+            publisher=publisher,
+            inbox=inbox,
+            clock=clock,
+            progress=progress,
+            evaluate=evaluate,
+            on_point=options.on_point,
+        )

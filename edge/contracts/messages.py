@@ -3,7 +3,7 @@
 ==========  ====  =========================================================================
 kind        from  meaning
 ==========  ====  =========================================================================
-hello       dev   I am here (after every connect): profile, runtimes, what I am doing
+hello       both  I am here (after every connect): profile, runtimes, what I am doing; empty from co: who is here?
 heartbeat   dev   still here: state and progress
 bye         dev   going away; also the last will
 profile     dev   a new profile of the device

@@ -166,8 +166,11 @@ class Upload:
         if self._is_offer_open:
             self._is_offer_open = False
             self._sent = self.confirmed = grant.offset
-        elif grant.offset < self.confirmed:
+        elif grant.offset < self.confirmed and not self.is_complete:
             return
+        elif grant.offset < self.confirmed:
+            # All had arrived, and it was not what was announced: it is wanted again from there.
+            self._sent = grant.offset
         self.confirmed = grant.offset
         self._sent = max(self._sent, grant.offset)
         self._block_bytes = min(grant.block_bytes, 262_144)

@@ -1,0 +1,80 @@
+"""What a report and its update must be to count: checked before anything of it reaches the ledger or an aggregation.
+
+Once participants are written an aggregation cannot leave one out, so everything that could stop it is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from coordinator.ledger_records import Assignment
+from edge.contracts.codec import encode_json
+from edge.contracts.errors import ArtifactCorrupt, MessageRejected, UpdateRejected
+from edge.contracts.report import TrainReport
+from edge.contracts.tensor_file import check_tensors, read_tensor_file
+from edge.contracts.tensors import TensorSpec
+
+MAX_COUNT = 2**53
+"""Counts from a device up to here fit a float64 and the ledger's integers."""
+
+MAX_MAGNITUDE = 1e15
+"""No trained value comes near; above it a product of two factors leaves float32, in the middle of an aggregation."""
+
+
+def check_report(entry: Assignment, report: TrainReport, *, where: str) -> None:
+    """Nothing when ``report`` belongs to ``entry``, stands for examples, and the ledger can keep it.
+
+    Raises:
+        UpdateRejected: it does not.
+    """
+    if report.device != entry.device or report.round != entry.round:
+        raise UpdateRejected(
+            f"{where}: report says device '{report.device[:64]}', round {report.round}; the assignment is another"
+        )
+    if not 0 < report.num_examples <= MAX_COUNT:
+        raise UpdateRejected(f"{where}: update stands for {report.num_examples} examples, at least 1 expected")
+    for name in report.__struct_fields__:
+        value = getattr(report, name)
+        if type(value) is int and not 0 <= value <= MAX_COUNT:
+            raise UpdateRejected(f"{where}: report says {name} {value}, a count up to {MAX_COUNT} expected")
+    try:
+        check_storable(report, where=where)
+    except MessageRejected as error:
+        raise UpdateRejected(str(error)) from error
+
+
+def check_update(path: Path, specs: Iterable[TensorSpec], *, where: str) -> None:
+    """Nothing when the tensor file at ``path`` holds exactly ``specs``, finite and of a trained model's magnitude.
+
+    Raises:
+        UpdateRejected: it does not, or is no tensor file; its bytes are what the device meant to send.
+    """
+    import numpy as np
+
+    try:
+        tensors = read_tensor_file(path, where=where)
+    except ArtifactCorrupt as error:
+        raise UpdateRejected(f"{error}; the update is not a tensor file") from error
+    check_tensors(tensors, specs, where=where)
+    for name, value in tensors.items():
+        largest = float(np.max(np.abs(value), initial=0.0)) if value.dtype.kind == "f" else 0.0
+        if largest > MAX_MAGNITUDE:
+            raise UpdateRejected(
+                f"{where}: '{name}' holds {largest:.3g}, at most {MAX_MAGNITUDE:g} is taken for trained; "
+                "lower the learning rate or drop the device"
+            )
+
+
+def check_storable(value: msgspec.Struct, *, where: str) -> None:
+    """Nothing when the ledger can keep ``value`` and read it again; JSON has no form of NaN and infinities.
+
+    Raises:
+        MessageRejected: it cannot.
+    """
+    try:
+        msgspec.json.decode(encode_json(value), type=type(value))
+    except msgspec.MsgspecError as error:
+        raise MessageRejected(f"{where}: holds a number that is not finite ({error}); send it again") from error
