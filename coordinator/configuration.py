@@ -114,11 +114,12 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """``[[cohort.local]]``: ``count`` agents started on this machine, each with ``budget_mb`` MB (0 = no limit)."""
+    """``[[cohort.local]]``: ``count`` agents started on this machine, each with ``budget_mb`` MB of memory and at most
+    ``threads`` (0 = no limit)."""
 
     count: int
     budget_mb: float = 0.0
-    threads: int = 1
+    threads: int = 0
 
 
 class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,16 +148,15 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[planner]``: ``headroom`` is the share of a budget left free, ``adapt`` lets measurements of this run correct
-    predictions (and gives up bit-identity), ``max_level`` is the largest level given to any device (0 = no limit)."""
+    predictions (and gives up bit-identity)."""
 
     headroom: float = 0.1
     adapt: bool = False
-    max_level: float = 0.0
 
 
 class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[runtime]``: ``name`` of the device runtime, ``environment`` it is exported in (empty = this one), and the
-    intra-op ``threads`` of devices that were not started with their own."""
+    """``[runtime]``: ``name`` of the device runtime, ``environment`` its trainers run in (empty = this one), and
+    the intra-op ``threads`` of a step, which a device may lower."""
 
     name: str = "onnxruntime"
     environment: str = ""

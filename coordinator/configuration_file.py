@@ -172,7 +172,7 @@ def _cohort(table: TableReader) -> tuple[CohortConfig, int]:
             LocalGroup(
                 count=entry.integer("count", low=1, high=10_000),
                 budget_mb=entry.number("budget-mb", 0.0, low=0.0),
-                threads=entry.integer("threads", 1, low=1, high=1024),
+                threads=entry.integer("threads", 0, low=0, high=1024),
             )
         )
         entry.finish()
@@ -250,7 +250,6 @@ def _planner(table: TableReader) -> PlannerConfig:
     return PlannerConfig(
         headroom=table.number("headroom", default.headroom, low=0.0, high=0.9),
         adapt=table.flag("adapt", default.adapt),
-        max_level=table.number("max-level", default.max_level, low=0.0),
     )
 
 

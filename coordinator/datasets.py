@@ -38,8 +38,8 @@ class Dataset:
     owner_train: np.ndarray | None = None
 
 
-def load_digits_dataset(path: Path | None, seed: int) -> Dataset:
-    """scikit-learn's 1,797 digits as features [64] in 0..16; a third, drawn by ``seed``, is held out."""
+def load_digits_dataset(path: Path | None, seed: int, holdout: float) -> Dataset:
+    """scikit-learn's 1,797 digits as features [64] in 0..16; a share ``holdout``, drawn by ``seed``, is held out."""
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -47,11 +47,11 @@ def load_digits_dataset(path: Path | None, seed: int) -> Dataset:
     order = permutation(stream_seed(seed, "holdout"), len(digits.target))
     x = digits.data[order].astype(np.float32)
     y = digits.target[order].astype(np.int64)
-    held = len(y) // 3
+    held = int(len(y) * holdout)
     return Dataset(x[held:], y[held:], x[:held], y[:held], tuple(str(c) for c in range(10)))
 
 
-def load_mnist_writers(path: Path | None, seed: int) -> Dataset:
+def load_mnist_writers(path: Path | None, seed: int, holdout: float) -> Dataset:
     """MNIST by writer: images [1, 28, 28] uint8, the writer of each; train and test writers are disjoint.
 
     Raises:
@@ -97,21 +97,24 @@ def open_arrays(path: Path | None, name: str, keys: tuple[str, ...]) -> dict[str
         raise DataError(f"{file}: cannot be read ({error}); copy it again") from error
 
 
-SOURCES: dict[str, Callable[[Path | None, int], Dataset]] = {
+SOURCES: dict[str, Callable[[Path | None, int, float], Dataset]] = {
     "digits": load_digits_dataset,
     "mnist-writers": load_mnist_writers,
 }
 
 
-def load_dataset(source: str, path: Path | None, seed: int) -> Dataset:
-    """The dataset called ``source``, or what the user's ``package.module:function`` returns for ``(path, seed)``.
+def load_dataset(source: str, path: Path | None, seed: int, holdout: float = 1 / 3) -> Dataset:
+    """The dataset called ``source``, or what the user's ``package.module:function`` gives for (path, seed, holdout).
+
+    Args:
+        holdout: share of the examples to hold out, for a source without a test set of its own.
 
     Raises:
         ConfigError: unknown source; the message lists the known ones.
         DataError: the data cannot be read.
     """
     if source in SOURCES:
-        return SOURCES[source](path, seed)
+        return SOURCES[source](path, seed, holdout)
     module_name, _, function = source.partition(":")
     if not function:
         known = ", ".join(sorted(SOURCES))
@@ -120,7 +123,7 @@ def load_dataset(source: str, path: Path | None, seed: int) -> Dataset:
         loader = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError([f"$.data.source: cannot import '{source}': {error}"]) from error
-    dataset = loader(path, seed)
+    dataset = loader(path, seed, holdout)
     if not isinstance(dataset, Dataset):
         raise DataError(f"{source} returned {type(dataset).__name__}, a coordinator.datasets.Dataset expected")
     return dataset

@@ -22,12 +22,17 @@ from edge.transport import mqtt as edge_mqtt
 
 @dataclass(frozen=True)
 class LocalDevice:
-    """One device to start: its id, its folder (holding ``data`` and ``store``), its budget in bytes, its threads."""
+    """One device to start: its id, its folder (holding ``data`` and ``store``), and its limits; 0 means none.
+
+    Attributes:
+        environment: virtual environment of the trainer, for a runtime that lives in its own; None: this one.
+    """
 
     device: str
     folder: Path
     budget_bytes: int
-    threads: int = 1
+    threads: int = 0
+    environment: Path | None = None
 
 
 def url_with_user(broker: BrokerAddress) -> str:
@@ -91,6 +96,8 @@ class LocalDevices:
             "--parent-pid",
             str(os.getpid()),
         ]
+        if device.environment is not None:
+            command += ["--trainer-python", str(device.environment / "bin" / "python")]
         if device.budget_bytes:
             command += ["--budget-mb", f"{device.budget_bytes / 2**20:g}"]
         if self._broker.ca_file:

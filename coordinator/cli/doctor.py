@@ -160,7 +160,7 @@ def config_findings(path: Path) -> list[Finding]:
     findings = [Finding(str(path), "ok", f"federation '{config.federation.name}', {config.federation.rounds} rounds")]
     try:
         folder = Path(config.data.path) if config.data.path else None
-        dataset = load_dataset(config.data.source, folder, config.federation.seed)
+        dataset = load_dataset(config.data.source, folder, config.federation.seed, config.evaluation.holdout)
         findings.append(Finding("data", "ok", f"{len(dataset.y_train)} examples, {len(dataset.y_test)} held out"))
     except ApportionError as error:
         findings.append(Finding("data", "fail", str(error), error.hint))

@@ -34,16 +34,21 @@ def local_devices(config: RunConfig, dataset: Dataset, run_dir: Path, count: int
     if wanted and not planned:
         raise ConfigError(["$.cohort.local: no group of local devices; add [[cohort.local]] with count and budget-mb"])
     planned = (planned + planned[-1:] * wanted)[:wanted]
+    environment = Path(config.runtime.environment) if config.runtime.environment else None
     devices = [
         LocalDevice(
-            f"device-{i:02d}", run_dir / "devices" / f"device-{i:02d}", round(group.budget_mb * MB), group.threads
+            f"device-{i:02d}",
+            run_dir / "devices" / f"device-{i:02d}",
+            round(group.budget_mb * MB),
+            group.threads,
+            environment,
         )
         for i, group in enumerate(planned)
     ]
     missing = [d for d in devices if not (d.folder / "data" / "data.npz").exists()]
     if missing:
-        shares = device_shares(config, dataset, len(devices))
-        for device, indices in zip(devices, shares, strict=True):
+        shares = device_shares(config, dataset, max(len(devices), config.data.devices))
+        for device, indices in zip(devices, shares, strict=False):
             _write_share(device.folder / "data", dataset, indices)
     return devices
 
