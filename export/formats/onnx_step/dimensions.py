@@ -31,7 +31,7 @@ class Dimensions:
         if isinstance(value, torch.SymInt):
             expression = value.node.expr
             return int(expression) if expression.is_number else expression
-        return int(value)
+        return value if isinstance(value, sympy.Expr) and not value.is_number else int(value)
 
     def sizes(self, values: Iterable[Any]) -> list[Size]:
         return [self.size(v) for v in values]
