@@ -83,17 +83,18 @@ class Agent:
             BrokerUnreachable: as :meth:`edge.transport.base.Transport.start`; also AccessDenied.
             ConfigError: the runtime cannot be started here.
         """
-        self._restore()
-        self._transport.start(self._events.put)
-        try:
-            self.trainer.send(Describe(self._settings.data))
-            while self.state != "stopping":
-                with contextlib.suppress(queue.Empty):
-                    self._take(self._events.get(timeout=POLL_S))
-                self._tick(time.monotonic())
-        finally:
-            self.trainer.kill()
-            self._outbox.close(self._farewell)
+        with contextlib.closing(self._store):
+            self._restore()
+            self._transport.start(self._events.put)
+            try:
+                self.trainer.send(Describe(self._settings.data))
+                while self.state != "stopping":
+                    with contextlib.suppress(queue.Empty):
+                        self._take(self._events.get(timeout=POLL_S))
+                    self._tick(time.monotonic())
+            finally:
+                self.trainer.kill()
+                self._outbox.close(self._farewell)
 
     def _restore(self) -> None:
         record = self._finished.load()

@@ -4,6 +4,7 @@
 
     <root>/blobs/<digest>              complete and verified when written
     <root>/partial/<digest>.<encoding> bytes received so far
+    <root>/lock                        held by the agent that uses the store
     <root>/work/...                    finished assignments (:mod:`edge.finished_work`), counted, never evicted
 
 A blob is written to a temporary file, synced, renamed, and its folder synced: after a power cut it is there or it is
@@ -12,38 +13,51 @@ not. The least recently used blob is evicted first; pinned ones never are.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import BinaryIO
 
-from edge.contracts.errors import ArtifactCorrupt, StoreFull
+from edge.contracts.errors import ArtifactCorrupt, ConfigError, StoreFull
 from edge.contracts.manifest import check_digest
 from edge.contracts.plan import BlobRef
 
 CHUNK_BYTES = 1 << 18
+HANDOVER_S = 10.0
 DISK_RESERVE_BYTES = 16 << 20
 """Never fill a device's disk to the last byte: its other programs need some."""
 
 
 class ArtifactStore:
-    """The blobs of one agent. One process at a time.
+    """The blobs of one agent. Whoever opens it holds it alone until :meth:`close` or the end of the process.
 
     Args:
         root: folder, created when missing.
         quota_bytes: what everything below ``root`` may take; 0 = as much as the disk has.
+        wait_s: how long to wait for another agent that still holds it, as after a coordinator was killed.
+
+    Raises:
+        ConfigError: another agent holds it.
     """
 
-    def __init__(self, root: Path, *, quota_bytes: int = 0) -> None:
+    def __init__(self, root: Path, *, quota_bytes: int = 0, wait_s: float = HANDOVER_S) -> None:
         self.root = root
         self.quota_bytes = quota_bytes
+        root.mkdir(parents=True, exist_ok=True)
+        self._lock = _hold(root / "lock", wait_s)
         self._blobs, self._partial = root / "blobs", root / "partial"
         for folder in (self._blobs, self._partial, root / "work"):
             folder.mkdir(parents=True, exist_ok=True)
         for leftover in self._blobs.glob("*.tmp"):
             leftover.unlink()
         self._pins: set[str] = set()
+
+    def close(self) -> None:
+        """Let another agent have it."""
+        self._lock.close()
 
     def pin(self, digest: str) -> None:
         """Keep ``digest`` (present or still to come) from eviction."""
@@ -179,6 +193,20 @@ class ArtifactStore:
                 status = path.stat()
                 found.append((path, status.st_size, status.st_mtime_ns))
         return found
+
+
+def _hold(path: Path, wait_s: float) -> BinaryIO:
+    file = path.open("ab")
+    give_up_at = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() >= give_up_at:
+                file.close()
+                raise ConfigError([f"--store: {path.parent} is used by another agent; give each its own"]) from None
+        time.sleep(0.1)
 
 
 def file_digest(path: Path) -> str:

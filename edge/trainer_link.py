@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.contracts.errors import MessageRejected
+from edge.contracts.errors import ConfigError, MessageRejected
 from edge.trainer_messages import Reply, Request, Train, read_reply, write_frame
 
 log = logging.getLogger("apportion.trainer")
@@ -76,17 +76,24 @@ class TrainerLink:
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:
-        """Start a child unless there is one."""
+        """Start a child unless there is one.
+
+        Raises:
+            ConfigError: the interpreter cannot be started.
+        """
         if self._child is not None:
             return
         self.artifact = ""
         self._heard_at = time.monotonic()
-        self._child = subprocess.Popen(
-            [self._python, "-m", "edge.trainer", self._runtime, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=child_environment(),
-        )
+        try:
+            self._child = subprocess.Popen(
+                [self._python, "-m", "edge.trainer", self._runtime, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=child_environment(),
+            )
+        except OSError as error:
+            raise ConfigError([f"--trainer-python: {self._python} cannot be started ({error})"]) from error
         threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
 
     def send(self, request: Request) -> None:

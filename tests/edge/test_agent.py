@@ -9,6 +9,7 @@ import time
 import msgspec
 import numpy as np
 import pytest
+import zstandard
 from conftest import Bench
 from tiny_artifact import TinyJob, numpy_training, sha
 
@@ -17,6 +18,7 @@ from edge.batches import BatchOrder
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, encode_msgpack, seal
 from edge.contracts.errors import ConfigError
 from edge.contracts.messages import Ack
+from edge.contracts.plan import BlobRef
 from edge.contracts.tensor_file import decode_tensors
 from edge.contracts.topics import down
 
@@ -350,6 +352,23 @@ def test_agent_unknown_runtime_ends_with_its_reason(bench: Bench) -> None:
     wait_until(lambda: bench.failures)
     assert "nonesuch" in str(bench.failures[0])
     assert isinstance(bench.failures[0], ConfigError)
+
+
+def test_agent_zstd_both_ways(bench: Bench) -> None:
+    bench.agent()
+    job = bench.publish()
+    weights = job.blobs[job.order.weights.digest]
+    packed = zstandard.compress(weights)
+    bench.coordinator.blobs[job.order.weights.digest] = packed
+    encoded = BlobRef(job.order.weights.digest, len(weights), "zstd", len(packed))
+    bench.coordinator.order(msgspec.structs.replace(job.order, weights=encoded, encoding="zstd"))
+    report = bench.coordinator.wait_for("report")
+    arrived = bench.coordinator.updates[job.order.assignment_id]
+    assert (report.update.encoding, report.update.encoded_size) == ("zstd", len(arrived))
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(arrived)
+    assert sha(plain) == report.update.digest
+    found = decode_tensors(plain, where="test")["fc.weight"]
+    np.testing.assert_allclose(found, expected(bench, job)[0]["fc.weight"], atol=2e-6)
 
 
 def test_agent_quota_too_small_refuses(bench: Bench) -> None:

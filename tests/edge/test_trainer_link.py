@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tiny_artifact import write_data
 
+from edge.contracts.errors import ConfigError
 from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid, exit_reason
 from edge.trainer_messages import Describe, Described, Ready
 
@@ -91,6 +92,12 @@ def test_trainer_for_an_unknown_runtime_ends_with_status_2() -> None:
     link.start()
     event = link.events.get(timeout=20)
     assert event == TrainerEnded("exit status 2")
+
+
+def test_trainer_interpreter_that_is_not_there_is_named() -> None:
+    link = TrainerLink(python="/no/such/python", runtime="onnxruntime", deliver=lambda event: None)
+    with pytest.raises(ConfigError, match="--trainer-python: /no/such/python"):
+        link.start()
 
 
 @pytest.mark.parametrize(
