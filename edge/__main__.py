@@ -1,4 +1,6 @@
-"""The ``apportion`` command: ``agent`` runs here, every other verb in ``coordinator.cli``, which devices lack."""
+"""The ``apportion`` command: ``agent`` runs here, every other verb in ``coordinator.cli``, which devices lack.
+
+Of those only ``verify`` has a form of its own for devices."""
 
 from __future__ import annotations
 
@@ -16,6 +18,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         commands = import_module("coordinator.cli")
     except ImportError as error:
+        if words[:1] == ["verify"]:
+            from edge.verify_command import verify_command
+
+            return verify_command(words[1:])
         print(
             f"apportion: this installation has the device agent only ({error}); "
             "pip install 'apportion[coordinator]' for the other commands, or see: apportion agent --help",

@@ -30,8 +30,8 @@ def self_test_losses(session: Session, manifest: ArtifactManifest, *, steps: int
     return [session.run("train", fed)["loss"] for _ in range(steps)]
 
 
-def check_self_test(session: Session, manifest: ArtifactManifest, *, steps: int = 1) -> None:
-    """Nothing when the first losses are those of the manifest.
+def check_self_test(session: Session, manifest: ArtifactManifest, *, steps: int = 1) -> float:
+    """The largest difference of the first losses from the manifest's, relative to those.
 
     Raises:
         DeviceRefused: a loss is off by more than the manifest's tolerance; the message has both values.
@@ -39,12 +39,16 @@ def check_self_test(session: Session, manifest: ArtifactManifest, *, steps: int 
     test = manifest.self_test
     expected = test.losses[:steps]
     found = self_test_losses(session, manifest, steps=len(expected))
+    worst = 0.0
     for step, (loss, wanted) in enumerate(zip(found, expected, strict=True)):
-        if not abs(loss - wanted) <= test.rel_tolerance * max(abs(wanted), 1e-6):
+        difference = abs(loss - wanted) / max(abs(wanted), 1e-6)
+        worst = max(worst, difference)
+        if not difference <= test.rel_tolerance:
             raise DeviceRefused(
                 f"self-test of {manifest.runtime} artifact: loss {loss:.6g} in step {step}, {wanted:.6g} expected "
                 f"within {test.rel_tolerance:g}; this runtime computes something else: update it"
             )
+    return worst
 
 
 def _value(spec: TensorSpec, manifest: ArtifactManifest) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity, SelfTest
 from edge.contracts.tensors import by_role
@@ -21,7 +22,6 @@ from export.training_step import StepSpec, export_key
 if TYPE_CHECKING:
     from torch import nn
 
-MANIFEST_NAME = "manifest.json"
 SELF_TEST_SEED = 1
 SELF_TEST_STEPS = 3
 SELF_TEST_TOLERANCE = 1e-3
@@ -97,22 +97,12 @@ def read_artifact(folder: Path | str) -> tuple[ArtifactManifest, dict[str, bytes
     """The manifest of an artifact directory and the bytes of its files, digests checked.
 
     Raises:
+        ConfigError: no artifact is there.
         ArtifactCorrupt: a file is missing or has another digest.
         MessageRejected: the manifest cannot be read.
     """
-    folder = Path(folder)
-    try:
-        manifest = ArtifactManifest.from_bytes((folder / MANIFEST_NAME).read_bytes())
-        files = {file.name: (folder / file.name).read_bytes() for file in manifest.files}
-    except OSError as error:
-        raise ArtifactCorrupt(f"artifact {folder}: {error}; export or fetch it again") from error
-    for file in manifest.files:
-        digest = hashlib.sha256(files[file.name]).hexdigest()
-        if digest != file.sha256:
-            raise ArtifactCorrupt(
-                f"artifact {folder}: {file.name} has digest {digest[:12]}, manifest says {file.sha256[:12]}; fetch it again"
-            )
-    return manifest, files
+    manifest, paths = read_artifact_folder(Path(folder))
+    return manifest, {name: path.read_bytes() for name, path in paths.items()}
 
 
 def verify_artifact(folder: Path | str, module: nn.Module) -> Parity:

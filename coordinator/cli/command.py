@@ -1,20 +1,25 @@
 """The executable: finds the verb, runs it, and turns every outcome into an exit status and, with ``--json``, one line.
 
 Exit status: 0 ok, 1 the job failed, 2 bad arguments or configuration, 3 connection or authorisation, 4 timeout,
-5 a bug of ours. Results go to stdout, everything else to stderr.
+5 a bug of ours, 130 interrupted, 143 terminated. Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import importlib
 import json
+import math
+import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import click
 import typer
 
 from edge.contracts.errors import ApportionError, ConfigError
@@ -32,88 +37,158 @@ VERBS: dict[str, str] = {
 }
 """Verb -> module with a ``register(app)``; a new verb is one new file and one line here."""
 
-_INTERRUPTED = 130
-_BUG = 5
+_FAILED, _BAD_ARGUMENTS, _BUG, _SIGNALLED = 1, 2, 5, 128
+
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""Base of everything wrong with an argument. Newer typers carry their own click: only this way names it in all."""
+
+_NOT_OURS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+}
+"""Failures of the operating system that no code of ours can mend: rights, a full disk, a file where a folder goes."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM arrived; unwinds everything, so that children are ended and files closed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = _SIGNALLED + number
 
 
 def main(argv: list[str]) -> int:
     """Run ``apportion ARGV``; the exit status."""
+    wanted = next((argument for argument in argv if argument in VERBS), None)
+    as_json = "--json" in argv
+    with _signals():
+        try:
+            status = typer.main.get_command(_app(wanted)).main(args=argv, prog_name="apportion", standalone_mode=False)
+            sys.stdout.flush()
+        except _USAGE_ERROR as error:
+            error.show(file=sys.stderr)
+            if as_json:
+                _print_failure(wanted or "apportion", "bad-arguments", error.format_message(), "see --help")
+            return _BAD_ARGUMENTS
+        except (typer.Abort, KeyboardInterrupt) as error:
+            return error.exit_code if isinstance(error, Interrupted) else _SIGNALLED + signal.SIGINT
+        except BrokenPipeError:
+            # Whoever read our output has gone (a pager, head); what is left in the buffer has nowhere to go either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _FAILED
+    return int(status or 0)
+
+
+def _app(wanted: str | None) -> typer.Typer:
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         help="Train a model that is too big for every device, on the devices.",
+        epilog="Example: apportion demo --json",
     )
-    wanted = next((argument for argument in argv if argument in VERBS), None)
-    for verb, module in VERBS.items():
+    for verb_name, module in VERBS.items():
         # Only the verb that runs is imported; help needs them all.
-        if wanted in (None, verb):
+        if wanted in (None, verb_name):
             importlib.import_module(module).register(app)
 
     @app.command("agent", help="Run a device's agent (apportion agent --help shows its own options).")
     def agent() -> None:
         """Shown in help only: the agent's entry never comes here."""
 
+    return app
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM and SIGINT unwind the stack while the context is open; as before in threads, which get no signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise Interrupted(number)
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        status = typer.main.get_command(app).main(args=argv, prog_name="apportion", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        return 2
-    except click.ClickException as error:
-        error.show(file=sys.stderr)
-        if "--json" in argv:
-            _print_failure(wanted or "apportion", "bad-arguments", error.format_message(), "see --help")
-        return 2
-    except click.Abort:
-        return _INTERRUPTED
-    return int(status or 0)
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def verb(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., None]]:
     """Decorator of a verb's function: it returns the values of its result, or raises.
 
-    A result with ``ok: false`` is a job that ran and failed (exit 1). The function takes ``as_json``.
+    A result with ``ok: false`` is a job that ran and failed; it holds an ``error`` as failures do, and ends with its
+    ``exit_code`` (left out of the line), 1 if there is none. The function takes ``as_json``; what it or a model of the
+    user's prints is then kept off stdout.
     """
 
     def wrap(function: Callable[..., dict[str, Any]]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> None:
             as_json = bool(kwargs.get("as_json"))
-            try:
-                values = function(*args, **kwargs)
-            except ApportionError as error:
-                _explain(error)
+
+            def fail(status: int, code: str, message: str, hint: str = "") -> typer.Exit:
                 if as_json:
-                    _print_failure(name, error.code, str(error), error.hint)
-                raise typer.Exit(error.exit_code) from None
-            except KeyboardInterrupt:
+                    _print_failure(name, code, message, hint)
+                return typer.Exit(status)
+
+            try:
+                with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
+                    values = function(*args, **kwargs)
+            except ApportionError as error:
+                print(f"error [{error.code}]: {error}", file=sys.stderr)
+                if error.hint:
+                    print(f"hint: {error.hint}", file=sys.stderr)
+                raise fail(error.exit_code, error.code, str(error), error.hint) from None
+            except KeyboardInterrupt as error:
                 print("interrupted", file=sys.stderr)
-                raise typer.Exit(_INTERRUPTED) from None
+                status = error.exit_code if isinstance(error, Interrupted) else _SIGNALLED + signal.SIGINT
+                raise fail(status, "interrupted", f"stopped by {error}") from None
+            except BrokenPipeError:
+                raise
             except Exception as error:
+                if isinstance(error, OSError) and error.errno in _NOT_OURS:
+                    print(f"error [system]: {error}", file=sys.stderr)
+                    raise fail(_FAILED, "system", str(error), "see the rights and the space of that place") from None
                 traceback.print_exc()
                 print(f"apportion {name}: this is a bug; please report it with the lines above", file=sys.stderr)
-                if as_json:
-                    _print_failure(name, "bug", f"{type(error).__name__}: {error}", "report it with the log")
-                raise typer.Exit(_BUG) from None
+                raise fail(_BUG, "bug", f"{type(error).__name__}: {error}", "report it with the log") from None
+            status = values.pop("exit_code", 0 if values.get("ok", True) else _FAILED)
             if as_json:
-                print(json.dumps({"schema": f"apportion.{name}/1", "ok": True, **values}))
-            raise typer.Exit(0 if values.get("ok", True) else 1)
+                _print_line({"schema": f"apportion.{name}/1", "ok": True, **values})
+            raise typer.Exit(status)
 
         return run
 
     return wrap
 
 
-def _explain(error: ApportionError) -> None:
-    print(f"error [{error.code}]: {error}", file=sys.stderr)
-    if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
-
-
 def _print_failure(name: str, code: str, message: str, hint: str) -> None:
     failure = {"code": code, "message": message, "hint": hint}
-    print(json.dumps({"schema": f"apportion.{name}/1", "ok": False, "error": failure}))
+    _print_line({"schema": f"apportion.{name}/1", "ok": False, "error": failure})
+
+
+def _print_line(values: dict[str, Any]) -> None:
+    print(json.dumps(_finite(values), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """``value`` with null where JSON has no number: a loss may diverge."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parse_problem(path: str, text: str) -> ConfigError:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
-from coordinator.cli.run import default_run_dir, show, with_seed
+from coordinator.cli.run import check_new, default_run_dir, resumable, show, with_seed
 
 EXAMPLE = "Example: apportion demo --json"
 CONFIG = Path(__file__).parents[2] / "examples" / "digits.toml"
@@ -31,6 +31,9 @@ def demo(
     from coordinator.configuration_file import load_config
 
     settings = with_seed(load_config(CONFIG), seed)
-    summary = start_run(settings, run_dir or default_run_dir(settings), RunOptions(quiet=quiet))
+    folder = run_dir or default_run_dir(settings)
+    check_new(folder)
+    with resumable(folder):
+        summary = start_run(settings, folder, RunOptions(quiet=quiet))
     show(summary, quiet=quiet, as_json=as_json)
     return summary

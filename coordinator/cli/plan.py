@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 @verb("plan")
 def plan(
-    config: Annotated[Path, typer.Argument(help="the run file (TOML)")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="the run file (TOML)")],
     explain: Annotated[bool, typer.Option("--explain", help="show every level that was tried")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:

@@ -1,22 +1,17 @@
-"""What a finished run leaves: the global model twice, its scores, a summary, a report; and the table people see."""
+"""What a finished run leaves: the global model twice, its scores, a summary with its device table, a report."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coordinator.evaluation import Evaluator
 from coordinator.federation import Federation
 from coordinator.global_model import write_atomically, write_final
 from coordinator.methods.method import State
-from coordinator.planner import MB
 from coordinator.publisher import read_order
 from coordinator.report_page import report_page
-from edge.contracts.manifest import ArtifactManifest
-
-if TYPE_CHECKING:
-    pass
 
 
 def finish_run(
@@ -133,34 +128,3 @@ def device_table(federation: Federation) -> list[dict[str, Any]]:
         times = sorted(row["step_ms"])
         row["step_ms"] = times[len(times) // 2] if times else 0.0
     return [rows[device] for device in sorted(rows)]
-
-
-def print_table(table: list[dict[str, Any]]) -> None:
-    """The device table on stderr, memory in MB of 2^20 bytes, traffic in those of 10^6."""
-    from rich.console import Console
-    from rich.table import Table
-
-    view = Table(title="devices", title_justify="left")
-    for heading in ("device", "cut", "runtime"):
-        view.add_column(heading)
-    for heading in ("budget MB", "predicted MB", "measured MB", "step ms", "down MB", "up MB", "rounds"):
-        view.add_column(heading, justify="right")
-    for row in table:
-        view.add_row(
-            row["device"],
-            row["level"],
-            row["runtime"],
-            f"{row['budget_bytes'] / MB:.0f}" if row["budget_bytes"] else "-",
-            f"{row['predicted_peak_bytes'] / MB:.1f}",
-            f"{row['measured_peak_bytes'] / MB:.1f}",
-            f"{row['step_ms']:.1f}",
-            f"{row['bytes_down'] / 1e6:.1f}",
-            f"{row['bytes_up'] / 1e6:.1f}",
-            str(row["rounds"]),
-        )
-    Console(stderr=True, width=None if Console(stderr=True).is_terminal else 120).print(view)
-
-
-def manifest_of(folder: Path) -> ArtifactManifest:
-    """The manifest of an artifact folder."""
-    return ArtifactManifest.from_bytes((folder / "manifest.json").read_bytes())

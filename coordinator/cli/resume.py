@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.cli.command import verb
-from coordinator.cli.run import show
+from coordinator.cli.command import parse_problem, verb
+from coordinator.cli.run import resumable, show
 
 EXAMPLE = "Example: apportion resume runs/first"
 
@@ -20,9 +20,9 @@ def register(app: typer.Typer) -> None:
 
 @verb("resume")
 def resume(
-    run_dir: Annotated[Path, typer.Argument(help="the directory of the run")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="the directory of the run")],
     local_devices: Annotated[
-        int | None, typer.Option(help="agents to start here; unset: those of cohort.local")
+        int | None, typer.Option(min=0, help="agents to start here; unset: those of cohort.local")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
@@ -30,6 +30,9 @@ def resume(
     """Resume an interrupted run; the result is the one of a run that was never interrupted."""
     from coordinator.cli.assembly import RunOptions, resume_run
 
-    summary = resume_run(run_dir, RunOptions(local_devices=local_devices, quiet=quiet))
+    if not (run_dir / "ledger.sqlite").is_file():
+        raise parse_problem("RUN_DIR", f"{run_dir} holds no run (no ledger.sqlite in it); begin one with apportion run")
+    with resumable(run_dir):
+        summary = resume_run(run_dir, RunOptions(local_devices=local_devices, quiet=quiet))
     show(summary, quiet=quiet, as_json=as_json)
     return summary

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from coordinator.cli.command import verb
+from coordinator.cli.command import parse_problem, verb
 from coordinator.configuration import RunConfig
+from edge.contracts.errors import ApportionError
 
 EXAMPLE = "Example: apportion run examples/digits.toml --run-dir runs/first --json"
 
@@ -22,13 +26,13 @@ def register(app: typer.Typer) -> None:
 
 @verb("run")
 def run(
-    config: Annotated[Path, typer.Argument(help="the run file (TOML)")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="the run file (TOML)")],
     run_dir: Annotated[
         Path | None, typer.Option(help="where the run leaves everything; runs/<name>-<time> if unset")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="instead of federation.seed")] = None,
     local_devices: Annotated[
-        int | None, typer.Option(help="agents to start here; unset: those of cohort.local")
+        int | None, typer.Option(min=0, help="agents to start here; unset: those of cohort.local")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
@@ -39,7 +43,9 @@ def run(
 
     settings = with_seed(load_config(config), seed)
     folder = run_dir or default_run_dir(settings)
-    summary = start_run(settings, folder, RunOptions(local_devices=local_devices, quiet=quiet))
+    check_new(folder)
+    with resumable(folder):
+        summary = start_run(settings, folder, RunOptions(local_devices=local_devices, quiet=quiet))
     show(summary, quiet=quiet, as_json=as_json)
     return summary
 
@@ -56,12 +62,42 @@ def default_run_dir(config: RunConfig) -> Path:
     return Path("runs") / f"{config.federation.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
+def check_new(run_dir: Path) -> None:
+    """Nothing when a run can begin in ``run_dir``.
+
+    Raises:
+        ConfigError: a run is there already, or something that is no folder.
+    """
+    if (run_dir / "ledger.sqlite").exists():
+        raise parse_problem(
+            "--run-dir", f"{run_dir} holds a run already; go on with it: apportion resume {run_dir}, or name another"
+        )
+    if run_dir.exists() and not run_dir.is_dir():
+        raise parse_problem("--run-dir", f"{run_dir} is not a folder; name another")
+
+
+@contextlib.contextmanager
+def resumable(run_dir: Path) -> Iterator[None]:
+    """Says how to go on when the run inside the context ends early."""
+    how = f"apportion resume {run_dir}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (run_dir / "ledger.sqlite").exists():
+            print(f"what was done so far is in {run_dir}; go on with: {how}", file=sys.stderr)
+        raise
+    except ApportionError as error:
+        if (run_dir / "ledger.sqlite").exists() and not error.hint:
+            error.hint = f"once that is mended, go on with: {how}"
+        raise
+
+
 def show(summary: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
     """The table on stderr and, without ``--json``, the result on stdout."""
-    from coordinator.cli.results import print_table
+    from coordinator.cli.device_view import print_devices
 
     if not quiet:
-        print_table(summary["device_table"])
+        print_devices(summary["device_table"])
     if not as_json:
         print(
             f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds on {summary['devices']} devices "
