@@ -186,7 +186,7 @@ class Inbox:
         self._ledger.move_assignment(
             entry.assignment_id, "refused", code=refusal.code[:64], reason=refusal.reason[:1000]
         )
-        self._say(f"{device} refuses round {entry.round + 1} ({refusal.code[:64]}): {refusal.reason[:300]}")
+        self._say(f"{device} refuses round {entry.round} ({refusal.code[:64]}): {refusal.reason[:300]}")
         if refusal.code == ArtifactCorrupt.code:
             self._drop_corrupt_blobs(entry)
         self._publisher.ack(device, Ack(entry.assignment_id, False, "refused", "refusal recorded"))

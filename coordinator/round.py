@@ -107,6 +107,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     ledger.plan_round(round_index, attempt, deadline_s=config.cohort.deadline_s, assignments=assignments)
     planned = ledger.open_round()
     assert planned is not None
+    federation.on_point("planned")
     return planned
 
 
