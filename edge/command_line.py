@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=0.0,
         metavar="N",
-        help="memory (1 MB = 10^6 bytes) for both processes together; 0 = no limit",
+        help="memory (1 MB = 2^20 bytes) for both processes together; 0 = no limit",
     )
     add("--quota-mb", type=float, default=0.0, metavar="N", help="disk for the store; 0 = no limit")
     add("--threads", type=int, default=0, metavar="N", help="most threads a step may use; 0 = as ordered")

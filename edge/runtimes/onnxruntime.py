@@ -16,6 +16,7 @@ import onnxruntime as ort
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
+from edge.startup_pages import release_startup_pages
 
 NAME = "onnxruntime"
 _ALIGNMENT_BYTES = 64
@@ -112,6 +113,7 @@ class OnnxSession:
             session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # as in run()
             raise DeviceRefused(f"onnxruntime {version()} cannot load {program.file}: {error}") from error
+        release_startup_pages()
         return _LoadedProgram(program, self._manifest, session)
 
     def _bind(self, loaded: _LoadedProgram, parity: tuple[int, ...]) -> ort.IOBinding:
