@@ -1,29 +1,43 @@
-"""A small federation for tests: three agent processes, a narrow MLP under FedHM, three rounds on digits.
+"""A small federation for tests: a narrow factorized MLP under FedHM, three devices, three rounds on digits.
 
-Run as a program it starts or resumes a run and ends itself with SIGKILL at a named point, as a crash would.
+:func:`crash` runs it in a process of its own that ends itself with SIGKILL at a named point, as a crash would.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import sys
 from pathlib import Path
 
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
-from coordinator.configuration_file import load_config_text
-
 ROUNDS = 3
+DEVICES = 3
+
+# The server of forked processes imports what a coordinator needs once; a crash then costs no import.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    ["coordinator.cli.assembly", "coordinator.cli.results", "export.bundle", "sklearn.datasets"]
+)
 
 
-def config_text(*, broker: str = "embedded", budgets: tuple[float, ...] = (0, 0, 0), extra: str = "") -> str:
-    """The run file; one device per budget."""
-    groups = "\n".join(f"[[cohort.local]]\ncount = 1\nbudget-mb = {budget}\n" for budget in budgets)
+def config_text(
+    *,
+    broker: str = 'url = "embedded"',
+    rounds: int = ROUNDS,
+    local: int = DEVICES,
+    size: int = DEVICES,
+    min_reports: int | None = None,
+    deadline_s: float = 120.0,
+    join_timeout_s: float = 60.0,
+    evaluation: str = "every = 0",
+) -> str:
+    """The run file; ``local`` devices are started by the coordinator, 0 none."""
+    group = f"[[cohort.local]]\ncount = {local}\n" if local else ""
     return f"""
 [federation]
 name = "small"
 seed = 3
-rounds = {ROUNDS}
+rounds = {rounds}
 
 [model]
 build = "mlp"
@@ -33,7 +47,7 @@ options = {{ hidden = [96, 96] }}
 
 [method]
 name = "fedhm"
-levels = [1, 4, 8]
+levels = [4]
 
 [training]
 epochs = 1
@@ -48,25 +62,44 @@ source = "digits"
 partition = "dirichlet"
 alpha = 0.5
 scale = 0.0625
+devices = {size}
 
 [evaluation]
-every = 0
+{evaluation}
 
 [cohort]
-min-reports = {len(budgets)}
-deadline-s = 120
-
-{groups}
+size = {size}
+min-reports = {size if min_reports is None else min_reports}
+deadline-s = {deadline_s}
+join-timeout-s = {join_timeout_s}
+{group}
 
 [broker]
-url = "{broker}"
-{extra}
+{broker}
 """
 
 
-def main(verb: str, run_dir: str, point: str, occurrence: str, broker: str) -> None:
-    """``start`` or ``resume`` a run in ``run_dir``; SIGKILL at the ``occurrence``-th passing of ``point``."""
-    left = int(occurrence)
+def crash(
+    run_dir: Path, point: str, occurrence: int, *, text: str = "", environment: dict[str, str] | None = None
+) -> None:
+    """Start the run of ``text`` in ``run_dir``, or resume it when empty, until it kills itself at a point.
+
+    Args:
+        occurrence: the how manieth passing of ``point``.
+    """
+    process = FORKS.Process(target=_run_until, args=(str(run_dir), point, occurrence, text, environment or {}))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL, f"{point} #{occurrence}: exit code {process.exitcode}"
+    process.close()
+
+
+def _run_until(run_dir: str, point: str, occurrence: int, text: str, environment: dict[str, str]) -> None:
+    from coordinator.cli.assembly import RunOptions, resume_run, start_run
+    from coordinator.configuration_file import load_config_text
+
+    os.environ.update(environment)
+    left = occurrence
 
     def on_point(name: str) -> None:
         nonlocal left
@@ -75,12 +108,8 @@ def main(verb: str, run_dir: str, point: str, occurrence: str, broker: str) -> N
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    options = RunOptions(quiet=False, on_point=on_point)
-    if verb == "start":
-        start_run(load_config_text(config_text(broker=broker)), Path(run_dir), options)
+    options = RunOptions(on_point=on_point)
+    if text:
+        start_run(load_config_text(text), Path(run_dir), options)
     else:
         resume_run(Path(run_dir), options)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

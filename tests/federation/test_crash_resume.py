@@ -66,9 +66,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.mark.broker
 @pytest.mark.slow
 @pytest.mark.parametrize(("point", "occurrence"), CRASH_POINTS)
-def test_resume_after_kill_ends_bit_identical(
-    point: str, occurrence: int, undisturbed: bytes, tmp_path: Path
-) -> None:
+def test_resume_after_kill_ends_bit_identical(point: str, occurrence: int, undisturbed: bytes, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     crash(run_dir, point, occurrence)
     assert not (run_dir / "checkpoints" / "final.safetensors").exists()
