@@ -17,6 +17,7 @@ from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity, SelfTest
 from edge.contracts.tensors import by_role
 from export.formats import WrittenPrograms, format_for
+from export.forward_check import check_forward
 from export.training_step import StepSpec, export_key
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def export_artifact(
         build: how the caller rebuilds the module, kept in the manifest beside the step's specification.
 
     Raises:
-        ExportRefused: naming a layer without a training step.
+        ExportRefused: naming a layer without a training step, or one that cannot run.
         ParityError: the exported graph disagrees with torch.
         ConfigError: unknown runtime.
         FileExistsError: ``out_dir`` exists and is not empty.
@@ -58,6 +59,7 @@ def export_artifact(
     names = tuple(classes) or tuple(str(i) for i in range(spec.classes))
     if len(names) != spec.classes:
         raise ValueError(f"{len(names)} class names for {spec.classes} classes; name each one")
+    check_forward(module, spec)
     written = exporter.write(module, spec)
     parity = exporter.check(module, spec, written.files, written.programs, written.tensors)
     losses = exporter.self_test_losses(spec, written.files, written.tensors, seed=SELF_TEST_SEED, steps=SELF_TEST_STEPS)

@@ -37,7 +37,7 @@ def bench_step(
     freeze: Annotated[int, typer.Option(min=0, help="freeze the stem and the first K blocks")] = 0,
     cut: Annotated[str, typer.Option(help="submodel, method:level[,key=value]")] = "",
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
-    classes: Annotated[int, typer.Option(help="number of classes; 0: the model's own")] = 0,
+    classes: Annotated[int, typer.Option(min=0, help="number of classes; 0: the model's own")] = 0,
     blocks: Annotated[int, typer.Option(min=3, help="blocks of ten steps per side")] = 9,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:

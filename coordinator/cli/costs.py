@@ -23,7 +23,7 @@ def costs(
     level: Annotated[str, typer.Option(help="level of the method, as in --cut: a rank factor, a ratio")],
     batch: Annotated[int, typer.Option(min=1, help="batch size of the memory figures")] = 32,
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
-    classes: Annotated[int, typer.Option(help="number of classes; 0: the model's own")] = 0,
+    classes: Annotated[int, typer.Option(min=0, help="number of classes; 0: the model's own")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Parameters, multiply-accumulates, activations and bytes of one cut."""

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def doctor(
     subject: Annotated[str, typer.Argument(help="a run file, a model's name, or package.module:function")] = "",
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, for an own model")] = "",
-    classes: Annotated[int, typer.Option(help="number of classes, for an own model")] = 0,
+    classes: Annotated[int, typer.Option(min=0, help="number of classes, for an own model")] = 0,
     fix: Annotated[bool, typer.Option("--fix", help="install what is missing and can be installed with pip")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.cli.command import verb
+from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.model_arguments import ModelArguments, parse_shape
 
 EXAMPLE = "Example: apportion export --model resnet20 --batch 32 --out artifact --json"
@@ -21,9 +21,9 @@ def register(app: typer.Typer) -> None:
 @verb("export")
 def export(
     model: Annotated[str, typer.Option(help="name of a model, or package.module:function")],
-    out: Annotated[Path, typer.Option(help="folder to write; must not exist")],
+    out: Annotated[Path, typer.Option(help="folder to write; new or empty")],
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
-    classes: Annotated[int, typer.Option(help="number of classes; 0: the model's own")] = 0,
+    classes: Annotated[int, typer.Option(min=0, help="number of classes; 0: the model's own")] = 0,
     batch: Annotated[int, typer.Option(min=1, help="batch size the figures are for")] = 32,
     runtime: Annotated[str, typer.Option(help="device runtime")] = "onnxruntime",
     freeze: Annotated[int, typer.Option(min=0, help="freeze the stem and the first K blocks")] = 0,
@@ -33,6 +33,8 @@ def export(
     """Export the whole training step of a model, check it against torch, and write it."""
     from export.bundle import export_artifact
 
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise parse_problem("--out", f"{out} is there already and is not an empty folder; name a new one")
     arguments = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut)
     prepared = arguments.prepare()
     manifest = export_artifact(
