@@ -135,6 +135,7 @@ class Upload:
         self._block_bytes = BLOCK_BYTES
         self._limit = 0
         self._sent = 0
+        self._repeated = -1
         self._is_offer_open = True
         self._timer = StallTimer(now)
 
@@ -171,6 +172,9 @@ class Upload:
         elif grant.offset < self.confirmed:
             # All had arrived, and it was not what was announced: it is wanted again from there.
             self._sent = grant.offset
+        elif grant.offset == self.confirmed and grant.offset not in (self._sent, self._repeated):
+            # Said again instead of risen: the block that begins there was lost, what followed it was ignored.
+            self._sent = self._repeated = grant.offset
         self.confirmed = grant.offset
         self._sent = max(self._sent, grant.offset)
         self._block_bytes = min(grant.block_bytes, 262_144)

@@ -133,6 +133,26 @@ def test_upload_goes_back_only_when_an_offer_was_answered() -> None:
     assert upload.sends() == [(200, 100), (300, 100)]
 
 
+def test_upload_sends_a_lost_block_again_once_when_the_grant_does_not_rise() -> None:
+    upload = Upload(REF, 0.0)
+    upload.granted(grant(0, window=3), 0.0)
+    upload.sends()
+    upload.granted(grant(100, window=3), 0.1)
+    upload.sends()
+    upload.granted(grant(100, window=3), 0.2)  # [100, 200) was lost, [200, 300) and [300, 400) were ignored
+    assert upload.sends() == [(100, 100), (200, 100), (300, 100)]
+    upload.granted(grant(100, window=3), 0.3)  # the answer to the second ignored block
+    assert upload.sends() == []
+
+
+def test_upload_that_turned_out_wrong_is_sent_again_from_the_grant() -> None:
+    upload = Upload(REF, 0.0)
+    upload.granted(grant(1000), 0.0)
+    upload.granted(grant(0), 0.1)
+    assert not upload.is_complete
+    assert upload.sends() == [(0, 100), (100, 100)]
+
+
 def test_upload_complete_only_after_the_offer_is_answered() -> None:
     upload = Upload(REF, 0.0)
     upload.granted(grant(1000), 0.0)
