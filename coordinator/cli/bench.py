@@ -23,7 +23,7 @@ EXAMPLE = "Example: apportion bench step --model resnet20 --runtime onnxruntime 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    group = typer.Typer(no_args_is_help=True, help="Measure on this machine, beside torch.")
+    group = typer.Typer(no_args_is_help=True, help="Measure on this machine, beside torch.", epilog=EXAMPLE)
     group.command("step", epilog=EXAMPLE)(bench_step)
     app.add_typer(group, name="bench")
 

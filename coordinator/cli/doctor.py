@@ -10,24 +10,52 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from coordinator.cli.command import verb
+from coordinator.cli.command import parse_problem, verb
 from edge.contracts.errors import ApportionError
 
+if TYPE_CHECKING:
+    from coordinator.configuration import RunConfig
+
 EXAMPLE = "Example: apportion doctor examples/digits.toml"
+BROKER_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: ``ok``, ``warn`` (works, but) or ``fail``, what was seen, and how to mend it."""
+    """One thing looked at: ``ok``, ``warn`` (works, but) or ``fail``, what was seen, and how to mend it.
+
+    Attributes:
+        exit_code: of a failure: the exit status that a run would end with.
+    """
 
     name: str
     state: Literal["ok", "warn", "fail"]
     detail: str
     fix: str = ""
+    exit_code: int = 1
+
+    @classmethod
+    def failure(cls, name: str, error: ApportionError) -> Finding:
+        """What a run would end with."""
+        return cls(name, "fail", str(error), error.hint, error.exit_code)
+
+    def as_dict(self) -> dict[str, str]:
+        """For ``--json``; a fix only where there is something to mend."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "detail": self.detail,
+            "fix": self.fix if self.needs_fix else "",
+        }
+
+    @property
+    def needs_fix(self) -> bool:
+        """Whether there is something to mend."""
+        return bool(self.fix) and self.state != "ok"
 
 
 def register(app: typer.Typer) -> None:
@@ -37,13 +65,15 @@ def register(app: typer.Typer) -> None:
 
 @verb("doctor")
 def doctor(
-    subject: Annotated[str, typer.Argument(help="a run file, a model's name, or package.module:function")] = "",
+    subject: Annotated[
+        str, typer.Argument(metavar="[MODEL|CONFIG]", help="a run file, a model's name, or package.module:function")
+    ] = "",
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, for an own model")] = "",
     classes: Annotated[int, typer.Option(min=0, help="number of classes, for an own model")] = 0,
     fix: Annotated[bool, typer.Option("--fix", help="install what is missing and can be installed with pip")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
-    """Look for what would stop a run before it starts."""
+    """Look for what would stop a run before it starts; the exit status is the one the run would end with."""
     findings = [*machine_findings(), *package_findings()]
     if fix:
         findings = [_mended(finding) for finding in findings]
@@ -55,10 +85,19 @@ def doctor(
         mark = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}[finding.state]
         stream = sys.stderr if as_json else sys.stdout
         print(f"{mark}  {finding.name}: {finding.detail}", file=stream)
-        if finding.fix and finding.state != "ok":
+        if finding.needs_fix:
             print(f"      -> {finding.fix}", file=stream)
-    failed = [finding.name for finding in findings if finding.state == "fail"]
-    return {"ok": not failed, "failed": failed, "findings": [vars(finding) for finding in findings]}
+    failed = [finding for finding in findings if finding.state == "fail"]
+    values: dict[str, Any] = {
+        "ok": not failed,
+        "failed": [finding.name for finding in failed],
+        "findings": [finding.as_dict() for finding in findings],
+    }
+    if failed:
+        message = "; ".join(f"{finding.name}: {finding.detail}" for finding in failed)
+        values["error"] = {"code": "not-ready", "message": message, "hint": failed[0].fix}
+        values["exit_code"] = max(finding.exit_code for finding in failed)
+    return values
 
 
 def machine_findings() -> list[Finding]:
@@ -146,30 +185,62 @@ def _mended(finding: Finding) -> Finding:
 
 
 def config_findings(path: Path) -> list[Finding]:
-    """Problems of a run file, one finding each, and whether its data can be opened and its model built."""
+    """Problems of a run file, one finding each; whether its data opens, its model is built, its broker answers.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
     from coordinator.cli.exporting import dense_module
     from coordinator.configuration_file import load_config
     from coordinator.datasets import load_dataset
     from coordinator.methods import build_method
     from edge.contracts.errors import ConfigError
 
+    if not path.is_file():
+        raise parse_problem("CONFIG", f"{path}: no such file; give the path of a run file")
     try:
         config = load_config(path)
     except ConfigError as error:
-        return [Finding(str(path), "fail", problem, "mend the run file") for problem in error.problems]
+        return [Finding(str(path), "fail", problem, "mend the run file", 2) for problem in error.problems]
     findings = [Finding(str(path), "ok", f"federation '{config.federation.name}', {config.federation.rounds} rounds")]
     try:
-        folder = Path(config.data.path) if config.data.path else None
-        dataset = load_dataset(config.data.source, folder, config.federation.seed, config.evaluation.holdout)
+        dataset = load_dataset(
+            config.data.source, config.data_path(), config.federation.seed, config.evaluation.holdout
+        )
         findings.append(Finding("data", "ok", f"{len(dataset.y_train)} examples, {len(dataset.y_test)} held out"))
     except ApportionError as error:
-        findings.append(Finding("data", "fail", str(error), error.hint))
+        findings.append(Finding.failure("data", error))
     try:
         method = build_method(config.method.name, dense_module(config), config.method.options)
         findings.append(Finding("method", "ok", ", ".join(level.name for level in method.levels())))
     except ApportionError as error:
-        findings.append(Finding("method", "fail", str(error), error.hint))
-    return findings
+        findings.append(Finding.failure("method", error))
+    return [*findings, broker_finding(config)]
+
+
+def broker_finding(config: RunConfig) -> Finding:
+    """Whether the broker that a run file names can be started here, or lets us in where it runs."""
+    import tempfile
+
+    from coordinator.broker import open_broker
+    from coordinator.local_devices import connection_address
+    from edge.contracts import topics
+    from edge.transport.mqtt import MqttTransport
+
+    with tempfile.TemporaryDirectory(prefix="apportion-doctor-") as folder:
+        try:
+            with open_broker(config.broker, Path(folder)) as address:
+                transport = MqttTransport(
+                    connection_address(address),
+                    client_id=f"{config.federation.name}-doctor",
+                    subscriptions=(topics.coordinator_filter(config.federation.name),),
+                    connect_timeout_s=BROKER_TIMEOUT_S,
+                )
+                transport.start(lambda event: None)
+                transport.stop()
+        except ApportionError as error:
+            return Finding.failure("broker", error)
+    return Finding("broker", "ok", f"{address.url if address.kind == 'external' else address.kind} lets us in")
 
 
 def model_finding(subject: str, input_shape: str, classes: int) -> Finding:
@@ -191,7 +262,7 @@ def model_finding(subject: str, input_shape: str, classes: int) -> Finding:
                 runtime="onnxruntime",
             )
         except ApportionError as error:
-            return Finding(subject, "fail", str(error), error.hint)
+            return Finding.failure(subject, error)
     return Finding(
         subject,
         "ok",

@@ -37,7 +37,12 @@ def plan(
         rows.append(_row(group.count, group.budget_mb, placement))
         if not as_json:
             _print(group.count, placement, explain)
-    return {"ok": all(row["level"] is not None for row in rows), "groups": rows}
+    unplaced = [row["error"] for row in rows if row["level"] is None]
+    values: dict[str, Any] = {"ok": not unplaced, "groups": rows}
+    if unplaced:
+        hint = "raise the budgets or add a smaller level to the method"
+        values["error"] = {"code": PlanError.code, "message": "; ".join(unplaced), "hint": hint}
+    return values
 
 
 def _row(count: int, budget_mb: float, placement: Placement | PlanError) -> dict[str, Any]:
