@@ -1,4 +1,4 @@
-"""A device as it is installed: an environment of its own with ``apportion[onnxruntime]`` and no torch trains a round."""
+"""A device as it is installed: its own environment with ``apportion[onnxruntime]`` and no torch trains a round."""
 
 from __future__ import annotations
 
