@@ -8,12 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from export.recurrent import lstm_forward
+
 
 def traceable_module(module: nn.Module) -> nn.Module:
     """``module`` itself, its layers' forwards replaced where a better one is known; call it on a copy."""
     for part in module.modules():
         if isinstance(part, _InstanceNorm):
             part.forward = MethodType(_instance_norm, part)
+        elif isinstance(part, nn.LSTM):
+            part.forward = MethodType(lstm_forward, part)
     return module
 
 

@@ -153,7 +153,7 @@ class Translation:
             return  # arithmetic on sizes; the expression is in the meta value
         self.make.scope = f"{_marked_layer(node)}/{node.name}"
         full = str(target).removeprefix("aten.").removeprefix("prims.")
-        function = OPERATORS.get(full) or OPERATORS.get(full.partition(".")[0])
+        function = OPERATORS.get(full) or OPERATORS.get(full.rpartition(".")[0])
         if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
             raise self.refuse(node, f"operation {full} draws random numbers in every step", "p=0, or no noise")
         if function is None:

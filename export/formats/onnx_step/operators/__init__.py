@@ -6,8 +6,9 @@ from export.formats.onnx_step.operators import (
     normalization,
     pooling,
     products,
+    recurrent,
     reductions,
     shapes,
 )
 
-__all__ = ["convolution", "elementwise", "normalization", "pooling", "products", "reductions", "shapes"]
+__all__ = ["convolution", "elementwise", "normalization", "pooling", "products", "recurrent", "reductions", "shapes"]

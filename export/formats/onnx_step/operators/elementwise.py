@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from onnx import TensorProto
 from torch import fx
 
 from export.formats.onnx_step.graph import ABSENT
+from export.formats.onnx_step.operators.pooling import unpooled
 from export.formats.onnx_step.translation import NUMPY_TYPES, ONNX_TYPES, Translation, translates
 
 _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
@@ -176,8 +178,19 @@ def softplus_backward(t: Translation, node: fx.Node, dy: fx.Node, a: fx.Node, be
 
 @translates("threshold_backward")
 def threshold_backward(t: Translation, node: fx.Node, dy: fx.Node, y: fx.Node, threshold: float) -> str:
+    if threshold == 0 and str(dy.target) == "aten.max_pool2d_with_indices_backward.default" and dy.args[1] is y:
+        # A window hands its gradient to its maximum, whose value is the pooled one: mask before unpooling, on less.
+        small, pooled = dy.args[0], t.value(_pooled(dy))
+        masked = t.make.node("Mul", t.value(small), t.make.node("HardSigmoid", pooled, alpha=_HUGE, beta=0.0))
+        return unpooled(t, dy, masked)
     shifted = t.value(y) if threshold == 0 else t.make.node("Sub", t.value(y), float(threshold))
     return t.make.node("Mul", t.value(dy), t.make.node("HardSigmoid", shifted, alpha=_HUGE, beta=0.0))
+
+
+def _pooled(backward: fx.Node) -> fx.Node:
+    """The pooled values of the max pooling that ``backward`` belongs to."""
+    forward = backward.args[7].args[0]  # type: ignore[union-attr, index]
+    return next(user for user in forward.users if user.target is operator.getitem and user.args[1] == 0)
 
 
 @translates("hardtanh_backward")

@@ -43,14 +43,24 @@ def max_pool_backward(
     ceil_mode: bool,
     indices: fx.Node,
 ) -> str:
-    kernel, stride, padding, dilation = _pairs(kernel, stride or kernel, padding, dilation)
-    shape = t.dims.shape(t.tensor(x).shape, infer=False)
+    return unpooled(t, node, t.value(dy))
+
+
+def unpooled(t: Translation, node: fx.Node, dy: str) -> str:
+    """``dy`` of pooled size, each value moved to where its window had its maximum.
+
+    Args:
+        node: the backward node that names the window and the indices.
+    """
+    _, x, kernel, stride, padding, dilation, ceil_mode, indices = node.args
+    kernel, stride, padding, dilation = _pairs(kernel, stride or kernel, padding, dilation)  # type: ignore[arg-type]
+    shape = t.dims.shape(t.tensor(x).shape, infer=False)  # type: ignore[arg-type]
     if kernel == stride and not any(padding) and max(dilation) == 1 and not ceil_mode:
-        return t.make.node("MaxUnpool", t.value(dy), t.value(indices), shape, kernel_shape=kernel, strides=stride)
+        return t.make.node("MaxUnpool", dy, t.value(indices), shape, kernel_shape=kernel, strides=stride)
     # Windows that overlap share their maximum, so gradients add up. The indices count over the whole tensor.
     size = t.make.node("ReduceProd", shape, keepdims=1)
     zeros = t.make.node("ConstantOfShape", size, value=numpy_helper.from_array(np.zeros(1, np.float32)))
-    flat_dy, flat_indices = (t.make.node("Reshape", t.value(v), [-1]) for v in (dy, indices))
+    flat_dy, flat_indices = (t.make.node("Reshape", v, [-1]) for v in (dy, t.value(indices)))
     summed = t.make.node("ScatterElements", zeros, flat_indices, flat_dy, axis=0, reduction="add")
     return t.make.node("Reshape", summed, shape)
 

@@ -132,9 +132,7 @@ def _per_shift(
     dy_value = t.value(dy) if is_per_image else t.make.node("Transpose", t.value(dy), perm=order)
     rows, stacked = window.kernel[0], window.stride[0] == 1
     if stacked:
-        moved = [
-            shifts.pieces(dy_value, 0, filters, positions, image[0], -window.offset(0, i), 1) for i in range(rows)
-        ]
+        moved = [shifts.pieces(dy_value, 0, filters, positions, image[0], -window.offset(0, i), 1) for i in range(rows)]
         dy_value = t.make.node("Concat", *itertools.chain(*moved), axis=shifts.first_axis)
     versions = [(x_value, list(image))]
     for dim in range(1 if stacked else 0, window.rank):
