@@ -74,7 +74,11 @@ class LocalDevices:
         self.stop()
 
     def start(self, device: LocalDevice) -> None:
-        """Start the agent of ``device``; its log goes to ``<folder>/agent.log``."""
+        """Start the agent of ``device``, in place of one that died; its log goes to ``<folder>/agent.log``."""
+        before = self._processes.pop(device.device, None)
+        if before is not None:
+            before.kill()
+            before.wait()
         device.folder.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable,

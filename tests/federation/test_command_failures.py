@@ -147,5 +147,5 @@ def test_run_into_a_folder_with_a_run_names_resume(tmp_path: Path) -> None:
     Ledger.create(run_dir / "ledger.sqlite", federation="small", config="", seed=0).close()
     config = write_config(tmp_path, 'url = "mqtt://127.0.0.1"')
     done = apportion("run", str(config), "--run-dir", str(run_dir), "--json")
-    assert done.returncode != 0
-    assert f"resume it with `apportion resume {run_dir}`" in failure(done)["message"]
+    assert done.returncode == 2
+    assert f"apportion resume {run_dir}" in failure(done)["message"]

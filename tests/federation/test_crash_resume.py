@@ -1,29 +1,45 @@
-"""A coordinator killed with SIGKILL anywhere, then resumed, ends with the bits of a run that was never interrupted."""
+"""Coordinator, broker or agents killed with SIGKILL anywhere: the run ends with the bits of one that was left alone.
+
+Every update counts exactly once, and none that was acknowledged is lost. All runs here have the same configuration and
+seed, so they must give the same model whatever broker they use and whoever dies.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
+from coordinator.broker import BrokerProcess
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.local_data_folders import local_devices
 from coordinator.configuration_file import load_config_text
+from coordinator.datasets import load_dataset
 from coordinator.ledger import Ledger
-from tests.federation.small_run import ROUNDS, config_text
+from coordinator.local_devices import LocalDevices
+from coordinator.mosquitto import find_mosquitto
+from tests.federation.small_run import DEVICES, ROUNDS, config_text, crash
 
-ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.runtime]
 
-# Where a round can be interrupted, and at which passing of that point: round 1, 2 and 3 are all hit by one of them.
-CRASH_POINTS = [
-    pytest.param("before-plan", 2, id="before-publish"),
-    pytest.param("collecting", 1, id="while-devices-train"),
-    pytest.param("mid-upload", 5, id="mid-upload"),
-    pytest.param("aggregated-1", 2, id="mid-aggregation"),
-    pytest.param("before-commit", 3, id="before-commit"),
-    pytest.param("committed", 1, id="after-commit"),
+PASSWORD = "SMALL_RUN_PASSWORD"
+
+# Each kill finds the run where the one before it left it.
+KILLS = [
+    ("planned", 1),  # round 1, before anything is published
+    ("collecting", 1),  # round 1, the first device has answered
+    ("mid-upload", 2),  # round 1, a block is on disk and not granted
+    ("aggregated-1", 1),  # round 1, two of three updates are summed
+    ("before-commit", 1),  # round 1, the model is on disk and has no row
+    ("committed", 1),  # round 1, its blobs are not released
+    ("published", 1),  # round 2, orders may be on their way
+    ("mid-upload", 3),  # round 2
+    ("aggregating", 2),  # round 3, participants are written
 ]
 
 
@@ -31,56 +47,158 @@ def final_bytes(run_dir: Path) -> bytes:
     return (run_dir / "checkpoints" / "final.safetensors").read_bytes()
 
 
-def crash(run_dir: Path, point: str, occurrence: int, *, verb: str = "start", broker: str = "embedded") -> None:
-    """Run until the coordinator kills itself at ``point``."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.federation.small_run", verb, str(run_dir), point, str(occurrence), broker],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-
-
 def assert_counted_once(run_dir: Path) -> None:
-    """Every round was committed once, and sums exactly one update of each of its three devices."""
+    """Every round was committed once, at its first attempt, with one update of each device, and no blob is missing."""
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        committed = [r for r in ledger.rounds() if r.state == "committed"]
-        assert [(r.round, r.attempt) for r in committed] == [(i, 0) for i in range(ROUNDS)]
-        for entry in committed:
+        assert ledger.federation().state == "finished"
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [(i, 0, "committed") for i in range(ROUNDS)]
+        for entry in ledger.rounds():
             devices = [u.assignment.device for u in ledger.updates(entry.round, entry.attempt)]
             assert devices == sorted(set(devices)) == list(entry.participants)
-            assert len(devices) == 3
+            assert len(devices) == DEVICES
+        stored = {path.name for path in (run_dir / "blobs").glob("??/*")}
+        assert ledger.blobs().keys() <= stored
+    assert not any((run_dir / "blobs" / "partial").iterdir())
+
+
+def recorded_updates(run_dir: Path) -> dict[str, str]:
+    """Assignment id -> digest of every update in the ledger."""
+    with Ledger.open(run_dir / "ledger.sqlite") as ledger:
+        return {
+            u.assignment.assignment_id: u.update_digest
+            for r in ledger.rounds()
+            for u in ledger.updates(r.round, r.attempt)
+        }
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The final model of a run nobody disturbed; resuming it changes nothing."""
     run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
-    start_run(load_config_text(config_text()), run_dir, RunOptions(quiet=True))
-    assert_counted_once(run_dir)
-    return final_bytes(run_dir)
-
-
-@pytest.mark.broker
-@pytest.mark.slow
-@pytest.mark.parametrize(("point", "occurrence"), CRASH_POINTS)
-def test_resume_after_kill_ends_bit_identical(point: str, occurrence: int, undisturbed: bytes, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    crash(run_dir, point, occurrence)
-    assert not (run_dir / "checkpoints" / "final.safetensors").exists()
-    resume_run(run_dir, RunOptions(quiet=True))
-    assert final_bytes(run_dir) == undisturbed
-    assert_counted_once(run_dir)
-
-
-@pytest.mark.broker
-@pytest.mark.slow
-def test_resume_of_a_finished_run_changes_nothing(undisturbed: bytes, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
     first = start_run(load_config_text(config_text()), run_dir, RunOptions(quiet=True))
-    again = resume_run(run_dir, RunOptions(quiet=True))
+    assert_counted_once(run_dir)
+    final = final_bytes(run_dir)
+    again = resume_run(run_dir, RunOptions(quiet=True, local_devices=0))
+    assert final_bytes(run_dir) == final
+    assert (again["device_table"], again["wall_s"]) == (first["device_table"], first["wall_s"])
+    return final
+
+
+@dataclass
+class Outside:
+    """A broker and agents that no coordinator started, and that outlive it."""
+
+    broker: BrokerProcess
+    agents: LocalDevices
+
+    @property
+    def text(self) -> str:
+        """A run file that uses them."""
+        address = self.broker.address
+        broker = f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "{PASSWORD}"'
+        return config_text(broker=broker, local=0)
+
+    def run(self, run_dir: Path, on_point: Callable[[str], None]) -> None:
+        start_run(load_config_text(self.text), run_dir, RunOptions(quiet=True, on_point=on_point))
+
+
+@pytest.fixture(params=["mosquitto", "embedded"])
+def outside(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside]:
+    if request.param == "mosquitto" and find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed here (Debian: mosquitto)")
+    config = load_config_text(config_text())
+    devices = local_devices(config, load_dataset("digits", None, config.federation.seed), tmp_path / "outside", None)
+    with BrokerProcess(request.param, tmp_path / "broker") as broker:
+        monkeypatch.setenv(PASSWORD, broker.address.password)
+        with LocalDevices(devices, broker.address, config.federation.name) as agents:
+            yield Outside(broker, agents)
+            assert agents.exited() == {}
+
+
+def kill_and_resume(run_dir: Path, text: str, kills: list[tuple[str, int]], environment: dict[str, str]) -> None:
+    """Start, die and resume at each of ``kills``, then resume to the end; nothing recorded is ever lost."""
+    counted: dict[str, str] = {}
+    for index, (point, occurrence) in enumerate(kills):
+        crash(run_dir, point, occurrence, text="" if index else text, environment=environment)
+        assert not (run_dir / "checkpoints" / "final.safetensors").exists()
+        now = recorded_updates(run_dir)
+        assert counted.items() <= now.items(), f"an update was lost at {point}"
+        counted = now
+    resume_run(run_dir, RunOptions(quiet=True))
+    assert counted.items() <= recorded_updates(run_dir).items()
+    assert_counted_once(run_dir)
+
+
+def test_coordinator_killed_with_its_agents_ends_bit_identical(undisturbed: bytes, tmp_path: Path) -> None:
+    kill_and_resume(tmp_path / "run", config_text(), KILLS[:6], {})
+    assert final_bytes(tmp_path / "run") == undisturbed
+
+
+@pytest.mark.parametrize("outside", ["mosquitto"], indirect=True)
+def test_coordinator_killed_and_agents_left_behind_ends_bit_identical(
+    undisturbed: bytes, outside: Outside, tmp_path: Path
+) -> None:
+    pids = [outside.agents.pid(device.device) for device in outside.agents.devices]
+    kill_and_resume(tmp_path / "run", outside.text, KILLS, dict(os.environ))
+    assert final_bytes(tmp_path / "run") == undisturbed
+    assert pids == [outside.agents.pid(device.device) for device in outside.agents.devices]
+
+
+def test_broker_killed_in_the_middle_of_rounds_ends_bit_identical(
+    undisturbed: bytes, outside: Outside, tmp_path: Path
+) -> None:
+    """Once when orders were just sent, once while devices train and upload."""
+    passed: list[str] = []
+
+    def restart(point: str) -> None:
+        passed.append(point)
+        if (point, passed.count(point)) in (("published", 1), ("collecting", 4)):
+            outside.broker.restart(kill=True)
+
+    outside.run(tmp_path / "run", restart)
+    assert passed.count("collecting") >= 4
+    assert final_bytes(tmp_path / "run") == undisturbed
+    assert_counted_once(tmp_path / "run")
+
+
+@pytest.mark.parametrize("outside", ["mosquitto"], indirect=True)
+def test_agent_killed_while_training_and_while_uploading_ends_bit_identical(
+    undisturbed: bytes, outside: Outside, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    first, _, last = outside.agents.devices
+    trainer: list[psutil.Process] = []
+    killed: dict[str, str] = {}
+
+    def end(device: str, state: str) -> None:
+        os.kill(outside.agents.pid(device), signal.SIGKILL)
+        killed[device] = state
+
+    def on_point(point: str) -> None:
+        with Ledger.open(run_dir / "ledger.sqlite") as ledger:
+            entry = ledger.open_round()
+            work = {} if entry is None else {a.device: a for a in ledger.assignments(entry.round, entry.attempt)}
+        if point == "published" and entry.round == 0 and not trainer:
+            # A trainer that stands still keeps its agent training for as long as this test wants.
+            trainer.extend(psutil.Process(outside.agents.pid(first.device)).children())
+            assert len(trainer) == 1
+            trainer[0].suspend()
+        if point == "collecting" and first.device not in killed and work[first.device].state == "accepted":
+            end(first.device, "training")
+            trainer[0].resume()
+            outside.agents.start(first)
+        if point == "mid-upload" and entry.round == 1 and last.device not in killed:
+            partial = run_dir / "blobs" / "partial"
+            if any(path.name.startswith(work[last.device].assignment_id) for path in partial.iterdir()):
+                end(last.device, "uploading")
+        if point == "collecting" and killed.get(last.device) == "uploading":
+            killed[last.device] = "started again"
+            outside.agents.start(last)
+
+    outside.run(run_dir, on_point)
+    assert killed == {first.device: "training", last.device: "started again"}
     assert final_bytes(run_dir) == undisturbed
-    assert again["device_table"] == first["device_table"]
-    assert again["wall_s"] == first["wall_s"]
+    assert_counted_once(run_dir)
+    _, alive = psutil.wait_procs(trainer, timeout=5.0)
+    assert alive == [], "a trainer outlives its agent"
+    assert "its report not acknowledged yet" in (last.folder / "agent.log").read_text()
