@@ -11,6 +11,7 @@ import pytest
 from coordinator.broker import BrokerProcess
 from coordinator.configuration_file import DATA_VARIABLE
 from coordinator.mosquitto import find_mosquitto
+from tests.device_installation import install_device
 
 NO_MOSQUITTO = "mosquitto is not installed here (Debian: mosquitto)"
 NO_DATA = f"{DATA_VARIABLE} is not set to the folder with the datasets"
@@ -31,6 +32,12 @@ def data_folder() -> Path:
     path = Path(folder)
     assert path.is_dir(), f"{DATA_VARIABLE}={folder} is not a folder"
     return path
+
+
+@pytest.fixture(scope="session")
+def device_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the scripts of a fresh environment with the device's installation."""
+    return install_device(tmp_path_factory.mktemp("device"))
 
 
 @pytest.fixture

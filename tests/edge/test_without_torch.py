@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,36 +13,9 @@ from tiny_artifact import tiny_job, write_data
 from coordinator.broker import BrokerProcess
 from edge.contracts import topics
 from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
+from tests.device_installation import clean_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
-
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("profiles", "edge", "export", "coordinator")
-
-
-@pytest.fixture(scope="module")
-def device_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the scripts of a fresh environment with the device's installation."""
-    folder = tmp_path_factory.mktemp("device")
-    source = folder / "source"
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        if (ROOT / name).exists():
-            shutil.copy(ROOT / name, source / name)
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
-    scripts = folder / "venv" / "bin"
-    pip = [str(scripts / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([*pip, f"{source}[onnxruntime]"], capture_output=True, text=True, env=clean_environment())
-    if done.returncode and ("No matching distribution" in done.stderr or "onnection" in done.stderr):
-        pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
-    return scripts
-
-
-def clean_environment() -> dict[str, str]:
-    """This process's environment without what would lend the device our packages."""
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
 
 @pytest.fixture
