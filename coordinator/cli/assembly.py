@@ -21,7 +21,7 @@ from coordinator.blob_store import BlobStore
 from coordinator.broker import open_broker
 from coordinator.cli.exporting import CutExporter, dense_module, run_input_spec
 from coordinator.cli.local_data_folders import local_devices
-from coordinator.cli.results import finish_run
+from coordinator.cli.results import finish_run, finished_summary
 from coordinator.cohort import Cohort
 from coordinator.configuration import RunConfig, canonical_toml
 from coordinator.configuration_file import load_config_text
@@ -37,6 +37,7 @@ from coordinator.methods.method import Method, State
 from coordinator.progress import Progress
 from coordinator.publisher import Publisher
 from coordinator.round import run_rounds
+from coordinator.round_status import RoundStatus
 from edge.contracts import topics
 from edge.contracts.errors import LedgerError
 from edge.transport.base import Event, Transport
@@ -83,7 +84,9 @@ def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str
 def resume_run(run_dir: Path, options: RunOptions) -> dict[str, Any]:
     """Go on with the run in ``run_dir`` from the last thing on disk; a finished run gives its summary again."""
     with lock_run(run_dir), Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        text = ledger.federation().config
+        text, state = ledger.federation().config, ledger.federation().state
+    if state == "finished" and (summary := finished_summary(run_dir)) is not None:
+        return summary
     config = load_config_text(text, folder=run_dir)
     with lock_run(run_dir):
         return _run(config, run_dir, options)
@@ -146,7 +149,8 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
             quota_bytes=round(config.store.quota_mb * 1e6),
         )
         address = stack.enter_context(open_broker(config.broker, run_dir / "broker"))
-        progress.say(f"federation {name}: {address.kind} broker at {address.url}, run directory {run_dir}")
+        progress.say(f"federation {name}: {address.kind} broker at {address.url}")
+        progress.say(f"run directory {run_dir}")
         transport = MqttTransport(
             connection_address(address),
             client_id=f"{name}-coordinator",
@@ -155,10 +159,21 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
         federation = stack.enter_context(
             open_federation(config, method, ledger, blobs, evaluator, transport, progress, options)
         )
+        local = LocalDevices(devices, address, name)
         if devices:
             progress.say(f"starting {len(devices)} agents on this machine")
-            stack.enter_context(LocalDevices(devices, address, name))
-        state = run_rounds(federation)
+            stack.enter_context(local)
+        status = RoundStatus(
+            config,
+            ledger,
+            federation.cohort,
+            federation.clock,
+            expected=[device.device for device in devices],
+            ended=local.exited,
+            say=progress.say,
+        )
+        with progress.watching(status.line):
+            state = run_rounds(federation)
         return finish_run(federation, evaluator, state, run_dir, wall_s=time.monotonic() - started)
 
 

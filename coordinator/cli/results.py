@@ -63,6 +63,15 @@ def finish_run(
     return summary
 
 
+def finished_summary(run_dir: Path) -> dict[str, Any] | None:
+    """The summary of a finished run; None when some of what it left is gone and has to be written again."""
+    left = ("summary.json", "report.html", "checkpoints/final.safetensors", "checkpoints/final.onnx")
+    if not all((run_dir / name).exists() for name in left):
+        return None
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return summary
+
+
 def _previous_wall_s(run_dir: Path) -> float | None:
     """Wall time of a run that had finished before: resuming it again must not change what it reports."""
     path = run_dir / "summary.json"

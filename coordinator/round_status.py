@@ -1,0 +1,126 @@
+"""What a federation is doing at this moment, in one line: who is awaited, who trains and how far, who has reported.
+
+Read by a thread of :class:`coordinator.progress.Progress`; it only looks, at the ledger and the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from coordinator.cohort import Cohort
+from coordinator.configuration import RunConfig
+from coordinator.federation import RoundClock
+from coordinator.ledger import Ledger
+from coordinator.ledger_records import Assignment, Round
+from coordinator.progress import NO_BREAK
+
+MAX_NAMES = 12
+"""Devices named in one line; the others are a number."""
+
+
+class RoundStatus:
+    """The state of the open round of ``ledger`` in words.
+
+    Args:
+        expected: ids of devices that are known to be on their way, such as those started here.
+        ended: device -> exit status of the agents started here that ended by themselves.
+        say: told once about every one of those.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        ledger: Ledger,
+        cohort: Cohort,
+        clock: RoundClock,
+        *,
+        expected: Sequence[str] = (),
+        ended: Callable[[], dict[str, int]] = dict,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._cohort = cohort
+        self._clock = clock
+        self._expected = tuple(expected)
+        self._ended = ended
+        self._say = say
+        self._told: set[str] = set()
+
+    def line(self) -> str:
+        """One line; empty between rounds, when there is nothing to wait for."""
+        for device, status in self._ended().items():
+            if device not in self._told:
+                self._told.add(device)
+                self._say(f"the agent of {device} ended with status {status}; see agent.log in its folder")
+        attempt = self._ledger.open_round()
+        if attempt is None:
+            return self._waiting()
+        if attempt.state == "aggregating":
+            return f"{self._round(attempt)}: aggregating {len(attempt.participants)} updates"
+        return self._training(attempt)
+
+    def _waiting(self) -> str:
+        size = self._config.cohort.size
+        here = [hello.device for hello in self._cohort.present()]
+        unusable = self._cohort.data_errors()
+        if len(here) >= size:
+            return f"{len(here)} devices are here: planning and exporting"
+        known = {*self._expected, *self._ledger.profiles()}
+        missing = sorted(known - {*here, *unusable})
+        others = size - len(here) - len(missing) - len(unusable)
+        parts = [f"waiting for devices: {len(here)} of {size} here"]
+        if missing:
+            parts.append("missing " + names(missing, others))
+        elif others > 0:
+            parts.append(f"{others} more wanted")
+        if unusable:
+            parts.append("without usable data " + names(sorted(unusable)))
+        if here:
+            parts.append("here " + names(here))
+        return "; ".join(parts)
+
+    def _training(self, attempt: Round) -> str:
+        entries = self._ledger.assignments(attempt.round, attempt.attempt)
+        by_state = {state: [e for e in entries if e.state == state] for state in ("reported", "refused", "rejected")}
+        counts = [f"{len(by_state['reported'])}/{len(entries)} reports"]
+        counts += [f"{len(by_state[state])} {state}" for state in ("refused", "rejected") if by_state[state]]
+        pending = [e for e in entries if e.state in ("open", "accepted")]
+        losses = [loss for loss in map(self._loss, pending) if loss is not None]
+        if losses:
+            counts.append(f"loss {sum(losses) / len(losses):.3f}")
+        counts.append(f"{self._clock.remaining_s():.0f} s left")
+        line = f"{self._round(attempt)}: {', '.join(counts)}"
+        return f"{line}: {names([self._describe(e) for e in pending])}" if pending else line
+
+    def _round(self, attempt: Round) -> str:
+        rounds = self._config.federation.rounds
+        what = f"{attempt.round + 1}/{rounds}" if attempt.round < rounds else "for statistics"
+        return f"round {what}" + (f" attempt {attempt.attempt + 1}" if attempt.attempt else "")
+
+    def _describe(self, entry: Assignment) -> str:
+        """``device-02 24/30``, or what it does instead of training."""
+        return f"{entry.device}{NO_BREAK}{self._doing(entry)}"
+
+    def _doing(self, entry: Assignment) -> str:
+        member = self._cohort.member(entry.device)
+        if member is None or member.away_reason:
+            return "away"
+        beat = member.heartbeat
+        if beat is None or beat.assignment_id != entry.assignment_id:
+            return "ordered" if entry.state == "open" else "accepted"
+        if beat.state == "training" and beat.total_steps:
+            return f"{beat.step}/{beat.total_steps}"
+        return beat.state + (f" ({beat.reason})" if beat.reason else "")
+
+    def _loss(self, entry: Assignment) -> float | None:
+        member = self._cohort.member(entry.device)
+        beat = None if member is None else member.heartbeat
+        return beat.loss if beat is not None and beat.assignment_id == entry.assignment_id else None
+
+
+def names(words: Iterable[str], more: int = 0) -> str:
+    """``a, b and 3 more``: at most :data:`MAX_NAMES` of ``words``."""
+    found = list(words)
+    more += max(0, len(found) - MAX_NAMES)
+    return ", ".join(found[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
