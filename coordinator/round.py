@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from coordinator.artifacts import Artifact
+from coordinator.assigning import assignment_of, export_while_waiting, place_device, store_weights
 from coordinator.cohort import select
 from coordinator.federation import Federation
 from coordinator.global_model import decode_state, encode_state
-from coordinator.ledger_records import Assignment, RecordedUpdate, Round
-from coordinator.methods.method import Level, State, Submodel, Update
-from coordinator.planner import Placement, place
+from coordinator.ledger_records import RecordedUpdate, Round
+from coordinator.methods.method import State, Submodel, Update
+from coordinator.planner import Placement
 from coordinator.progress import megabytes
 from coordinator.publisher import read_order
-from coordinator.round_metrics import describe_metrics, measured_correction, round_metrics
+from coordinator.round_metrics import describe_metrics, round_metrics
 from coordinator.statistics import mean_statistics
-from coordinator.submodels.record import cut_from_json, cut_to_json
+from coordinator.submodels.record import cut_from_json
 from coordinator.work_orders import build_order
-from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import DeadlineExpired, PlanError
-from edge.contracts.manifest import Cost
-from edge.contracts.plan import BlobRef
-from edge.contracts.tensor_file import encode_tensors, read_tensor_file
+from edge.contracts.tensor_file import read_tensor_file
 from profiles.device import DeviceProfile
 
 STORE_DEADLINE_S = 5.0
@@ -35,16 +33,6 @@ MAX_ATTEMPTS = 5
 """Attempts at one round before the run stops and says why; the ledger keeps it resumable."""
 
 REANNOUNCE_S = 15.0
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """What one device is to get: where it was placed, its submodel and its artifact."""
-
-    profile: DeviceProfile
-    placement: Placement
-    submodel: Submodel
-    artifact: Artifact
 
 
 def run_rounds(federation: Federation) -> State:
@@ -88,16 +76,31 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     """Choose devices, place each on the largest level that fits it, cut, export, and write all of it to the ledger."""
     config, ledger = federation.config, federation.ledger
     round_index, attempt = _next_attempt(federation, state)
-    _export_while_waiting(federation)
+    export_while_waiting(federation)
     profiles = _participants(federation, round_index, attempt)
     assignments = []
     for profile in profiles:
         try:
-            ordered = _order_for(federation, state, profile, round_index)
+            placement = place_device(federation, profile, round_index)
         except PlanError as error:
             federation.progress.say(f"{error}")
             continue
-        assignments.append(_assignment(federation, ordered, round_index, attempt, program))
+        submodel = cut(federation, state, placement, round_index)
+        artifact = export(federation, submodel)
+        weights = store_weights(federation, submodel)
+        order = build_order(
+            config,
+            federation.name,
+            profile,
+            artifact,
+            weights,
+            submodel.program,
+            round_index=round_index,
+            attempt=attempt,
+            program=program,
+            peak_bytes=placement.chosen.peak_bytes,
+        )
+        assignments.append(assignment_of(order, submodel))
     if len(assignments) < config.cohort.min_reports:
         raise PlanError(
             f"round {round_index + 1}: {len(assignments)} of {len(profiles)} devices can take part, "
@@ -123,16 +126,6 @@ def _next_attempt(federation: Federation, state: State) -> tuple[int, int]:
     return round_index, attempt
 
 
-def _export_while_waiting(federation: Federation) -> None:
-    """Export from the top of the ladder, where every placement begins, for as long as devices are still arriving."""
-    method, config = federation.method, federation.config
-    for level in method.levels():
-        if len(federation.cohort.present()) >= config.cohort.size:
-            return
-        shape = method.cut_shape(level, round_index=0, device="", seed=config.federation.seed)
-        federation.artifacts.get(shape, method.program(shape), config.runtime.name)
-
-
 def _participants(federation: Federation, round_index: int, attempt: int) -> list[DeviceProfile]:
     """Profiles, from the snapshot, of the devices selected among those that are here; new devices join the snapshot."""
     config = federation.config
@@ -151,60 +144,21 @@ def _participants(federation: Federation, round_index: int, attempt: int) -> lis
     return [snapshot[device] for device in chosen]
 
 
-def _order_for(federation: Federation, state: State, profile: DeviceProfile, round_index: int) -> Ordered:
-    config, method = federation.config, federation.method
-    device, seed = profile.device, config.federation.seed
-
-    def artifact_of(level: Level) -> Artifact:
-        shape = method.cut_shape(level, round_index=round_index, device=device, seed=seed)
-        return federation.artifacts.get(shape, method.program(shape), config.runtime.name)
-
-    def cost_of(level: Level) -> Cost:
-        return artifact_of(level).manifest.cost
-
-    def correction_of(level: Level) -> float:
-        return measured_correction(federation, profile, artifact_of(level)) if config.planner.adapt else 1.0
-
-    placement = place(
-        profile,
-        config.runtime.name,
-        method.levels(),
-        cost_of,
-        headroom=config.planner.headroom,
-        correction_of=correction_of,
-    )
-    submodel = method.cut(state, placement.level, round_index=round_index, device=device, seed=seed)
-    return Ordered(profile, placement, submodel, artifact_of(placement.level))
+# cut
 
 
-def _assignment(federation: Federation, ordered: Ordered, round_index: int, attempt: int, program: str) -> Assignment:
-    """The assignment as the ledger keeps it; its weights are in the blob store before its row exists."""
-    data = encode_tensors(ordered.submodel.tensors)
-    weights = federation.blobs.put(data)
-    federation.ledger.add_blob(weights, len(data))
-    order = build_order(
-        federation.config,
-        federation.name,
-        ordered.profile,
-        ordered.artifact,
-        BlobRef(weights, len(data), "raw", len(data)),
-        ordered.submodel.program,
-        round_index=round_index,
-        attempt=attempt,
-        program=program,
-        peak_bytes=ordered.placement.chosen.peak_bytes,
-    )
-    return Assignment(
-        assignment_id=order.assignment_id,
-        round=round_index,
-        attempt=attempt,
-        device=ordered.profile.device,
-        level=ordered.placement.level.name,
-        cut=cut_to_json(ordered.submodel.cut),
-        artifact_digest=ordered.artifact.ref.digest,
-        weights_digest=weights,
-        order=encode_msgpack(order),
-    )
+def cut(federation: Federation, state: State, placement: Placement, round_index: int) -> Submodel:
+    """The submodel of a placed device: which part of every layer it holds, and the values."""
+    seed = federation.config.federation.seed
+    return federation.method.cut(state, placement.level, round_index=round_index, device=placement.device, seed=seed)
+
+
+# export
+
+
+def export(federation: Federation, submodel: Submodel) -> Artifact:
+    """The training artifact for a submodel's shapes; made, and held against torch, the first time they occur."""
+    return federation.artifacts.get(submodel.cut, submodel.program, federation.config.runtime.name)
 
 
 # publish
