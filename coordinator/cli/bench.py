@@ -18,7 +18,7 @@ import typer
 from coordinator.cli.command import verb
 from coordinator.planner import MB
 
-EXAMPLE = "Example: apportion bench step --model resnet20 --runtime onnxruntime --batch 32 --threads 1 --json"
+EXAMPLE = "Example: apportion bench step --model resnet20 --threads 1 --json"
 
 
 def register(app: typer.Typer) -> None:

@@ -35,7 +35,7 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanEr
 
             for number, group in enumerate(config.cohort.local):
                 profile = DeviceProfile(
-                    device=f"group-{number}",
+                    device=f"cohort.local[{number}]",
                     budget_bytes=round(group.budget_mb * MB),
                     supervisor_idle_bytes=supervisor,
                     trainer_idle_bytes={config.runtime.name: trainer},

@@ -8,13 +8,28 @@ from typing import Any
 import numpy as np
 import onnx
 
+from edge.contracts.errors import ParityError
+
 
 class GraphSession:
-    """An ONNX model ready to run on one thread; ``extra`` values of the graph become outputs too."""
+    """An ONNX model ready to run on one thread; ``extra`` values of the graph become outputs too.
+
+    Raises:
+        ParityError: the model cannot be loaded, or has no such values.
+    """
 
     def __init__(self, model: onnx.ModelProto | bytes, extra: Sequence[str] = ()) -> None:
         import onnxruntime as ort
 
+        try:
+            self._session: Any = self._load(ort, model, extra)
+        except Exception as error:  # the runtime raises pybind classes without a common base of its own
+            raise ParityError(f"the graph cannot be loaded ({error}); it is wrong, do not use it") from error
+        self.inputs = [i.name for i in self._session.get_inputs()]
+        self.outputs = [o.name for o in self._session.get_outputs()]
+
+    @staticmethod
+    def _load(ort: Any, model: onnx.ModelProto | bytes, extra: Sequence[str]) -> Any:
         proto = onnx.load_from_string(model) if isinstance(model, bytes) else model
         if extra:
             widened = onnx.ModelProto()
@@ -26,11 +41,19 @@ class GraphSession:
         options.inter_op_num_threads = 1
         options.enable_mem_pattern = False
         options.log_severity_level = 3
-        self._session: Any = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-        self.inputs = [i.name for i in self._session.get_inputs()]
-        self.outputs = [o.name for o in self._session.get_outputs()]
+        return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs by name; of ``feeds`` only what the graph takes is read."""
-        values = self._session.run(self.outputs, {name: feeds[name] for name in self.inputs})
+        """All outputs by name; of ``feeds`` only what the graph takes is read.
+
+        Raises:
+            ParityError: the graph takes something else, or cannot be executed.
+        """
+        missing = [name for name in self.inputs if name not in feeds]
+        if missing:
+            raise ParityError(f"the graph takes inputs {missing[:3]} that the step has not; it is wrong, do not use it")
+        try:
+            values = self._session.run(self.outputs, {name: feeds[name] for name in self.inputs})
+        except Exception as error:  # as above
+            raise ParityError(f"the graph cannot be executed ({error}); it is wrong, do not use it") from error
         return dict(zip(self.outputs, values, strict=True))

@@ -1,0 +1,51 @@
+"""What the command says about itself: every verb has an example that can be copied."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from coordinator.cli.command import VERBS
+from tests.cli.conftest import Command
+
+ROOT = Path(__file__).parents[2]
+LEAVES = [[verb] for verb in VERBS if verb != "bench"] + [["bench", "step"], ["agent"]]
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_help_ends_with_an_example_of_the_verb_and_options_it_has(words: list[str], command: Command) -> None:
+    outcome = command(*words, "--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    shown, _, example = outcome.out.lower().rpartition("example:")
+    arguments = shlex.split(example.replace("\\\n", " "))
+    assert arguments[: len(words) + 1] == ["apportion", *words]
+    options = [a for a in arguments if a.startswith("--")]
+    assert [o for o in options if not re.search(rf"{o}\b", shown)] == []
+    files = [a for a in arguments if a.endswith(".toml")]
+    assert [f for f in files if not (ROOT / f).is_file()] == []
+
+
+@pytest.mark.parametrize("words", [[], ["bench"]])
+def test_help_of_a_group_lists_its_verbs_and_ends_with_an_example(words: list[str], command: Command) -> None:
+    outcome = command(*words, "--help")
+    assert outcome.status == 0
+    listed = set(re.findall(r"^  ([a-z]+)  ", outcome.out, re.MULTILINE))
+    assert listed == ({"step"} if words else {*VERBS, "agent"})
+    assert outcome.out.strip().splitlines()[-1].strip().startswith("Example: apportion")
+
+
+def test_no_verb_is_exit_2_with_the_help_on_stderr(command: Command) -> None:
+    outcome = command()
+    assert (outcome.status, outcome.out) == (2, "")
+    assert "Example: apportion" in outcome.err
+
+
+def test_exit_status_is_told_in_one_place() -> None:
+    from coordinator.cli import command
+
+    assert command.__doc__
+    for status in ("0 ok", "1 the job failed", "2 bad arguments", "3 connection", "4 timeout", "5 a bug of ours"):
+        assert status in command.__doc__

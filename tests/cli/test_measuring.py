@@ -1,0 +1,97 @@
+"""``bench``, ``costs`` and ``plan``: the keys scripts rely on, and figures that stand in a sane relation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import OWN, Command
+from tests.federation.small_run import config_text
+
+DESIGNED = {
+    "ratio_to_torch",
+    "step_ms",
+    "torch_step_ms",
+    "trainer_peak_mb",
+    "process_peak_mb",
+    "idle_rss_mb",
+    "torch_peak_rss_mb",
+    "predicted_peak_mb",
+    "max_grad_rel_err",
+}
+OURS = {"schema", "ok", "model", "runtime", "batch", "threads", "torch_layout", "torch_fp32_rel_err", "parameters"}
+
+
+@pytest.mark.broker
+def test_bench_step_has_its_keys_and_sane_figures(command: Command) -> None:
+    arguments = ("--model", "mlp", "--runtime", "onnxruntime", "--batch", "8", "--threads", "1", "--blocks", "3")
+    outcome = command("bench", "step", *arguments, "--json")
+    assert outcome.status == 0, outcome.err
+    line = outcome.line
+    assert set(line) == DESIGNED | OURS
+    assert (line["schema"], line["batch"], line["threads"]) == ("apportion.bench/1", 8, 1)
+    assert line["parameters"] == 64 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 10 + 10
+    assert line["ratio_to_torch"] == pytest.approx(line["step_ms"] / line["torch_step_ms"], abs=2e-3)
+    assert 0 < line["idle_rss_mb"] < line["trainer_peak_mb"] < line["process_peak_mb"]
+    assert line["idle_rss_mb"] < line["predicted_peak_mb"]
+    weights_mb = 4 * line["parameters"] / 2**20
+    assert line["trainer_peak_mb"] - line["idle_rss_mb"] > 2 * weights_mb  # weights and momentum at the least
+    assert line["torch_peak_rss_mb"] > 3 * weights_mb
+    assert 0 < line["max_grad_rel_err"] < 1e-4
+
+
+def test_bench_of_a_model_without_a_step_is_exit_2(command: Command) -> None:
+    outcome = command("bench", "step", "--model", "tests.cli.own_models:with_dropout", *OWN, "--json")
+    assert (outcome.status, outcome.error["code"]) == (2, "export-refused")
+
+
+def test_costs_has_its_keys_and_those_of_its_level(command: Command) -> None:
+    lines = [
+        command("costs", "--method", "fedhm", "--model", "resnet20", "--level", level, "--json").line
+        for level in ("1", "4")
+    ]
+    whole, quarter = lines
+    designed = {"params", "macs", "activation_elements", "train_bytes", "bytes_up", "bytes_down"}
+    assert set(whole) == designed | {"schema", "ok"}
+    for key in ("params", "macs", "bytes_up", "bytes_down"):
+        assert 0 < quarter[key] < whole[key]
+
+
+def test_costs_for_people_are_the_same_numbers(command: Command) -> None:
+    arguments = ("costs", "--method", "fedhm", "--model", "mlp", "--level", "8")
+    shown = dict(row.split() for row in command(*arguments).out.splitlines())
+    line = command(*arguments, "--json").line
+    assert {key: int(value.replace(",", "")) for key, value in shown.items()} == {
+        key: value for key, value in line.items() if key not in ("schema", "ok")
+    }
+
+
+def plan_file(folder: Path, *budgets_mb: float) -> Path:
+    groups = "".join(f"[[cohort.local]]\ncount = 2\nbudget-mb = {budget}\n" for budget in budgets_mb)
+    text = config_text(local=0, size=1).replace("levels = [4]", "levels = [1, 8]").replace("[96, 96]", "[1024, 1024]")
+    text = text.replace("devices = 1\n", "").replace("[broker]", groups + "[broker]")
+    path = folder / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_plan_explains_what_was_too_large_and_fails_where_nothing_fits(command: Command, tmp_path: Path) -> None:
+    outcome = command("plan", plan_file(tmp_path, 0, 95, 20), "--explain", "--json")
+    assert outcome.status == 1
+    line = outcome.line
+    free, tight, none = line["groups"]
+    assert (free["level"], free["tried"]) == ("full", [])
+    assert tight["level"] == "rank 1/8"
+    assert [tried["level"] for tried in tight["tried"]] == ["full"]
+    assert tight["predicted_peak_bytes"] < 95 * 2**20 < tight["tried"][0]["predicted_peak_bytes"]
+    assert none["level"] is None
+    assert line["ok"] is False
+    assert line["error"]["code"] == "plan-error"
+    assert "cohort.local[2]: budget 20.0 MB fits no cut" in line["error"]["message"]
+
+
+def test_plan_without_devices_names_the_key(command: Command, tmp_path: Path) -> None:
+    outcome = command("plan", plan_file(tmp_path), "--json")
+    assert outcome.status == 2
+    assert "$.cohort.local" in outcome.error["message"]
