@@ -20,7 +20,7 @@ from coordinator.methods.method import State, Submodel, Update
 from coordinator.planner import Placement
 from coordinator.progress import megabytes
 from coordinator.publisher import read_order
-from coordinator.round_metrics import describe_metrics, round_metrics
+from coordinator.round_metrics import describe_metrics, missing_reports, round_metrics
 from coordinator.statistics import mean_statistics
 from coordinator.submodels.record import cut_from_json
 from coordinator.work_orders import build_order
@@ -119,9 +119,10 @@ def _next_attempt(federation: Federation, state: State) -> tuple[int, int]:
     round_index = state.round if finished is None else finished.round + 1
     attempt = sum(1 for r in federation.ledger.rounds() if r.round == round_index)
     if attempt >= MAX_ATTEMPTS:
+        why = missing_reports(federation.ledger.assignments(round_index, attempt - 1))
         raise DeadlineExpired(
             f"round {round_index + 1}: {attempt} attempts ended with fewer than "
-            f"{federation.config.cohort.min_reports} reports; see why devices refused, then resume the run"
+            f"{federation.config.cohort.min_reports} reports, the last one so: {why}; mend that, then resume the run"
         )
     return round_index, attempt
 

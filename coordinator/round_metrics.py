@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.artifacts import Artifact
 from coordinator.federation import Federation
-from coordinator.ledger_records import RecordedUpdate
+from coordinator.ledger_records import Assignment, RecordedUpdate
 from coordinator.planner import correction_from
 from coordinator.progress import megabytes
 from profiles.device import DeviceProfile
@@ -40,6 +40,13 @@ def describe_metrics(metrics: dict[str, Any], program: str) -> str:
         f"up {megabytes(metrics['bytes_up'])}, {metrics['wall_s']:.1f} s"
         + (f", accuracy {accuracy}" if accuracy else "")
     )
+
+
+def missing_reports(assignments: Sequence[Assignment], *, limit: int = 3) -> str:
+    """Why devices of an attempt did not report, the first ``limit`` of them."""
+    missing = [entry for entry in assignments if entry.state != "reported"]
+    told = "; ".join(f"{entry.device} {entry.state} ({entry.reason[:300]})" for entry in missing[:limit])
+    return told + (f"; and {len(missing) - limit} more" if len(missing) > limit else "")
 
 
 def measured_correction(federation: Federation, profile: DeviceProfile, artifact: Artifact) -> float:
