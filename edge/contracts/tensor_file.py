@@ -36,11 +36,19 @@ _SAFETENSORS_DTYPES = {
 
 
 def encode_tensors(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """Safetensors bytes of ``tensors``, names sorted, no metadata: equal tensors give equal bytes."""
+    """Safetensors bytes of ``tensors``, names sorted, no metadata: equal tensors give equal bytes.
+
+    The data of the widest dtypes comes first, as the format's own writer lays it out, so that every tensor is aligned.
+    """
     import numpy as np
     from safetensors.numpy import save
 
-    return bytes(save({name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}))
+    data = bytes(save({name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}))
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    # The writer's header follows the data; ours is in the names' order, and exactly as long.
+    ordered = json.dumps(dict(sorted(header.items())), separators=(",", ":"), ensure_ascii=False).encode()
+    return data[:8] + ordered.ljust(length) + data[8 + length :]
 
 
 def decode_tensors(data: bytes | memoryview, *, where: str) -> dict[str, np.ndarray]:
