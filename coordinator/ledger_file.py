@@ -50,7 +50,9 @@ class LedgerFile:
                     yield self._connection
                     self._connection.execute("COMMIT")
                 except BaseException:
-                    self._connection.execute("ROLLBACK")
+                    # An interrupt may arrive when the commit is done and before it returns.
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
                     raise
             except sqlite3.Error as error:
                 raise LedgerError(f"{self.path}: not written ({error}); nothing changed") from error
