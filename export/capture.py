@@ -103,6 +103,7 @@ def capture(function: StepFunction, inputs: Sequence[StepInput], module: nn.Modu
             _allow_non_fake_inputs=True,
         )(*fakes)
     _drop_stores(graph, inputs)
+    _drop_aliases(graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return Capture(graph, tuple(i.spec for i in inputs), order["outputs"], order["hidden"])
@@ -242,4 +243,12 @@ def _drop_stores(graph: fx.GraphModule, inputs: Sequence[StepInput]) -> None:
                     instead="a new tensor in place of the written one",
                 )
             node.replace_all_uses_with(node.args[1])
+            graph.graph.erase_node(node)
+
+
+def _drop_aliases(graph: fx.GraphModule) -> None:
+    """Let users of a mere alias read the value itself, so that formats recognise patterns."""
+    for node in list(graph.graph.nodes):
+        if node.target in (torch.ops.prims.view_of.default, ATEN.detach.default, ATEN.alias.default):
+            node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def write_inference_model(
     artifact_dir: Path, manifest: ArtifactManifest, tensors: Mapping[str, np.ndarray], out: Path
 ) -> None:
-    """Write ``out``: the artifact's eval program with ``tensors`` as initializers; input ``x``, output ``logits``.
+    """Write ``out``: the artifact's eval program with ``tensors`` as initializers; from ``input`` to ``logits``.
 
     Raises:
         PlanError: a tensor the program needs is missing or has another shape.
