@@ -112,8 +112,9 @@ def test_round_that_never_gets_its_reports_stops_and_says_so(tmp_path: Path, exp
         deaf = HostileDevice(stage.broker, stage.name, "deaf", lambda order: None)
         stage.on_point = lambda point: stage.federation.clock.start(0.0) if point == "collecting" else None
         with deaf, plain_device(stage, "pi-1"):
-            with pytest.raises(DeadlineExpired, match=r"round 1: 5 attempts ended with fewer than 2 reports"):
+            with pytest.raises(DeadlineExpired, match=r"round 1: 5 attempts ended with fewer than 2 reports") as caught:
                 stage.run()
+            assert "deaf expired (no report before the deadline)" in str(caught.value)
             assert [r.state for r in stage.ledger.rounds()] == ["abandoned"] * 5
 
 

@@ -1,0 +1,31 @@
+"""A user's own model and data for the tests: convolutions with batch norm on 8x8 digits, as package.module:function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from coordinator.datasets import Dataset, load_digits_dataset
+
+
+def digit_images(path: Path | None, seed: int, holdout: float = 1 / 3) -> Dataset:
+    """The digits as images [N, 1, 8, 8]."""
+    digits = load_digits_dataset(path, seed, holdout)
+    return replace(digits, x_train=digits.x_train.reshape(-1, 1, 8, 8), x_test=digits.x_test.reshape(-1, 1, 8, 8))
+
+
+def build(*, classes: int, width: int = 4) -> nn.Module:
+    """[B, 1, 8, 8] -> [B, classes]."""
+    return nn.Sequential(
+        nn.Conv2d(1, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(width, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 4 * 4, classes),
+    )
