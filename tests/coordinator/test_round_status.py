@@ -1,0 +1,147 @@
+"""The status line: who is awaited, how far each device is, how many have answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.cohort import Cohort
+from coordinator.configuration_file import load_config_text
+from coordinator.federation import RoundClock
+from coordinator.ledger import Ledger
+from coordinator.ledger_records import Assignment
+from coordinator.progress import NO_BREAK
+from coordinator.round_status import MAX_NAMES, RoundStatus, names
+from edge.contracts.messages import Heartbeat, Hello
+from edge.contracts.plan import assignment_id
+from profiles.device import DeviceProfile
+from tests.federation.small_run import config_text
+
+
+class Scene:
+    """A federation of three devices as the status sees it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = Ledger.create(folder / "ledger.sqlite", federation="small", config="", seed=0)
+        self.cohort, self.clock = Cohort(), RoundClock()
+        self.ended: dict[str, int] = {}
+        self.said: list[str] = []
+        self._status = RoundStatus(
+            load_config_text(config_text()),
+            self.ledger,
+            self.cohort,
+            self.clock,
+            expected=["dev-0", "dev-1", "dev-2"],
+            ended=lambda: self.ended,
+            say=self.said.append,
+        )
+
+    def line(self) -> str:
+        return self._status.line().replace(NO_BREAK, " ")
+
+    def hello(self, device: str, *, data_error: str = "") -> None:
+        self.cohort.greet(
+            Hello(
+                device=device,
+                agent_version="0.1.0",
+                profile=DeviceProfile(device=device),
+                runtimes={},
+                num_examples=1,
+                data_error=data_error,
+            )
+        )
+
+    def order(self, *devices: str, attempt: int = 0) -> None:
+        entries = [
+            Assignment(
+                assignment_id=assignment_id("small", 1, device, attempt),
+                round=1,
+                attempt=attempt,
+                device=device,
+                level="full",
+                cut={},
+                artifact_digest="a" * 64,
+                weights_digest="b" * 64,
+                order=b"",
+            )
+            for device in devices
+        ]
+        self.ledger.plan_round(1, attempt, deadline_s=100.0, assignments=entries)
+        self.ledger.move_round(1, attempt, "published")
+        self.clock.start(100.4)
+
+    def beat(self, device: str, step: int, total_steps: int, loss: float | None = None, *, attempt: int = 0) -> None:
+        entry = assignment_id("small", 1, device, attempt)
+        beat = Heartbeat(state="training", assignment_id=entry, step=step, total_steps=total_steps, loss=loss)
+        assert self.cohort.beat(device, beat)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.ledger.close()
+
+
+def test_waiting_names_who_is_missing_and_who_is_here(scene: Scene) -> None:
+    assert scene.line() == "waiting for devices: 0 of 3 here; missing dev-0, dev-1, dev-2"
+    scene.hello("dev-1")
+    scene.hello("dev-2", data_error="x.npz is truncated")
+    assert scene.line() == ("waiting for devices: 1 of 3 here; missing dev-0; without usable data dev-2; here dev-1")
+    scene.hello("dev-0")
+    scene.hello("dev-2")
+    assert scene.line() == "3 devices are here: planning and exporting"
+
+
+def test_waiting_counts_devices_nobody_knows_yet(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "ledger.sqlite", federation="small", config="", seed=0) as ledger:
+        status = RoundStatus(load_config_text(config_text()), ledger, Cohort(), RoundClock())
+        assert status.line() == "waiting for devices: 0 of 3 here; 3 more wanted"
+        ledger.freeze_profile(DeviceProfile(device="pi-7"))
+        assert status.line() == "waiting for devices: 0 of 3 here; missing pi-7 and 2 more"
+
+
+def test_training_shows_steps_of_this_assignment_only(scene: Scene) -> None:
+    for device in ("dev-0", "dev-1", "dev-2"):
+        scene.hello(device)
+    scene.order("dev-0", "dev-1", "dev-2")
+    scene.beat("dev-0", 7, 30, 0.5)
+    scene.beat("dev-1", 8, 30, 0.7)
+    scene.beat("dev-2", 29, 30, 9.0, attempt=5)  # of an older order
+    assert scene.line() == ("round 2/3: 0/3 reports, loss 0.600, 100 s left: dev-0 7/30, dev-1 8/30, dev-2 ordered")
+    scene.cohort.leave("dev-1", "connection lost")
+    assert "dev-1 away" in scene.line()
+
+
+def test_training_counts_refusals(scene: Scene) -> None:
+    scene.hello("dev-1")
+    scene.order("dev-0", "dev-1")
+    scene.ledger.move_assignment(assignment_id("small", 1, "dev-0", 0), "refused", code="device-refused", reason="cold")
+    scene.ledger.move_assignment(assignment_id("small", 1, "dev-1", 0), "accepted")
+    assert scene.line() == "round 2/3: 0/2 reports, 1 refused, 100 s left: dev-1 accepted"
+
+
+def test_repeated_round_says_its_attempt_and_aggregation_its_updates(scene: Scene) -> None:
+    scene.order("dev-0")
+    scene.ledger.move_round(1, 0, "abandoned")
+    scene.order("dev-0", attempt=1)
+    assert scene.line().startswith("round 2/3 attempt 2: 0/1 reports")
+    scene.ledger.move_round(1, 1, "collecting")
+    scene.ledger.move_round(1, 1, "aggregating", participants=["dev-0"])
+    assert scene.line() == "round 2/3 attempt 2: aggregating 1 updates"
+
+
+def test_agent_that_ended_by_itself_is_told_once(scene: Scene) -> None:
+    scene.ended = {"dev-1": 3}
+    scene.line()
+    scene.line()
+    assert scene.said == ["the agent of dev-1 ended with status 3; see agent.log in its folder"]
+
+
+def test_names_are_limited() -> None:
+    many = [f"d{i}" for i in range(MAX_NAMES + 5)]
+    assert names(many).endswith(f"d{MAX_NAMES - 1} and 5 more")
+    assert names(many[:2]) == "d0, d1"
+    assert names(many[:1], 2) == "d0 and 2 more"
