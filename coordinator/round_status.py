@@ -57,7 +57,8 @@ class RoundStatus:
         if attempt is None:
             return self._waiting()
         if attempt.state == "aggregating":
-            return f"{self._round(attempt)}: aggregating {len(attempt.participants)} updates"
+            count = len(attempt.participants)
+            return f"{self._round(attempt)}: aggregating {count} update{'s' if count != 1 else ''}"
         return self._training(attempt)
 
     def _waiting(self) -> str:

@@ -15,7 +15,8 @@ from coordinator.ledger_records import Assignment
 from coordinator.progress import NO_BREAK
 from coordinator.round_status import MAX_NAMES, RoundStatus, names
 from edge.contracts.messages import Heartbeat, Hello
-from edge.contracts.plan import assignment_id
+from edge.contracts.plan import BlobRef, assignment_id
+from edge.contracts.report import TrainReport
 from profiles.device import DeviceProfile
 from tests.federation.small_run import config_text
 
@@ -77,6 +78,32 @@ class Scene:
         beat = Heartbeat(state="training", assignment_id=entry, step=step, total_steps=total_steps, loss=loss)
         assert self.cohort.beat(device, beat)
 
+    def report(self, device: str, *, attempt: int) -> None:
+        entry = assignment_id("small", 1, device, attempt)
+        report = TrainReport(
+            assignment_id=entry,
+            device=device,
+            round=1,
+            num_examples=10,
+            steps=2,
+            loss=1.5,
+            metrics={},
+            step_ms_p50=1.0,
+            step_ms_p95=2.0,
+            trainer_peak_bytes=3,
+            supervisor_peak_bytes=4,
+            trainer_idle_bytes=2,
+            budget_bytes=100,
+            over_budget=False,
+            torch_loaded=False,
+            runtime="onnxruntime",
+            bytes_down=5,
+            bytes_up=6,
+            update=BlobRef(digest="d" * 64, size=8, encoded_size=8),
+            wall_s=0.5,
+        )
+        assert self.ledger.record_update(entry, update_digest="d" * 64, size=8, report=report)
+
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
@@ -129,8 +156,10 @@ def test_repeated_round_says_its_attempt_and_aggregation_its_updates(scene: Scen
     scene.order("dev-0", attempt=1)
     assert scene.line().startswith("round 2/3 attempt 2: 0/1 reports")
     scene.ledger.move_round(1, 1, "collecting")
+    scene.report("dev-0", attempt=1)
+    assert scene.line().startswith("round 2/3 attempt 2: 1/1 reports, 100 s left")
     scene.ledger.move_round(1, 1, "aggregating", participants=["dev-0"])
-    assert scene.line() == "round 2/3 attempt 2: aggregating 1 updates"
+    assert scene.line() == "round 2/3 attempt 2: aggregating 1 update"
 
 
 def test_agent_that_ended_by_itself_is_told_once(scene: Scene) -> None:
