@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from edge.agent import Agent
 from edge.runtimes import RUNTIMES
 from tests.cli.conftest import Command
 
@@ -30,10 +29,10 @@ def test_agent_unknown_or_shortened_argument_is_exit_2(argument: str, command: C
 def test_agent_bug_is_exit_5_with_its_traceback(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(self: Agent) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("counted to zero")
 
-    monkeypatch.setattr(Agent, "run", broken)
+    monkeypatch.setattr("edge.command_line.ArtifactStore", broken)
     assert command(*JOIN, "--store", tmp_path).status == 5
     assert "please report it" in caplog.text
     assert "ZeroDivisionError: counted to zero" in caplog.text
