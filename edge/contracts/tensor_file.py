@@ -43,7 +43,8 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> bytes:
     import numpy as np
     from safetensors.numpy import save
 
-    data = bytes(save({name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}))
+    # asarray: ascontiguousarray would give a scalar one dimension.
+    data = bytes(save({name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}))
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
     # The writer's header follows the data; ours is in the names' order, and exactly as long.

@@ -61,7 +61,7 @@ def test_golden_tensors_are_read_bit_for_bit() -> None:
     arrays = decode_tensors(versions("tensors.safetensors")[-1].read_bytes(), where="golden")
     assert sorted(arrays) == sorted(TENSORS)
     for name, array in arrays.items():
-        assert array.dtype == TENSORS[name].dtype
+        assert (array.dtype, array.shape) == (TENSORS[name].dtype, TENSORS[name].shape)
         np.testing.assert_array_equal(array, TENSORS[name])
 
 
