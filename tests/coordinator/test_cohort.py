@@ -91,3 +91,24 @@ def test_select_is_a_function_of_seed_round_and_attempt_only() -> None:
 
 def test_select_takes_everybody_when_there_are_not_more() -> None:
     assert select(["b", "a"], 5, seed=1, round_index=0, attempt=0) == ["a", "b"]
+
+
+def test_wait_for_goes_on_with_the_least_after_the_timeout() -> None:
+    cohort = Cohort()
+    cohort.greet(hello("a"))
+    started = time.monotonic()
+    assert [h.device for h in cohort.wait_for(3, 0.2, least=1)] == ["a"]
+    assert time.monotonic() - started >= 0.2
+    with pytest.raises(DeadlineExpired, match=r"1 of 3 devices said hello within 0 s \(a\)"):
+        cohort.wait_for(3, 0.2, least=2)
+
+
+def test_wait_for_does_not_wait_for_devices_that_cannot_read_their_data() -> None:
+    cohort = Cohort()
+    cohort.greet(hello("a"))
+    cohort.greet(hello("b", data_error="b.npz is truncated"))
+    started = time.monotonic()
+    assert [h.device for h in cohort.wait_for(2, 30.0, least=1)] == ["a"]
+    assert time.monotonic() - started < 5.0
+    with pytest.raises(DeadlineExpired, match="b cannot read its data: b.npz is truncated"):
+        cohort.wait_for(2, 0.1, least=2)
