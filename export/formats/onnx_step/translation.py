@@ -29,6 +29,8 @@ ONNX_TYPES = {
 NUMPY_TYPES = {torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32, torch.bool: np.bool_}
 MAX_CONSTANT_BYTES = 1 << 20
 """Constants of the architecture (masks, position tables) are part of the graph up to this size each; weights never."""
+LARGE_BYTES = 1 << 20
+"""Graph inputs from this size on are worth an order of nodes that saves memory."""
 
 Values = str | tuple[str, ...]
 Operator = Callable[..., Values]
@@ -125,7 +127,8 @@ class Translation:
             helper.make_tensor_value_info(s.name, ONNX_TYPES[n.meta["val"].dtype], list(s.shape))
             for n, s in self._placeholders.items()
         ]
-        nodes = finished_nodes(self.make.nodes, sources, self.program.outputs, {s.name for s in self.program.inputs})
+        large = {s.name for s in self.program.inputs if s.byte_count() >= LARGE_BYTES}
+        nodes = finished_nodes(self.make.nodes, sources, self.program.outputs, large)
         outputs = [self._output_info(n, results[n]) for n in self.program.outputs]
         used = {name for node in nodes for name in node.input}
         constants = [c for name, c in self.make.constants.items() if name in used]
