@@ -32,7 +32,6 @@ def first_round(config: RunConfig, run_dir: Path) -> list[dict[str, Any]]:
     short = replace(
         config,
         federation=replace(config.federation, rounds=1),
-        training=replace(config.training, epochs=1),
         evaluation=replace(config.evaluation, every=0),
         cohort=replace(config.cohort, min_reports=config.cohort.size),
     )
