@@ -17,6 +17,9 @@ from coordinator.progress import NO_BREAK
 MAX_NAMES = 12
 """Devices named in one line; the others are a number."""
 
+FEW_NAMES = 3
+"""Devices that do the same are named up to this many, otherwise counted."""
+
 
 class RoundStatus:
     """The state of the open round of ``ledger`` in words.
@@ -92,18 +95,30 @@ class RoundStatus:
             counts.append(f"loss {sum(losses) / len(losses):.3f}")
         counts.append(f"{self._clock.remaining_s():.0f} s left")
         line = f"{self._round(attempt)}: {', '.join(counts)}"
-        return f"{line}: {names([self._describe(e) for e in pending])}" if pending else line
+        return f"{line}: {self._work(pending)}" if pending else line
 
     def _round(self, attempt: Round) -> str:
         rounds = self._config.federation.rounds
         what = f"{attempt.round + 1}/{rounds}" if attempt.round < rounds else "for statistics"
         return f"round {what}" + (f" attempt {attempt.attempt + 1}" if attempt.attempt else "")
 
-    def _describe(self, entry: Assignment) -> str:
-        """``device-02 24/30``, or what it does instead of training."""
-        return f"{entry.device}{NO_BREAK}{self._doing(entry)}"
+    def _work(self, pending: Sequence[Assignment]) -> str:
+        """``device-02 24/30, device-03 12/30; uploading device-01; 5 accepted``."""
+        steps, others = [], dict[str, list[str]]()
+        for entry in pending:
+            doing = self._doing(entry)
+            if doing[0].isdigit():
+                steps.append(f"{entry.device}{NO_BREAK}{doing}")
+            else:
+                others.setdefault(doing, []).append(entry.device)
+        parts = [names(steps)] if steps else []
+        for doing, devices in sorted(others.items()):
+            few = len(devices) <= FEW_NAMES
+            parts.append(f"{doing} {names(devices)}" if few else f"{len(devices)} {doing}")
+        return "; ".join(parts)
 
     def _doing(self, entry: Assignment) -> str:
+        """``24/30`` steps, or what the device does instead of training."""
         member = self._cohort.member(entry.device)
         if member is None or member.away_reason:
             return "away"

@@ -137,9 +137,21 @@ def test_training_shows_steps_of_this_assignment_only(scene: Scene) -> None:
     scene.beat("dev-0", 7, 30, 0.5)
     scene.beat("dev-1", 8, 30, 0.7)
     scene.beat("dev-2", 29, 30, 9.0, attempt=5)  # of an older order
-    assert scene.line() == ("round 2/3: 0/3 reports, loss 0.600, 100 s left: dev-0 7/30, dev-1 8/30, dev-2 ordered")
+    assert scene.line() == ("round 2/3: 0/3 reports, loss 0.600, 100 s left: dev-0 7/30, dev-1 8/30; ordered dev-2")
     scene.cohort.leave("dev-1", "connection lost")
-    assert "dev-1 away" in scene.line()
+    assert scene.line().endswith("dev-0 7/30; away dev-1; ordered dev-2")
+
+
+def test_training_counts_devices_that_do_the_same(scene: Scene) -> None:
+    devices = [f"dev-{i}" for i in range(5)]
+    for device in devices:
+        scene.hello(device)
+    scene.order(*devices)
+    scene.beat("dev-3", 1, 9)
+    assert scene.line().endswith("100 s left: dev-3 1/9; 4 ordered")
+    entry = assignment_id("small", 1, "dev-0", 0)
+    scene.cohort.beat("dev-0", Heartbeat(state="waiting", assignment_id=entry, reason="41 C/too warm"))
+    assert scene.line().endswith("dev-3 1/9; ordered dev-1, dev-2, dev-4; waiting (41 C/too warm) dev-0")
 
 
 def test_training_counts_refusals(scene: Scene) -> None:
@@ -147,7 +159,7 @@ def test_training_counts_refusals(scene: Scene) -> None:
     scene.order("dev-0", "dev-1")
     scene.ledger.move_assignment(assignment_id("small", 1, "dev-0", 0), "refused", code="device-refused", reason="cold")
     scene.ledger.move_assignment(assignment_id("small", 1, "dev-1", 0), "accepted")
-    assert scene.line() == "round 2/3: 0/2 reports, 1 refused, 100 s left: dev-1 accepted"
+    assert scene.line() == "round 2/3: 0/2 reports, 1 refused, 100 s left: accepted dev-1"
 
 
 def test_repeated_round_says_its_attempt_and_aggregation_its_updates(scene: Scene) -> None:
