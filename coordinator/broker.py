@@ -206,6 +206,7 @@ class BrokerProcess:
             stderr=log,
             text=True,
             env=_environment(),
+            start_new_session=True,  # Ctrl-C is for the coordinator: it ends its broker last
         )
         settings = msgspec.structs.asdict(self._settings) | {"parent": os.getpid()}
         if self._certificate:
@@ -233,6 +234,7 @@ class BrokerProcess:
             stderr=log,
             text=True,
             env=_environment(),
+            start_new_session=True,
         )
 
     def _is_listening(self) -> bool:
