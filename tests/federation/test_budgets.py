@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.runtime]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.toml"
 
 
-def first_round(config: RunConfig, run_dir: Path) -> list[dict[str, Any]]:
-    """The device table after one round of ``config`` in which every device reported."""
+def first_rounds(config: RunConfig, run_dir: Path) -> list[dict[str, Any]]:
+    """The device table after two rounds of ``config``: a trainer reaches its peak with its second order."""
     replace = msgspec.structs.replace
     short = replace(
         config,
-        federation=replace(config.federation, rounds=1),
+        federation=replace(config.federation, rounds=2),
         evaluation=replace(config.evaluation, every=0),
         cohort=replace(config.cohort, min_reports=config.cohort.size),
     )
@@ -40,7 +40,7 @@ def first_round(config: RunConfig, run_dir: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Demo:
-    """The demo's configuration, its levels by name (largest first), and its first round."""
+    """The demo's configuration, its levels by name (largest first), and its first rounds."""
 
     config: RunConfig
     levels: tuple[Level, ...]
@@ -51,7 +51,7 @@ class Demo:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     config = load_config(EXAMPLE)
     levels = build_method(config.method.name, dense_module(config), config.method.options).levels()
-    return Demo(config, levels, first_round(config, tmp_path_factory.mktemp("budgets") / "run"))
+    return Demo(config, levels, first_rounds(config, tmp_path_factory.mktemp("budgets") / "run"))
 
 
 def test_budgets_give_every_level_of_the_ladder(demo: Demo) -> None:
@@ -78,7 +78,7 @@ def test_next_larger_level_is_over_the_budget(demo: Demo, tmp_path: Path) -> Non
             method=replace(config.method, options={**config.method.options, "levels": [larger.value]}),
             cohort=replace(config.cohort, local=unlimited),
         )
-        measured = {row["device"]: row for row in first_round(forced, tmp_path / f"{larger.value:g}")}
+        measured = {row["device"]: row for row in first_rounds(forced, tmp_path / f"{larger.value:g}")}
         for row in demo.table:
             if row["level"] == own.name:
                 peak = measured[row["device"]]["measured_peak_bytes"]
