@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge.contracts.errors import ConfigError, DataError
+from edge.contracts.errors import ApportionError, ConfigError, DataError
 from edge.contracts.streams import permutation, stream_seed
 
 if TYPE_CHECKING:
@@ -121,9 +121,15 @@ def load_dataset(source: str, path: Path | None, seed: int, holdout: float = 1 /
         raise ConfigError([f"$.data.source: '{source}' is not known; use one of {known}, or package.module:function"])
     try:
         loader = getattr(importlib.import_module(module_name), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError([f"$.data.source: cannot import '{source}': {error}"]) from error
-    dataset = loader(path, seed, holdout)
+    except Exception as error:  # importing runs the user's own code
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError([f"$.data.source: cannot import '{source}' ({why}); is it on PYTHONPATH?"]) from error
+    try:
+        dataset = loader(path, seed, holdout)
+    except ApportionError:
+        raise
+    except Exception as error:  # as above
+        raise DataError(f"{source}(path={path}, seed={seed}) failed: {type(error).__name__}: {error}") from error
     if not isinstance(dataset, Dataset):
         raise DataError(f"{source} returned {type(dataset).__name__}, a coordinator.datasets.Dataset expected")
     return dataset

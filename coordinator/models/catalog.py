@@ -131,9 +131,10 @@ def _import_builder(target: str) -> Callable[..., Any]:
     module_name, _, function_name = target.partition(":")
     try:
         builder = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # importing runs the user's own code
+        why = f"{type(error).__name__}: {error}"
         raise ConfigError(
-            [f"$.model.build: cannot import '{function_name}' from '{module_name}': {error}; is it on PYTHONPATH?"]
+            [f"$.model.build: cannot import '{function_name}' from '{module_name}' ({why}); is it on PYTHONPATH?"]
         ) from error
     if not callable(builder):
         raise ConfigError([f"$.model.build: {target} is a {type(builder).__name__}, a function or class expected"])

@@ -73,13 +73,16 @@ def test_exit_2_for_arguments_the_command_line_has_not(arguments: list[str], nam
         (["export", "--model", "tests.cli.own_models:small", "--classes", "3", "--out", "x"], "shape of one example"),
         (["export", "--model", "tests.cli.own_models:small", "--input", "8", "--out", "x"], "--classes"),
         (["export", "--model", "mlp", "--out", "x", "--input", "8,x"], "--input: '8,x' is not a shape"),
-        (["export", "--model", "mlp", "--out", "x", "--runtime", "abacus"], "there is one for onnxruntime"),
+        (
+            ["export", "--model", "mlp", "--out", "x", "--runtime", "abacus"],
+            "no exporter for 'abacus'; there is one for",
+        ),
         (["export", "--model", "mlp", "--out", "x", "--cut", "fedhm"], "write method:level"),
         (["export", "--model", "mlp", "--out", "x", "--cut", "magic:4"], "unknown method 'magic'; known: fedavg"),
         (["export", "--model", "mlp", "--out", "x", "--cut", "fedhm:4,colour=1"], "fedhm has no such option"),
         (["export", "--model", "resnet8", "--out", "x", "--freeze", "99"], "99 blocks asked for, ResNet has 3"),
         (["costs", "--method", "magic", "--model", "mlp", "--level", "4"], "known: fedavg, fedhm"),
-        (["bench", "step", "--model", "mlp", "--runtime", "abacus"], "there is one for onnxruntime"),
+        (["bench", "step", "--model", "mlp", "--runtime", "abacus"], "no exporter for 'abacus'; there is one for"),
     ],
 )
 def test_exit_2_for_values_that_cannot_be(
@@ -141,6 +144,38 @@ def test_interrupt_is_exit_130_and_still_one_line(command: Command, monkeypatch:
     monkeypatch.setattr("coordinator.costs.cut_costs", interrupted)
     outcome = command(*COSTS)
     assert (outcome.status, outcome.error["code"]) == (130, "interrupted")
+
+
+BROKEN = {
+    "syntax_error.py": "def model(:",
+    "raises.py": "raise RuntimeError('no licence')",
+    "loads.py": "def data(path, seed, holdout):\n    raise RuntimeError('disk is gone')",
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "words"),
+    [
+        ("syntax_error:model", 2, "SyntaxError"),
+        ("raises:data", 2, "RuntimeError: no licence"),
+        ("loads:data", 1, "RuntimeError: disk is gone"),
+    ],
+)
+def test_code_of_the_user_that_fails_is_no_bug_of_ours(
+    source: str, status: int, words: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in BROKEN.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = tmp_path / "run.toml"
+    config.write_text(config_text().replace('source = "digits"', f'source = "{source}"'))
+    outcome = command("run", config, "--run-dir", tmp_path / "run", "--json")
+    assert outcome.status == status
+    assert words in outcome.error["message"]
+    if status == 2:
+        outcome = command("export", "--model", source, *OWN, "--out", tmp_path / "artifact", "--json")
+        assert outcome.status == 2
+        assert words in outcome.error["message"]
 
 
 def test_folder_that_is_a_file_is_exit_2_by_its_name(command: Command, tmp_path: Path) -> None:
