@@ -13,7 +13,7 @@ from coordinator.methods.method import Update
 
 
 def mean_statistics(updates: Iterable[Update]) -> dict[str, np.ndarray]:
-    """Buffer name -> num_examples-weighted mean, summed in float64 in the order given; integer buffers from the first."""
+    """Buffer name -> num_examples-weighted mean, float64 sums in the order given; integer buffers from the first."""
     sums: dict[str, np.ndarray] = {}
     weights: dict[str, float] = {}
     first: dict[str, np.ndarray] = {}
