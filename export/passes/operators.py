@@ -32,7 +32,9 @@ def _define(signature: str, outputs: int, shape: Shape, meaning: Callable[..., A
     names = ["out"] if outputs == 1 else [f"out{i}" for i in range(outputs)]
     outs = ", ".join(f"{mark} {n}" for mark, n in zip(marks, names, strict=True))
     _LIBRARY.define(f"{name}({arguments}) -> {given}")
-    _LIBRARY.define(f"{name}.out({arguments}, *, {outs}) -> {marks[0] if outputs == 1 else '(' + ', '.join(marks) + ')'}")
+    _LIBRARY.define(
+        f"{name}.out({arguments}, *, {outs}) -> {marks[0] if outputs == 1 else '(' + ', '.join(marks) + ')'}"
+    )
     _LIBRARY.impl(name, shape, "Meta")
 
     def unused_out(*args: Any, **kwargs: Any) -> Any:
@@ -111,9 +113,7 @@ def _batch_norm_shape(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(channels), x.new_empty(channels)
 
 
-def _batch_norm(
-    x: Tensor, w: Any, b: Any, addend: Any, eps: float, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _batch_norm(x: Tensor, w: Any, b: Any, addend: Any, eps: float, relu: bool) -> tuple[Tensor, Tensor, Tensor]:
     rows = x.reshape(-1, x.shape[-1])
     mean, rstd = rows.mean(0), (rows.var(0, correction=0) + eps).rsqrt()
     y = (x - mean) * rstd * (1.0 if w is None else w) + (0.0 if b is None else b)
@@ -140,7 +140,12 @@ def _batch_norm_backward(
     return dx, dw, db
 
 
-_define("batch_norm(Tensor x, Tensor? w, Tensor? b, Tensor? addend, float eps, bool relu)", 3, _batch_norm_shape, _batch_norm)
+_define(
+    "batch_norm(Tensor x, Tensor? w, Tensor? b, Tensor? addend, float eps, bool relu)",
+    3,
+    _batch_norm_shape,
+    _batch_norm,
+)
 _define(
     "fixed_norm(Tensor x, Tensor? w, Tensor? b, Tensor mean, Tensor variance, Tensor? addend, float eps, bool relu)",
     1,
@@ -155,6 +160,23 @@ _define(
 )
 _define("channel_sum(Tensor x)", 1, lambda x: x.new_empty((x.shape[-1],)), lambda x: x.reshape(-1, x.shape[-1]).sum(0))
 
+
+def _running_statistics(
+    x: Tensor, mean: Tensor, rstd: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    rows = x.numel() // x.shape[-1]
+    unbiased = (rstd.double() ** -2 - eps).float() * (rows / max(rows - 1, 1))
+    return running_mean + momentum * (mean - running_mean), running_var + momentum * (unbiased - running_var)
+
+
+_define(
+    "running_statistics(Tensor x, Tensor mean, Tensor rstd, Tensor running_mean, Tensor running_var, float momentum, "
+    "float eps)",
+    2,
+    _like(1, 1),
+    _running_statistics,
+)
+
 # ---- pooling
 
 
@@ -166,7 +188,9 @@ def _max_pool(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, 
 def _max_pool_backward(
     dy: Tensor, x: Tensor, y: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any
 ) -> Tensor:
-    ceil = [_window_size(x.shape[1 + i], kernel[i], stride[i], padding[i], dilation[i]) != y.shape[1 + i] for i in (0, 1)]
+    ceil = [
+        _window_size(x.shape[1 + i], kernel[i], stride[i], padding[i], dilation[i]) != y.shape[1 + i] for i in (0, 1)
+    ]
     _, indices = torch.ops.aten.max_pool2d_with_indices(nchw(x), kernel, stride, padding, dilation, any(ceil))
     return nhwc(
         torch.ops.aten.max_pool2d_with_indices_backward(
@@ -220,6 +244,7 @@ _define("relu_backward(Tensor dy, Tensor y)", 1, _like(0), lambda dy, y: dy * (y
 _define("add(Tensor a, Tensor b, bool relu)", 1, _like(0), lambda a, b, relu: (a + b).relu() if relu else a + b)
 _define("gelu(Tensor x)", 1, _like(0), lambda x: F.gelu(x))
 _define("gelu_backward(Tensor dy, Tensor x)", 1, _like(0), lambda dy, x: torch.ops.aten.gelu_backward(dy, x))
+_define("divide(Tensor x, SymInt divisor)", 1, _like(0), lambda x, divisor: x / divisor)
 _define(
     "permute(Tensor x, int[] order)",
     1,
@@ -229,7 +254,8 @@ _define(
 
 
 def _product_shape(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
-    return a.new_empty((a.shape[0], a.shape[2 if transpose_a else 1], b.shape[1 if transpose_b else 2]))
+    groups = a.shape[:-2]
+    return a.new_empty((*groups, a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1]))
 
 
 def _product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
@@ -258,4 +284,16 @@ _define(
     1,
     lambda dy, *_: dy.new_empty((*dy.shape[:2], 4 * dy.shape[2])),
     None,
+)
+
+
+def _embedding_backward(dy: Tensor, indices: Tensor, rows: int, padding: int) -> Tensor:
+    return torch.ops.aten.embedding_dense_backward(dy, indices, rows, padding, False)
+
+
+_define(
+    "embedding_backward(Tensor dy, Tensor indices, int rows, int padding)",
+    1,
+    lambda dy, _i, rows, _p: dy.new_empty((rows, dy.shape[-1])),
+    _embedding_backward,
 )

@@ -1,0 +1,85 @@
+"""``python -m edge.native.build``: compiles the session library against the executorch wheel of this environment.
+
+Needs a C++20 compiler (``CXX``, default g++) and no torch. ``APPORTION_NATIVE_FLAGS`` replaces ``-march=native``, which
+makes a library for this very machine. The library lies in the environment, named by the digest of its sources, so a new
+release of this package builds a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from edge.contracts.errors import DeviceRefused
+
+_SOURCES = Path(__file__).parent
+_LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
+_DEFAULT_FLAGS = "-march=native"
+
+
+def session_library() -> Path:
+    """The library for this environment, compiled if it is not there yet (about half a minute).
+
+    Raises:
+        DeviceRefused: no executorch wheel here, no compiler, or it failed.
+    """
+    wheel = wheel_folder()
+    flags = os.environ.get("APPORTION_NATIVE_FLAGS", _DEFAULT_FLAGS).split()
+    sources = sorted([*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h")])
+    parts = [str(wheel), *flags, *(path.read_text(encoding="utf-8") for path in sources)]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    library = Path(sys.prefix) / "lib" / "apportion" / f"libapportion_executorch-{digest}.so"
+    if not library.exists():
+        _compile([path for path in sources if path.suffix == ".cpp"], wheel, flags, library)
+    return library
+
+
+def wheel_folder() -> Path:
+    """Folder of the installed executorch package, found without importing it (its Python part imports torch).
+
+    Raises:
+        DeviceRefused: it is not installed.
+    """
+    found = importlib.util.find_spec("executorch")
+    folders = list(found.submodule_search_locations or []) if found else []
+    for folder in folders:
+        if (Path(folder) / "lib" / "libexecutorch.so").exists():
+            return Path(folder)
+    raise DeviceRefused("the executorch wheel is not installed here; run `make runtime-executorch`")
+
+
+def _compile(sources: list[Path], wheel: Path, flags: list[str], library: Path) -> None:
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise DeviceRefused(
+            f"no C++ compiler '{compiler}' to build the executorch session with; install g++ or set CXX"
+        )
+    include = wheel / "include"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        unfinished = Path(folder) / library.name
+        command = [
+            compiler, "-std=c++20", "-O3", *flags, "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-fPIC", "-shared",
+            "-DC10_USING_CUSTOM_GENERATED_MACROS",
+            f"-I{include}", f"-I{include / 'executorch/runtime/core/portable_type/c10'}",
+            *map(str, sources), "-o", str(unfinished),
+            f"-L{wheel / 'lib'}", f"-Wl,-rpath,{wheel / 'lib'}", "-Wl,--no-as-needed",
+            *(f"-l{name}" for name in _LIBRARIES),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise DeviceRefused(
+                f"{compiler} could not build the executorch session: {done.stderr.strip()[-600:]}; "
+                "a C++20 compiler (g++ 11 or newer) is needed"
+            )
+        os.replace(unfinished, library)
+
+
+if __name__ == "__main__":
+    print(session_library())

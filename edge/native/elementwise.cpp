@@ -1,0 +1,163 @@
+// Activations with their gradients, permutation, and matrix products as operators.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels.h"
+#include "products.h"
+#include "simd.h"
+
+namespace apportion {
+namespace {
+
+// relu_backward(dy, y) -> dx
+void relu_backward(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const float *dy = call.in(0), *y = call.in(1);
+  float* dx = call.out(2);
+  for_vectors(call.count(0), [&](int64_t i, int64_t n) {
+    store_n(dx + i, select(load_n(y + i, n) > Vector{}, load_n(dy + i, n), Vector{}), n);
+  });
+}
+
+// add(a, b, relu) -> y: equal shapes
+void add(Call& call) {
+  if (!call.require(call.count(0) == call.count(1)) || !call.resize_like(3, 0)) return;
+  const float *a = call.in(0), *b = call.in(1);
+  float* y = call.out(3);
+  const bool relu = call.flag(2);
+  for_vectors(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector sum = load_n(a + i, n) + load_n(b + i, n);
+    store_n(y + i, relu ? maximum(sum, Vector{}) : sum, n);
+  });
+}
+
+// gelu(x) -> x * Phi(x)
+void gelu(Call& call) {
+  if (!call.resize_like(1, 0)) return;
+  const float* x = call.in(0);
+  float* y = call.out(1);
+  for_vectors(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    store_n(y + i, v * 0.5f * (error_function(v * 0.70710678f) + 1.0f), n);
+  });
+}
+
+// gelu_backward(dy, x) -> dy * (Phi(x) + x phi(x))
+void gelu_backward(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const float *dy = call.in(0), *x = call.in(1);
+  float* dx = call.out(2);
+  for_vectors(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    const Vector density = exponential(v * v * -0.5f) * 0.39894228f;
+    store_n(dx + i, load_n(dy + i, n) * (0.5f * (error_function(v * 0.70710678f) + 1.0f) + v * density), n);
+  });
+}
+
+// divide(x, n) -> x / n
+void divide(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const float* x = call.in(0);
+  float* y = call.out(2);
+  const float share = static_cast<float>(call.integer(1));
+  for (int64_t i = 0; i < call.count(0); ++i) y[i] = x[i] / share;
+}
+
+// embedding_backward(dy [..., E], indices [...], rows, padding) -> [rows, E]
+void embedding_backward(Call& call) {
+  const int64_t rows = call.integer(2), padding = call.integer(3), E = call.size(0, call.rank(0) - 1);
+  if (!call.resize(4, {rows, E})) return;
+  const float* dy = call.in(0);
+  const auto* indices = static_cast<const int64_t*>(call.tensor(1).const_data_ptr());
+  float* dw = call.out(4);
+  std::fill_n(dw, rows * E, 0.0f);
+  for (int64_t i = 0; i < call.count(1); ++i) {
+    if (!call.require(indices[i] >= 0 && indices[i] < rows)) return;
+    if (indices[i] == padding) continue;
+    for (int64_t e = 0; e < E; ++e) dw[indices[i] * E + e] += dy[i * E + e];
+  }
+}
+
+// permute(x, order) -> y
+void permute(Call& call) {
+  const Ints order = call.ints(1);
+  const int64_t rank = call.rank(0);
+  if (!call.require(rank == static_cast<int64_t>(order.size()) && rank <= 8)) return;
+  std::array<SizesType, 8> sizes{};
+  std::array<int64_t, 8> strides{}, steps{}, dims{};
+  int64_t stride = 1;
+  for (int64_t d = rank - 1; d >= 0; --d) strides[d] = stride, stride *= call.size(0, d);
+  int64_t used = 0;
+  for (int64_t d = 0; d < rank; ++d) {
+    sizes[d] = static_cast<SizesType>(call.size(0, order[d]));
+    if (sizes[d] == 1) continue;
+    // Neighbours that stay neighbours are one dimension.
+    if (used > 0 && steps[used - 1] == strides[order[d]] * sizes[d]) {
+      dims[used - 1] *= sizes[d], steps[used - 1] = strides[order[d]];
+    } else {
+      dims[used] = sizes[d], steps[used++] = strides[order[d]];
+    }
+  }
+  if (!call.resized(2, {sizes.data(), static_cast<size_t>(rank)})) return;
+  const float* x = call.in(0);
+  float* y = call.out(2);
+  while (used < 2) dims[used] = 1, steps[used++] = 0;
+  const int64_t inner = dims[used - 1], step = steps[used - 1], middle = dims[used - 2], jump = steps[used - 2];
+  const int64_t outer = call.count(0) / std::max<int64_t>(1, inner * middle);
+  std::array<int64_t, 8> at{};
+  int64_t base = 0;
+  for (int64_t o = 0; o < outer; ++o, y += inner * middle) {
+    if (step == 1) {
+      for (int64_t i = 0; i < middle; ++i) std::copy_n(x + base + i * jump, inner, y + i * inner);
+    } else {
+      constexpr int64_t kBlock = 16;
+      for (int64_t i0 = 0; i0 < middle; i0 += kBlock)
+        for (int64_t j0 = 0; j0 < inner; j0 += kBlock)
+          for (int64_t i = i0; i < std::min(i0 + kBlock, middle); ++i)
+            for (int64_t j = j0; j < std::min(j0 + kBlock, inner); ++j)
+              y[i * inner + j] = x[base + i * jump + j * step];
+    }
+    for (int64_t d = used - 3; d >= 0; --d) {
+      base += steps[d];
+      if (++at[d] < dims[d]) break;
+      base -= steps[d] * dims[d];
+      at[d] = 0;
+    }
+  }
+}
+
+// matrix_product(a [G, M, K], b [G, K, N], transpose_a, transpose_b) -> [G, M, N]; a transposed is [G, K, M]; no G: one
+void batched_product(Call& call) {
+  const bool ta = call.flag(2), tb = call.flag(3);
+  const int first = call.rank(0) == 3 ? 1 : 0;
+  const int64_t G = first ? call.size(0, 0) : 1, M = call.size(0, first + ta), K = call.size(0, first + !ta);
+  const int64_t N = call.size(1, first + !tb);
+  if (!call.require(call.rank(0) == call.rank(1) && call.size(1, first + tb) == K && (!first || call.size(1, 0) == G)) ||
+      !(first ? call.resize(4, {G, M, N}) : call.resize(4, {M, N})))
+    return;
+  for (int64_t g = 0; g < G; ++g)
+    matrix_product(call.in(0) + g * M * K, ta, call.in(1) + g * K * N, tb, call.out(4) + g * M * N, M, N, K);
+}
+
+// linear(x [M, K], w [N, K], b? [N]) -> [M, N]
+void linear(Call& call) {
+  const int64_t M = call.size(0, 0), K = call.size(0, 1), N = call.size(1, 0);
+  if (!call.require(call.size(1, 1) == K) || !call.resize(3, {M, N})) return;
+  const float* b = call.in_or_null(2);
+  float* y = call.out(3);
+  for (int64_t i = 0; b && i < M; ++i) std::copy_n(b, N, y + i * N);
+  matrix_product(call.in(0), false, call.in(1), true, y, M, N, K, b != nullptr);
+}
+
+APPORTION_KERNEL("relu_backward", relu_backward);
+APPORTION_KERNEL("add", add);
+APPORTION_KERNEL("gelu", gelu);
+APPORTION_KERNEL("gelu_backward", gelu_backward);
+APPORTION_KERNEL("divide", divide);
+APPORTION_KERNEL("embedding_backward", embedding_backward);
+APPORTION_KERNEL("permute", permute);
+APPORTION_KERNEL("matrix_product", batched_product);
+APPORTION_KERNEL("linear", linear);
+
+}  // namespace
+}  // namespace apportion

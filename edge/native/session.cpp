@@ -1,0 +1,104 @@
+// One program of an artifact, loaded in ExecuTorch and run on buffers of the caller. C linkage for ctypes; no exception
+// leaves, every failure is an ExecuTorch error number (0: none).
+#include <executorch/extension/module/module.h>
+#include <executorch/extension/tensor/tensor.h>
+#include <executorch/extension/threadpool/threadpool_guard.h>
+#include <executorch/runtime/kernel/operator_registry.h>
+
+#include <string>
+#include <vector>
+
+using executorch::aten::ScalarType;
+using executorch::aten::SizesType;
+using executorch::extension::Module;
+using executorch::extension::TensorPtr;
+using executorch::runtime::Error;
+using executorch::runtime::EValue;
+
+namespace {
+
+struct Program {
+  explicit Program(const char* path) : module(path, Module::LoadMode::File) {}
+  Module module;
+  std::vector<EValue> outputs;
+};
+
+Program* of(void* handle) { return static_cast<Program*>(handle); }
+
+}  // namespace
+
+extern "C" {
+
+// A handle, or null with *error set. The file must stay as it is only until the call returns.
+void* apportion_open(const char* path, int* error) {
+  try {
+    auto* program = new Program(path);
+    const Error loaded = program->module.load_method("forward");
+    *error = static_cast<int>(loaded);
+    if (loaded == Error::Ok) return program;
+    delete program;
+  } catch (...) {
+    *error = static_cast<int>(Error::MemoryAllocationFailed);
+  }
+  return nullptr;
+}
+
+void apportion_close(void* handle) { delete of(handle); }
+
+const char* apportion_error_name(int error) { return executorch::runtime::to_string(static_cast<Error>(error)); }
+
+// Whether a kernel of this name ("namespace::name.overload") is registered.
+int apportion_has_kernel(const char* name) {
+  for (const auto& kernel : executorch::runtime::get_registered_kernels())
+    if (std::string(kernel.name_) == name) return 1;
+  return 0;
+}
+
+int64_t apportion_inputs(void* handle) {
+  const auto meta = of(handle)->module.method_meta("forward");
+  return meta.ok() ? static_cast<int64_t>(meta->num_inputs()) : -1;
+}
+
+// Bytes of the arena in which the runtime keeps every value between a step's first and last operation.
+int64_t apportion_planned_bytes(void* handle) {
+  const auto meta = of(handle)->module.method_meta("forward");
+  int64_t total = 0;
+  for (size_t i = 0; meta.ok() && i < meta->num_memory_planned_buffers(); ++i)
+    total += meta->memory_planned_buffer_size(i).get();
+  return total;
+}
+
+// Reads the inputs where they lie. sizes: all dimensions, one input after the other; is_integer: int64 instead of float32.
+int apportion_run(void* handle, int64_t count, void** data, const int32_t* is_integer, const int32_t* ranks,
+                  const int32_t* sizes) {
+  // One thread: the kernels here have no other, and the wheel's own would take one per core.
+  const executorch::extension::threadpool::NoThreadPoolGuard guard;
+  try {
+    Program& program = *of(handle);
+    std::vector<TensorPtr> tensors;
+    std::vector<EValue> inputs;
+    for (int64_t i = 0; i < count; ++i) {
+      tensors.push_back(executorch::extension::from_blob(data[i], std::vector<SizesType>(sizes, sizes + ranks[i]),
+                                                         is_integer[i] ? ScalarType::Long : ScalarType::Float));
+      inputs.emplace_back(*tensors.back());
+      sizes += ranks[i];
+    }
+    auto result = program.module.execute("forward", inputs);
+    if (!result.ok()) return static_cast<int>(result.error());
+    program.outputs = std::move(result.get());
+    return 0;
+  } catch (...) {
+    return static_cast<int>(Error::MemoryAllocationFailed);
+  }
+}
+
+// Output i of the last run, valid until the next one; null when there is no such tensor.
+void* apportion_output(void* handle, int64_t i, int64_t* elements, int32_t* is_integer) {
+  Program& program = *of(handle);
+  if (i < 0 || i >= static_cast<int64_t>(program.outputs.size()) || !program.outputs[i].isTensor()) return nullptr;
+  const auto tensor = program.outputs[i].toTensor();
+  *elements = tensor.numel();
+  *is_integer = tensor.scalar_type() == ScalarType::Long;
+  return tensor.mutable_data_ptr();
+}
+}

@@ -1,0 +1,109 @@
+"""The part of a step that follows the gradients: accumulators, clipping, optimizer; on the values in place.
+
+It is outside the program because in place it needs no second copy of the parameters. The rule travels as a small file of
+the artifact, the values of its hyper-parameters with each order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from edge.contracts.errors import ArtifactCorrupt
+from edge.native.library import library
+
+FILE_NAME = "update.json"
+STEP_SLOT = "optimizer#step"
+
+
+class UpdateRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Which formula the step ends with, as ``torch.optim`` writes it.
+
+    Attributes:
+        kind: ``sgd``, ``adam`` (decay joins the gradient) or ``adamw`` (decoupled decay).
+        nesterov: sgd with momentum only.
+        undecayed: parameters without weight decay.
+    """
+
+    kind: Literal["sgd", "adam", "adamw"]
+    nesterov: bool = False
+    undecayed: tuple[str, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """JSON with a fixed field order."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> UpdateRule:
+        """The rule in ``data``.
+
+        Raises:
+            ArtifactCorrupt: it cannot be read.
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.MsgspecError as error:
+            raise ArtifactCorrupt(f"{FILE_NAME} of the artifact cannot be read ({error}); fetch it again") from error
+
+    def apply(
+        self, gradients: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray], hyper: Mapping[str, float]
+    ) -> None:
+        """Move ``state`` (parameters, slots, accumulators) by ``gradients``, which clipping scales in place."""
+        native = library()
+        for name, gradient in gradients.items():
+            squares = state.get(f"{name}#squared_gradient")
+            if squares is not None:
+                native.apportion_add_squares(squares.ctypes.data, gradient.ctypes.data, gradient.size)
+        if "clip_norm" in hyper:
+            # torch.nn.utils.clip_grad_norm_
+            squares_sum = sum(native.apportion_sum_of_squares(g.ctypes.data, g.size) for g in gradients.values())
+            factor = hyper["clip_norm"] / (math.sqrt(squares_sum) + 1e-6)
+            if factor < 1.0:
+                for gradient in gradients.values():
+                    native.apportion_scale(gradient.ctypes.data, factor, gradient.size)
+        if self.kind != "sgd":
+            state[STEP_SLOT][...] += 1.0
+        for name, gradient in gradients.items():
+            decay = 0.0 if name in self.undecayed else hyper.get("weight_decay", 0.0)
+            self._move(name, gradient, state, hyper, decay)
+
+    def _move(
+        self,
+        name: str,
+        gradient: np.ndarray,
+        state: Mapping[str, np.ndarray],
+        hyper: Mapping[str, float],
+        decay: float,
+    ) -> None:
+        value, native = state[name], library()
+        if self.kind == "sgd":
+            velocity = state.get(f"{name}#momentum")
+            native.apportion_sgd(
+                value.ctypes.data,
+                gradient.ctypes.data,
+                None if velocity is None else velocity.ctypes.data,
+                value.size,
+                hyper["lr"],
+                hyper.get("momentum", 0.0),
+                decay,
+                self.nesterov,
+            )
+            return
+        native.apportion_adam(
+            value.ctypes.data,
+            gradient.ctypes.data,
+            state[f"{name}#exp_avg"].ctypes.data,
+            state[f"{name}#exp_avg_sq"].ctypes.data,
+            value.size,
+            float(state[STEP_SLOT]),
+            hyper["lr"],
+            hyper["beta1"],
+            hyper["beta2"],
+            hyper["eps"],
+            decay,
+            self.kind == "adamw",
+        )

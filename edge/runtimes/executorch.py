@@ -1,0 +1,135 @@
+"""ExecuTorch: a program gives the loss and the gradients, and the optimizer moves the values in place.
+
+No torch: the wheel's C++ libraries are called through :mod:`edge.native`; its Python part, which imports torch, is not
+touched. State tensors are NumPy arrays that programs read where they lie; a program's other values live in one arena
+planned at export. One thread: the kernels of ``edge/native`` have no other yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+
+import numpy as np
+
+from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
+from edge.contracts.manifest import ArtifactManifest, Program
+from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
+from edge.native.library import NativeProgram, library
+from edge.native.update_rule import FILE_NAME, UpdateRule
+from edge.startup_pages import release_startup_pages
+
+NAME = "executorch"
+GRADIENT = "grad:"
+"""Prefix of the outputs that the update rule reads."""
+
+
+def version() -> str:
+    """Release of the executorch wheel installed here; the session library is loaded, and built if need be."""
+    library()
+    return distribution_version("executorch")
+
+
+def load(manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int) -> ExecutorchSession:
+    """As :meth:`edge.runtimes.base.Runtime.load`."""
+    if version() != manifest.minimum_runtime_version:
+        # Programs of one release are not promised to load in another.
+        raise DeviceRefused(
+            f"artifact is for executorch {manifest.minimum_runtime_version}, {version()} is installed; "
+            "install that release on the device"
+        )
+    return ExecutorchSession(manifest.programs, manifest.tensors, files, batch=manifest.batch)
+
+
+class ExecutorchSession:
+    """Implements :class:`edge.runtimes.base.Session`; a program is loaded when it first runs."""
+
+    def __init__(
+        self, programs: Iterable[Program], tensors: Iterable[TensorSpec], files: Mapping[str, Path], *, batch: int
+    ) -> None:
+        """Args: batch: the largest batch the programs are planned for."""
+        self._programs = {program.name: program for program in programs}
+        self._specs = {spec.name: spec for spec in tensors}
+        self._files = files
+        self._batch = batch
+        self._loaded: dict[str, NativeProgram] = {}
+        self._rule = UpdateRule.from_bytes(files[FILE_NAME].read_bytes())
+        used = {n for p in self._programs.values() for n in (*p.inputs, *(o.tensor for o in p.outputs))}
+        self._state = {
+            name: np.zeros(concrete_shape(spec), spec.dtype)
+            for name, spec in self._specs.items()
+            if spec.role in STATE_ROLES and name in used
+        }
+
+    def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """As :meth:`edge.runtimes.base.Session.load_state`."""
+        for name, target in self._state.items():
+            given, role = tensors.get(name), self._specs[name].role
+            if given is None and role in ("slot", "accumulator"):
+                target.fill(0)
+            elif given is None:
+                raise ArtifactCorrupt(f"the weights hold no {role} '{name}' that the artifact needs; order again")
+            elif given.shape != target.shape or given.dtype != target.dtype:
+                raise ArtifactCorrupt(
+                    f"weights: '{name}' is {given.dtype}{list(given.shape)}, the artifact says "
+                    f"{target.dtype}{list(target.shape)}; order again"
+                )
+            else:
+                np.copyto(target, given)
+
+    def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """As :meth:`edge.runtimes.base.Session.run`."""
+        values = self.outputs(program, feeds)
+        gradients = {}
+        for name, value in values.items():
+            if name.startswith(GRADIENT):
+                gradients[name.removeprefix(GRADIENT)] = value
+            elif name.startswith("next:"):
+                np.copyto(self._state[name.removeprefix("next:")], value)
+        scalars = {name: float(value) for name, value in values.items() if value.ndim == 0 and name in self._specs}
+        if gradients:
+            hyper = {n: float(feeds[n]) for n in self._programs[program].inputs if self._specs[n].role == "hyper"}
+            self._rule.apply(gradients, self._state, hyper)
+        return scalars
+
+    def outputs(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Everything the program itself gives, by output name, before any of it moves the state; views into its arena."""
+        if program not in self._programs:
+            raise PlanError(
+                f"artifact has no program '{program}', it has {', '.join(self._programs)}; export it with one"
+            )
+        described = self._programs[program]
+        native = self._loaded.get(program)
+        if native is None:
+            native = self._loaded[program] = NativeProgram(self._files[described.file])
+            release_startup_pages()
+        inputs, batch = [], 1
+        for name in described.inputs:
+            spec = self._specs[name]
+            value = self._state[name] if name in self._state else feeds[name]
+            if spec.shape[:1] == ("batch",):
+                batch = len(value)
+                if not 0 < batch <= self._batch:
+                    raise DeviceRefused(
+                        f"program '{program}' takes batches of 1 to {self._batch}, this one has {batch}; "
+                        "order a smaller batch"
+                    )
+            if value.shape != concrete_shape(spec, batch) or value.dtype != spec.dtype:
+                raise DeviceRefused(
+                    f"program '{program}': input '{name}' is {value.dtype}{list(value.shape)}, the artifact says "
+                    f"{spec.dtype}{list(spec.shape)}; order again"
+                )
+            inputs.append(value if value.flags.c_contiguous else value.copy(order="C"))
+        native.run(inputs)
+        return {
+            output.name: native.output(i, concrete_shape(self._specs[output.tensor], batch))
+            for i, output in enumerate(described.outputs)
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        """As :meth:`edge.runtimes.base.Session.read`."""
+        if name not in self._state:
+            known = ", ".join(list(self._state)[:5])
+            raise DeviceRefused(f"no program carries a tensor '{name}', they carry {known}, ...; order others")
+        return self._state[name]

@@ -1,0 +1,186 @@
+"""The ExecuTorch format: one ``.pte`` per program, and the update rule that ends a training step."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from edge.contracts.errors import ExportRefused
+from edge.contracts.manifest import GraphOutput, Parity, Program
+from edge.contracts.tensors import BATCH, STATE_ROLES, TensorSpec
+from edge.native.library import has_kernel
+from edge.native.update_rule import FILE_NAME, UpdateRule
+from edge.runtimes.executorch import GRADIENT, ExecutorchSession
+from export.capture import Capture
+from export.cost import forward_macs
+from export.formats.executorch_program.lowering import Lowered, lower
+from export.formats.memory_plan import MemoryPlan
+from export.parity import check_parity, self_test_losses
+from export.programs import capture_programs
+from export.training_step import StepSpec
+
+
+@dataclass(frozen=True)
+class ExecutorchPrograms:
+    """Files by name, the programs in them, every tensor they name, and what a training step costs."""
+
+    files: dict[str, bytes]
+    programs: tuple[Program, ...]
+    tensors: tuple[TensorSpec, ...]
+    macs: int
+    memory: MemoryPlan
+
+
+class ExecutorchProgram:
+    """Writes ``train.pte``, ``eval.pte``, with batch norm ``stats.pte`` (and ``eval_static.pte``), and ``update.json``."""
+
+    name = "executorch_program"
+    minimum_runtime_version = "1.5.1"
+
+    def __init__(self) -> None:
+        self._programs: tuple[Program, ...] = ()
+
+    def write(self, module: nn.Module, spec: StepSpec) -> ExecutorchPrograms:
+        """Trace, rewrite and lower every program; the files depend on nothing but module, step and versions.
+
+        Raises:
+            ExportRefused: naming the layer that has no training step on this runtime.
+        """
+        captures = capture_programs(module, spec)
+        tensors = _tensors(captures.values(), spec)
+        roles = {t.name: t.role for t in tensors}
+        files: dict[str, bytes] = {FILE_NAME: _rule(spec).to_bytes()}
+        programs, arena = [], 0
+        for name, capture in captures.items():
+            lowered = lower(capture, _outputs(capture, roles), spec.batch)
+            _require_kernels(lowered)
+            arena = lowered.planned_bytes if name == "train" else arena
+            files[f"{name}.pte"] = lowered.data
+            programs.append(
+                Program(
+                    name=name,
+                    file=f"{name}.pte",
+                    inputs=tuple(i.name for i in capture.inputs),
+                    outputs=tuple(
+                        GraphOutput(o, o.removeprefix("next:").removeprefix(GRADIENT)) for o in lowered.outputs
+                    ),
+                )
+            )
+        state = sum(t.byte_count() for t in tensors if t.role in STATE_ROLES)
+        fed = sum(t.byte_count(spec.batch) for t in tensors if t.role in ("input", "target"))
+        memory = MemoryPlan(state, 0, fed, arena, "train")
+        self._programs = tuple(programs)
+        return ExecutorchPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory)
+
+    def check(
+        self,
+        module: nn.Module,
+        spec: StepSpec,
+        files: Mapping[str, bytes],
+        programs: Iterable[Program],
+        tensors: Iterable[TensorSpec],
+    ) -> Parity:
+        """The parity gate on the very bytes that are shipped, run by the device's own session.
+
+        Raises:
+            ParityError: naming program and tensor.
+        """
+        programs, tensors = list(programs), list(tensors)
+        with tempfile.TemporaryDirectory(prefix="apportion-executorch-") as folder:
+            paths = _written(files, Path(folder))
+
+            def opener(name: str) -> Callable[[], GateRun]:
+                return lambda: GateRun(name, programs, tensors, paths, batch=spec.batch)
+
+            return check_parity(module, spec, {p.name: opener(p.name) for p in programs}, tensors)
+
+    def self_test_losses(
+        self, spec: StepSpec, files: Mapping[str, bytes], tensors: Iterable[TensorSpec], *, seed: int, steps: int
+    ) -> tuple[float, ...]:
+        """Losses of the first steps on the self-test's formula values; of files that this object wrote."""
+        tensors = list(tensors)
+        with tempfile.TemporaryDirectory(prefix="apportion-executorch-") as folder:
+            paths = _written(files, Path(folder))
+
+            def opened() -> GateRun:
+                return GateRun("train", self._programs, tensors, paths, batch=spec.batch)
+
+            return self_test_losses(spec, opened, tensors, seed=seed, steps=steps)
+
+    def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
+        """Peak of the trainer process above an idle one with the runtime loaded."""
+        return memory.live
+
+
+class GateRun:
+    """A program as the parity gate runs it: every value by name in, every value by name out."""
+
+    def __init__(
+        self,
+        program: str,
+        programs: Sequence[Program],
+        tensors: Sequence[TensorSpec],
+        files: Mapping[str, Path],
+        *,
+        batch: int,
+    ) -> None:
+        self._session = ExecutorchSession(programs, tensors, files, batch=batch)
+        self._program = next(p for p in programs if p.name == program)
+        roles = {t.name: t.role for t in tensors}
+        self._state = [t.name for t in tensors if t.role in STATE_ROLES]
+        self._written = [n for n in self._program.inputs if roles[n] in ("parameter", "slot", "accumulator")]
+        self._trains = any(o.name.startswith(GRADIENT) for o in self._program.outputs)
+        moved = [f"next:{n}" for n in self._written] if self._trains else []
+        self.outputs = [*(o.name for o in self._program.outputs), *moved]
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One run from the state in ``feeds``: the program's outputs and, for a training step, the moved state."""
+        self._session.load_state({n: feeds[n] for n in self._state if n in feeds})
+        given = {n: feeds[n] for n in self._program.inputs}
+        outputs = {n: np.array(v) for n, v in self._session.outputs(self._program.name, given).items()}
+        if self._trains:
+            self._session.run(self._program.name, given)
+            outputs |= {f"next:{n}": np.array(self._session.read(n)) for n in self._written}
+        return outputs
+
+
+def _outputs(capture: Capture, roles: Mapping[str, str]) -> list[str]:
+    """What the program gives: all outputs, but gradients in place of the parameters and slots they move."""
+    if not capture.hidden:
+        return list(capture.outputs)
+    kept = [o for o in capture.outputs if not o.startswith("next:") or roles[o.removeprefix("next:")] == "buffer"]
+    return kept + [name for name in capture.hidden if name.startswith(GRADIENT)]
+
+
+def _rule(spec: StepSpec) -> UpdateRule:
+    undecayed = tuple(sorted(spec.factors))
+    return UpdateRule(kind=spec.optimizer.kind, nesterov=spec.optimizer.nesterov, undecayed=undecayed)
+
+
+def _require_kernels(lowered: Lowered) -> None:
+    for kernel, layer in lowered.kernels.items():
+        if not has_kernel(kernel):
+            raise ExportRefused(
+                layer or "(the module itself)",
+                f"its step needs {kernel}, for which executorch has no kernel",
+                instead="another layer, or the runtime onnxruntime",
+            )
+
+
+def _written(files: Mapping[str, bytes], folder: Path) -> dict[str, Path]:
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return {name: folder / name for name in files}
+
+
+def _tensors(captures: Iterable[Capture], spec: StepSpec) -> tuple[TensorSpec, ...]:
+    """Every tensor of every program once, those of ``train`` first; then what the programs report."""
+    known = {item.name: item for program in captures for item in program.inputs}
+    logits = TensorSpec("logits", (BATCH, spec.classes, *spec.target_shape), "float32", "metric")
+    reported = (TensorSpec("loss", (), "float32", "loss"), TensorSpec("correct", (), "int64", "metric"), logits)
+    return (*known.values(), *reported)

@@ -1,0 +1,121 @@
+"""From a traced program to the bytes of an ExecuTorch program, for every batch size up to the step's own.
+
+The program's inputs are the caller's buffers (state, batch), read where they lie; everything between is in one arena
+that is planned at export for the largest batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from edge.contracts.errors import ExportRefused
+from edge.contracts.tensors import BATCH, TensorSpec
+from export.capture import Capture
+from export.passes.rewriter import Rewriter
+
+_DTYPES = {"float32": torch.float32, "int64": torch.int64}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program's bytes, and what its arena takes.
+
+    Attributes:
+        outputs: names in output order.
+        planned_bytes: of the arena, at the largest batch.
+        kernels: operators the program calls, each with the layer it serves ("" when it came from a rewrite).
+    """
+
+    data: bytes
+    outputs: tuple[str, ...]
+    planned_bytes: int
+    kernels: dict[str, str]
+
+
+class _Program(nn.Module):
+    """The rewritten program as a module that :func:`torch.export.export` can trace."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        super().__init__()
+        self._rewriter = [rewriter]  # in a list, so that the graph's own modules do not become this one's
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return list(self._rewriter[0].run(*inputs, enable_io_processing=False))
+
+
+def lower(program: Capture, outputs: Sequence[str], batch: int) -> Lowered:
+    """``program`` with only ``outputs`` (of its outputs and hidden values), for batches of 1 to ``batch``.
+
+    Raises:
+        ExportRefused: naming the layer that has no kernel.
+    """
+    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+    from executorch.exir.passes import MemoryPlanningPass
+
+    rewriter = Rewriter(with_outputs(program, outputs))
+    with _quietly():
+        exported = _exported(rewriter, program.inputs, batch)
+        edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True))
+        planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=True)
+        manager = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+    plan = manager.executorch_program.execution_plan[0]
+    kernels = {f"{op.name}.{op.overload}" if op.overload else op.name: "" for op in plan.operators}
+    for name in kernels:
+        base = name.partition(".")[0].removesuffix("_copy")
+        kernels[name] = rewriter.layers.get(base, "")
+    return Lowered(bytes(manager.buffer), tuple(outputs), sum(plan.non_const_buffer_sizes), kernels)
+
+
+def with_outputs(program: Capture, outputs: Sequence[str]) -> fx.GraphModule:
+    """A copy of the program's graph that gives ``outputs``, and computes nothing else."""
+    graph = copy.deepcopy(program.graph)
+    (node,) = [n for n in graph.graph.nodes if n.op == "output"]
+    by_name = dict(zip((*program.outputs, *program.hidden), node.args[0], strict=True))
+    node.args = ([by_name[name] for name in outputs],)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def _exported(rewriter: Rewriter, inputs: Sequence[TensorSpec], batch: int) -> Any:
+    dim = torch.export.Dim("batch", min=1, max=batch) if batch > 1 else None
+    examples, shapes = [], []
+    for spec in inputs:
+        sizes = [batch if size == BATCH else size for size in spec.shape]
+        examples.append(torch.zeros(sizes, dtype=_DTYPES[spec.dtype]))
+        shapes.append({i: dim for i, size in enumerate(spec.shape) if size == BATCH} if dim is not None else {})
+    with torch.no_grad():
+        try:
+            return torch.export.export(
+                _Program(rewriter), (examples,), dynamic_shapes=(shapes,) if dim is not None else None, strict=False
+            )
+        except ExportRefused:
+            raise
+        except Exception as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, ExportRefused):
+                cause = cause.__cause__ or cause.__context__
+            if isinstance(cause, ExportRefused):
+                raise cause from error
+            raise
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,43 @@
+"""Sums and means over everything but the last dimension, over pixels, and over all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from export.passes.operators import NATIVE
+from export.passes.pooling import global_average
+from export.passes.rewriter import rewrites
+from export.passes.values import Image, tensor_of
+
+ATEN = torch.ops.aten
+
+
+@rewrites(ATEN.sum.dim_IntList)
+def sum_over(x: Any, dims: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The gradient of a bias: a sum over every dimension but the last."""
+    rank = len(x.shape)
+    if dtype is not None or rank < 2 or sorted(d % rank for d in dims) != list(range(rank - 1)):
+        return NotImplemented
+    tensor = tensor_of(x)
+    if tensor.dtype != torch.float32:
+        return NotImplemented
+    total = NATIVE.channel_sum(tensor)
+    return total.reshape([1] * (rank - 1) + [total.shape[0]]) if keepdim else total
+
+
+@rewrites(ATEN.sum.default)
+def sum_of_all(x: Any, *, dtype: Any = None) -> Any:
+    """In the form that the runtime has a kernel for."""
+    return ATEN.sum.dim_IntList(tensor_of(x), list(range(len(x.shape))), False, dtype=dtype)
+
+
+@rewrites(ATEN.mean.dim)
+def mean_over(x: Any, dims: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The global average of an image."""
+    if not isinstance(x, Image) or dtype is not None or sorted(d % 4 for d in dims) != [2, 3]:
+        return NotImplemented
+    average = global_average(x)
+    n, c = average.shape[:2]
+    return average if keepdim else average.pixels.reshape(n, c)
