@@ -26,6 +26,7 @@ class LocalDevice:
 
     Attributes:
         environment: virtual environment of the trainer, for a runtime that lives in its own; None: this one.
+        runtime: what its trainer runs, as registered in ``edge/runtimes``.
     """
 
     device: str
@@ -33,6 +34,7 @@ class LocalDevice:
     budget_bytes: int
     threads: int = 0
     environment: Path | None = None
+    runtime: str = "onnxruntime"
 
 
 def url_with_user(broker: BrokerAddress) -> str:
@@ -97,6 +99,8 @@ class LocalDevices:
             str(device.folder / "store"),
             "--threads",
             str(device.threads),
+            "--runtime",
+            device.runtime,
             "--parent-pid",
             str(os.getpid()),
         ]

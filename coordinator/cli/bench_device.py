@@ -146,7 +146,8 @@ def measure_agent(inputs: BenchInputs, folder: Path, threads: int) -> TrainRepor
         stack.enter_context(Desk(inbox, events))
         transport.start(events.put)
         stack.callback(transport.stop)
-        device = LocalDevice(DEVICE, device_folder, budget_bytes=0, threads=threads)
+        runtime = inputs.manifest.runtime
+        device = LocalDevice(DEVICE, device_folder, budget_bytes=0, threads=threads, runtime=runtime)
         stack.enter_context(LocalDevices([device], address, FEDERATION))
         return _await_report(ledger, inbox, device_folder)
 
