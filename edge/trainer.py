@@ -20,7 +20,6 @@ from typing import BinaryIO
 from edge.batches import Examples
 from edge.contracts.errors import ApportionError, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
-from edge.contracts.tensor_file import read_tensor_file
 from edge.local_data import LocalData, read_local_data
 from edge.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
 from edge.runtimes import runtime
@@ -41,6 +40,7 @@ from edge.trainer_messages import (
 )
 from edge.training import train
 from edge.update_file import write_update
+from edge.weights_file import WeightsFile
 
 _PR_SET_PDEATHSIG = 1
 
@@ -88,9 +88,7 @@ class Trainer:
         order = request.order
         manifest, session = self._load(request)
         examples = Examples(self._local_data(request.data), manifest)
-        weights = read_tensor_file(Path(request.weights), where=f"weights of round {order.round}")
-        session.load_state(weights)
-        del weights  # unmaps the file: its pages would count towards the peak of the first step
+        session.load_state(WeightsFile(Path(request.weights), where=f"weights of round {order.round}"))
         last_sent = time.monotonic()
 
         def progress(step: int, total: int, loss: float) -> None:

@@ -17,6 +17,7 @@ from edge.contracts.errors import ArtifactCorrupt, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
 from edge.startup_pages import release_startup_pages
+from edge.weights_file import WeightsFile
 
 NAME = "onnxruntime"
 _ALIGNMENT_BYTES = 64
@@ -73,6 +74,8 @@ class OnnxSession:
                     f"weights: '{name}' is {given.dtype}{list(given.shape)}, the artifact says "
                     f"{target.dtype}{list(target.shape)}; order again"
                 )
+            elif isinstance(tensors, WeightsFile):
+                tensors.copy_into(name, target)
             else:
                 np.copyto(target, given)
 
