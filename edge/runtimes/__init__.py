@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 RUNTIMES: dict[str, str] = {
     "onnxruntime": "edge.runtimes.onnxruntime",
+    "executorch": "edge.runtimes.executorch",
 }
 
 

@@ -61,6 +61,7 @@ class Format(Protocol):
 
 FORMATS = {
     "onnxruntime": "export.formats.onnx_step.format:OnnxStep",
+    "executorch": "export.formats.executorch_program.format:ExecutorchProgram",
 }
 """Runtime name, as registered in ``edge/runtimes`` -> format class that writes for it."""
 
