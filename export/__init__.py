@@ -1,1 +1,1 @@
-"""From one trainable torch module to one verified training artifact (the only package where torch and runtimes meet)."""
+"""From one trainable torch module to one verified training artifact (where torch and runtimes meet)."""

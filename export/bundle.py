@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SELF_TEST_SEED = 1
 SELF_TEST_STEPS = 3
 SELF_TEST_TOLERANCE = 1e-3
-"""Relative, per loss: other kernels round differently and may flip a ReLU near 0 (1e-4 seen); a wrong graph is far off."""
+"""Relative, per loss: other kernels round differently and may flip a ReLU near 0 (1e-4 seen)."""
 
 
 def export_artifact(
@@ -143,7 +143,7 @@ def _cost(written: WrittenPrograms, spec: StepSpec, predicted_peak_bytes: int) -
 
 
 def _self_test(spec: StepSpec, losses: tuple[float, ...]) -> SelfTest:
-    from export.parity import gate_batch, gate_hyper
+    from export.gate_values import gate_batch, gate_hyper
 
     return SelfTest(
         formula="splitmix64-uniform/1",

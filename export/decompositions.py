@@ -14,7 +14,8 @@ ATEN = torch.ops.aten
 _SPELLED_OUT = (
     # bookkeeping
     ATEN.detach, ATEN.t, ATEN.alias, ATEN.lift_fresh, ATEN.zeros_like, ATEN.ones_like, ATEN.new_zeros, ATEN.new_ones,
-    ATEN.new_full, ATEN.new_empty, ATEN.zero, ATEN.fill, ATEN.transpose, ATEN.rsub, ATEN.unsafe_split, ATEN.unsafe_chunk,
+    ATEN.new_full, ATEN.new_empty, ATEN.zero, ATEN.fill, ATEN.transpose, ATEN.rsub, ATEN.unsafe_split,
+    ATEN.unsafe_chunk,
     ATEN.narrow, ATEN.select_backward, ATEN.slice_backward, ATEN.unfold_backward, ATEN.masked_fill, ATEN.movedim,
     ATEN.baddbmm, ATEN.addcmul, ATEN.addcdiv, ATEN.lerp, ATEN.std_mean, ATEN.var_mean, ATEN.std, ATEN.var,
     ATEN.linalg_vector_norm, ATEN.tril, ATEN.triu, ATEN.trace, ATEN.mv, ATEN.dot, ATEN.addmv, ATEN.addbmm,

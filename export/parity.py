@@ -4,16 +4,17 @@ One step of the shipped ``train`` graph gives the loss, every gradient (values n
 for this run only) and every buffer; then three more steps give every updated tensor. The tolerance is ten times what
 torch float32 itself loses against float64 on the same values.
 
-A ReLU input so close to 0 that float32 and float64 disagree on its sign moves a gradient by 1e-2 and would hide real
-faults. The gate therefore takes a small batch, which also differs from the traced one, and the first of a few seeds on
-which torch float32 keeps within 1e-4 (else the seed on which it is best).
+A ReLU input so close to 0 that two roundings disagree on its sign moves a gradient by 1e-2 and would either hide a
+fault or look like one. So values on which torch float32 itself is more than 1e-4 off are passed over while there are
+others, and a graph is refused when it disagrees on three sets of values, not on one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,18 +22,18 @@ from torch import nn
 
 from edge.contracts.errors import ParityError
 from edge.contracts.manifest import Parity
-from edge.contracts.streams import self_test_value
 from edge.contracts.tensors import STATE_ROLES, TensorSpec
 from export.formats.onnx_step.session import GraphSession
+from export.gate_values import gate_values
 from export.prepared_module import batch_norms, prepared_module, with_statistics
-from export.programs import INPUT, LABEL_MASK, STATS_MOMENTUM, TARGET
+from export.programs import INPUT, STATS_MOMENTUM, TARGET
 from export.reference import ReferenceStep, Trace, evaluated, module_with
 from export.training_step import StepSpec
 
-SEEDS = (1, 2, 3, 4, 5)
+SEEDS = (1, 2, 3, 4, 5, 6)
 CLEAN = 1e-4
-BATCH = 8
-"""Batch size of the gate, unless the step is made for a smaller one."""
+PATIENCE = 3
+"""Values on which a graph may disagree before it is refused: a wrong graph disagrees on all of them."""
 STEPS = 4
 """One step compared in full and three more executed."""
 FACTOR = 10.0
@@ -43,18 +44,18 @@ another order, as correct, is not."""
 NEGLIGIBLE = 1e-4
 """Share of the largest tensor's maximum below which a tensor's own maximum no longer scales its error."""
 
-HYPER = {
-    "lr": 0.05,
-    "momentum": 0.9,
-    "weight_decay": 0.01,
-    "frobenius_lambda": 0.01,
-    "clip_norm": 0.5,
-    "beta1": 0.9,
-    "beta2": 0.999,
-    "eps": 1e-8,
-}
-"""Values of the ``hyper`` inputs: large enough that a term left out shows."""
-ADAM_LR = 0.002
+
+class ProgramRun(Protocol):
+    """An opened program: every input by name in, every output by name out, hidden gradients included if asked for."""
+
+    @property
+    def outputs(self) -> Sequence[str]: ...
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]: ...
+
+
+Openable = bytes | Callable[[], ProgramRun]
+"""A program as the gate takes it: an ONNX model's bytes, or what opens another format's."""
 
 
 @dataclass(frozen=True)
@@ -70,74 +71,23 @@ class Worst:
         return FACTOR * max(self.own, FLOOR)
 
 
-def gate_hyper(spec: StepSpec) -> dict[str, float]:
-    """Values of the step's ``hyper`` inputs in the gate and the self-test."""
-    values = HYPER | ({} if spec.optimizer.kind == "sgd" else {"lr": ADAM_LR})
-    return {name: values[name] for name in spec.hyper}
-
-
-def gate_batch(spec: StepSpec) -> int:
-    """Examples per step in the gate and the self-test."""
-    return min(spec.batch, BATCH)
-
-
-def gate_values(
-    spec: StepSpec, tensors: Iterable[TensorSpec], *, seed: int = SEEDS[0], masked: bool = True
-) -> dict[str, np.ndarray]:
-    """Every input of every program by name: the self-test formula, and a label mask without the last class.
-
-    Args:
-        masked: False for the self-test itself, whose mask is all ones.
-    """
-    hyper = gate_hyper(spec)
-    values: dict[str, np.ndarray] = {}
-    for tensor in tensors:
-        if tensor.role in ("loss", "metric"):
-            continue
-        if tensor.role == "hyper":
-            values[tensor.name] = np.array(hyper.get(tensor.name, 0.5), np.float32)
-            continue
-        high = spec.classes if tensor.role == "target" else max(spec.input.vocabulary, 2)
-        values[tensor.name] = self_test_value(tensor, seed, gate_batch(spec), high=high)
-    if masked and LABEL_MASK in values and spec.classes > 2:
-        values[LABEL_MASK][-1] = 0.0
-    return values
-
-
-@dataclass(frozen=True)
 class Reference:
-    """Values to compare on and what torch makes of them in float64 and in float32."""
+    """One set of values, and what torch makes of them in float64 and in float32."""
 
-    seed: int
-    values: dict[str, np.ndarray]
-    exact: Trace
-    single: Trace
+    def __init__(self, module: nn.Module, spec: StepSpec, tensors: Iterable[TensorSpec], seed: int) -> None:
+        self.values = gate_values(spec, tensors, seed=seed)
+        self._steps = [ReferenceStep(module, spec, self.values, d) for d in (torch.float64, torch.float32)]
+        self.exact, self.single = (step.run(1) for step in self._steps)
+        self.own_error = max(relative_errors(self.single.gradients, self.exact.gradients).values())
 
-    @property
-    def own_error(self) -> float:
-        """Largest error of torch float32, over gradients and the state after the last step."""
-        gradients = relative_errors(self.single.gradients, self.exact.gradients)
-        states = relative_errors(self.single.states[-1], self.exact.states[-1])
-        return max(*gradients.values(), *states.values())
-
-
-def reference(module: nn.Module, spec: StepSpec, tensors: Iterable[TensorSpec]) -> Reference:
-    """The first seed's reference that is clean, or the cleanest."""
-    best: Reference | None = None
-    for seed in SEEDS:
-        values = gate_values(spec, tensors, seed=seed)
-        exact, single = (ReferenceStep(module, spec, values, d).run(STEPS) for d in (torch.float64, torch.float32))
-        candidate = Reference(seed, values, exact, single)
-        if best is None or candidate.own_error < best.own_error:
-            best = candidate
-        if best.own_error <= CLEAN:
-            break
-    assert best is not None
-    return best
+    def finish(self) -> None:
+        """Run the remaining steps."""
+        for step, trace in zip(self._steps, (self.exact, self.single), strict=True):
+            step.run(STEPS - len(trace.losses), trace)
 
 
 def check_parity(
-    module: nn.Module, spec: StepSpec, programs: Mapping[str, bytes], tensors: Iterable[TensorSpec]
+    module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable], tensors: Iterable[TensorSpec]
 ) -> Parity:
     """Compare every program (name -> ONNX bytes) with torch and report the figures.
 
@@ -159,9 +109,33 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, bytes], tensors: list[TensorSpec]) -> Parity:
-    chosen = reference(module, spec, tensors)
-    values, exact, single = chosen.values, chosen.exact, chosen.single
+def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable], tensors: list[TensorSpec]) -> Parity:
+    failures: list[ParityError] = []
+    passed_over: list[Reference] = []
+    for seed in SEEDS:
+        candidate = Reference(module, spec, tensors, seed)
+        if candidate.own_error > CLEAN:
+            passed_over.append(candidate)
+            continue
+        try:
+            return _compared(module, spec, programs, tensors, candidate)
+        except ParityError as error:
+            failures.append(error)
+            if len(failures) == PATIENCE:
+                raise
+    for candidate in sorted(passed_over, key=lambda reference: reference.own_error)[: PATIENCE - len(failures)]:
+        try:
+            return _compared(module, spec, programs, tensors, candidate)
+        except ParityError as error:
+            failures.append(error)
+    raise failures[0]
+
+
+def _compared(
+    module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable], tensors: list[TensorSpec], reference: Reference
+) -> Parity:
+    reference.finish()
+    values, exact, single = reference.values, reference.exact, reference.single
     gradients = _check_gradients(programs["train"], values, exact, single)
     loss_error = _check_steps(programs["train"], values, tensors, exact, single)
     _check_evaluation(module, spec, programs, values)
@@ -177,10 +151,10 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, bytes], t
 
 
 def self_test_losses(
-    spec: StepSpec, model: bytes, tensors: Iterable[TensorSpec], *, seed: int, steps: int
+    spec: StepSpec, model: Openable, tensors: Iterable[TensorSpec], *, seed: int, steps: int
 ) -> tuple[float, ...]:
     """Losses of the first steps of a ``train`` graph on the self-test's formula values (label mask all ones)."""
-    session, feeds, losses = GraphSession(model), gate_values(spec, tensors, seed=seed, masked=False), []
+    session, feeds, losses = _opened(model), gate_values(spec, tensors, seed=seed, masked=False), []
     for _ in range(steps):
         outputs = session.run(feeds)
         losses.append(float(outputs["loss"]))
@@ -226,16 +200,20 @@ def _check(what: str, worst: Worst) -> Worst:
     return worst
 
 
-def _check_gradients(model: bytes, values: Mapping[str, np.ndarray], exact: Trace, single: Trace) -> Worst:
-    outputs = GraphSession(model, extra=[f"grad:{n}" for n in exact.gradients]).run(values)
+def _opened(model: Openable, extra: Sequence[str] = ()) -> ProgramRun:
+    return GraphSession(model, extra) if isinstance(model, bytes) else model()
+
+
+def _check_gradients(model: Openable, values: Mapping[str, np.ndarray], exact: Trace, single: Trace) -> Worst:
+    outputs = _opened(model, extra=[f"grad:{n}" for n in exact.gradients]).run(values)
     got = {n: outputs[f"grad:{n}"] for n in exact.gradients}
     return _check("gradients of one step", worst_error(got, exact.gradients, single.gradients))
 
 
 def _check_steps(
-    model: bytes, values: Mapping[str, np.ndarray], tensors: Iterable[TensorSpec], exact: Trace, single: Trace
+    model: Openable, values: Mapping[str, np.ndarray], tensors: Iterable[TensorSpec], exact: Trace, single: Trace
 ) -> float:
-    session, feeds, losses = GraphSession(model), dict(values), []
+    session, feeds, losses = _opened(model), dict(values), []
     written = {o.removeprefix("next:") for o in session.outputs if o.startswith("next:")}
     missing = {t.name for t in tensors if t.role in STATE_ROLES and t.role not in ("frozen", "buffer")} - written
     if missing:
@@ -254,7 +232,7 @@ def _check_steps(
 
 
 def _check_evaluation(
-    module: nn.Module, spec: StepSpec, programs: Mapping[str, bytes], values: Mapping[str, np.ndarray]
+    module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable], values: Mapping[str, np.ndarray]
 ) -> None:
     for name in ("eval", "eval_static"):
         if name not in programs:
@@ -264,7 +242,7 @@ def _check_evaluation(
             evaluation_spec, part = _running(spec), with_statistics(module)
         results = [evaluated(part, evaluation_spec, values, d) for d in (torch.float64, torch.float32)]
         named = [{"loss": np.array(loss), "logits": logits} for loss, logits in results]
-        outputs = GraphSession(programs[name]).run(values)
+        outputs = _opened(programs[name]).run(values)
         got = {n: outputs[n] for n in ("loss", "logits")}
         _check(f"program {name}", worst_error(got, named[0], named[1]))
         correct = int((outputs["logits"].argmax(1) == values[TARGET]).sum())
@@ -274,8 +252,8 @@ def _check_evaluation(
             )
 
 
-def _check_statistics(module: nn.Module, spec: StepSpec, model: bytes, values: Mapping[str, np.ndarray]) -> None:
-    outputs = GraphSession(model).run(values)
+def _check_statistics(module: nn.Module, spec: StepSpec, model: Openable, values: Mapping[str, np.ndarray]) -> None:
+    outputs = _opened(model).run(values)
     references = []
     for dtype in (torch.float64, torch.float32):
         prepared = module_with(with_statistics(prepared_module(module, spec)), values).to(dtype).train()

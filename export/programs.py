@@ -93,7 +93,7 @@ def _train(module: nn.Module, spec: StepSpec) -> Capture:
 
 
 def _eval(module: nn.Module, spec: StepSpec) -> Capture:
-    """Logits (masked ones), the loss summed over the batch and the correct count, so that dataset means are exact at any batch."""
+    """Logits (masked ones), summed loss and correct count, so that dataset means are exact at any batch."""
     was_training = module.training
     module.eval()
     buffers = state_buffers(module)

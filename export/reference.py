@@ -58,17 +58,17 @@ class ReferenceStep:
         self.x = x.to(dtype) if x.is_floating_point() else x
         self.target = torch.from_numpy(np.array(values["target"]))
 
-    def run(self, steps: int) -> Trace:
-        """Step ``steps`` times on the one batch."""
-        trace = Trace([], {}, [])
-        for step in range(steps):
+    def run(self, steps: int, trace: Trace | None = None) -> Trace:
+        """Step ``steps`` times on the one batch; goes on with ``trace`` where one is given."""
+        trace = Trace([], {}, []) if trace is None else trace
+        for _ in range(steps):
             self.optimizer.zero_grad(set_to_none=True)
             loss = self.loss(self.masked(self.module(self.x)))
             (loss + self._penalty()).backward()
             for parameter in self.trained.values():
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-            if step == 0:
+            if not trace.losses:
                 trace.gradients = {n: _array(p.grad) for n, p in self.trained.items()}
             for name in self.squares:
                 self.squares[name] += self.trained[name].grad.detach() ** 2

@@ -86,7 +86,7 @@ def check_pair(pair: FactorPair, params: Mapping[str, Tensor]) -> None:
 
 
 def clipped(gradients: dict[str, Tensor], clip_norm: Tensor) -> dict[str, Tensor]:
-    """Gradients scaled by min(1, clip_norm / (total norm + 1e-6)), the formula of ``torch.nn.utils.clip_grad_norm_``."""
+    """Gradients scaled by min(1, clip_norm / (total norm + 1e-6)), as ``torch.nn.utils.clip_grad_norm_``."""
     total = torch.stack([(g * g).sum() for g in gradients.values()]).sum().sqrt()
     coefficient = torch.clamp(clip_norm / (total + 1e-6), max=1.0)
     return {name: g * coefficient for name, g in gradients.items()}

@@ -36,6 +36,7 @@ class MemoryPlan:
         batch: inputs that are not state.
         intermediate: peak of values that live only inside the step.
         peak_node: the node at which that peak is reached.
+        nodes: nodes of the graph.
     """
 
     state: int
@@ -43,6 +44,7 @@ class MemoryPlan:
     batch: int
     intermediate: int
     peak_node: str
+    nodes: int = 0
 
     @property
     def live(self) -> int:
@@ -59,7 +61,7 @@ def memory_plan(model: onnx.ModelProto, tensors: Iterable[TensorSpec], batch: in
     written = sum(specs[n.removeprefix("next:")].byte_count(batch) for n in outputs if n.startswith("next:"))
     fed = sum(specs[n].byte_count(batch) for n in inputs if specs[n].role not in STATE_ROLES)
     peak, node = intermediate_peak(model, batch)
-    return MemoryPlan(state, written, fed, peak, node)
+    return MemoryPlan(state, written, fed, peak, node, len(model.graph.node))
 
 
 def intermediate_peak(model: onnx.ModelProto, batch: int) -> tuple[int, str]:

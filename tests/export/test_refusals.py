@@ -165,7 +165,7 @@ def test_flipped_byte_is_found_by_its_digest(tmp_path: Path) -> None:
 
 def test_another_module_fails_verification(tmp_path: Path) -> None:
     export_artifact(with_layer(nn.ReLU()), STEP, tmp_path / "artifact")
-    with pytest.raises(ParityError, match="gradients of one step: '0"):
+    with pytest.raises(ParityError, match="gradients of one step"):
         verify_artifact(tmp_path / "artifact", with_layer(nn.Tanh()))
 
 

@@ -14,7 +14,7 @@ from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.contracts.tensors import by_role
 from export.bundle import export_artifact, read_artifact, verify_artifact
 from export.formats.onnx_step.session import GraphSession
-from export.parity import gate_values
+from export.gate_values import gate_values
 from export.training_step import FactorPair, Optimizer, StepSpec
 
 IMAGE = InputSpec(layout="chw", shape=(3, 6, 6))

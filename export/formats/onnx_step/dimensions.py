@@ -13,7 +13,8 @@ from torch import fx
 from edge.contracts.errors import ExportRefused
 from export.formats.onnx_step.graph import GraphBuilder
 
-Size = int | sympy.Expr
+Size = Any
+"""An int, or a sympy expression of the batch symbol."""
 
 
 class Dimensions:

@@ -64,4 +64,4 @@ def _as_array(value: Constant) -> np.ndarray:
         return np.array(value, np.float32)
     if isinstance(value, int):
         return np.array([value], np.int64)
-    return np.array(list(value), np.int64)  # type: ignore[arg-type]
+    return np.array(list(value), np.int64)

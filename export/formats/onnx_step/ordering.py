@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 import onnx
 from onnx import helper
 
 
 def finished_nodes(
-    nodes: Sequence[onnx.NodeProto], sources: Mapping[str, str], outputs: Sequence[str], large: AbstractSet[str]
+    nodes: Sequence[onnx.NodeProto], sources: Mapping[str, str], outputs: Sequence[str], large: frozenset[str]
 ) -> list[onnx.NodeProto]:
-    """Nodes that ``outputs`` and ``sources`` need, with the values in ``sources`` (final name -> value) carrying their final names.
+    """Nodes that ``outputs`` and ``sources`` need; values in ``sources`` (final name -> value) get their final names.
 
     Args:
         large: graph inputs that weigh in memory; see :func:`_large_state_first`.
@@ -38,7 +37,7 @@ def finished_nodes(
     return _large_state_first(_needed([*result, *identities], [*outputs, *sources]), large)
 
 
-def _large_state_first(nodes: Sequence[onnx.NodeProto], large: AbstractSet[str]) -> list[onnx.NodeProto]:
+def _large_state_first(nodes: Sequence[onnx.NodeProto], large: frozenset[str]) -> list[onnx.NodeProto]:
     """Nodes that read large graph inputs and nothing computed, then all others; each group in its order.
 
     ONNX Runtime walks back from every output and, of a node's operands, evaluates the later one in the file first. So

@@ -127,7 +127,7 @@ class Translation:
             helper.make_tensor_value_info(s.name, ONNX_TYPES[n.meta["val"].dtype], list(s.shape))
             for n, s in self._placeholders.items()
         ]
-        large = {s.name for s in self.program.inputs if s.byte_count() >= LARGE_BYTES}
+        large = frozenset(s.name for s in self.program.inputs if s.byte_count() >= LARGE_BYTES)
         nodes = finished_nodes(self.make.nodes, sources, self.program.outputs, large)
         outputs = [self._output_info(n, results[n]) for n in self.program.outputs]
         used = {name for node in nodes for name in node.input}
@@ -150,7 +150,7 @@ class Translation:
     def _call(self, node: fx.Node) -> None:
         target: Any = node.target
         if target is operator.getitem:
-            self._values[node] = self._values[node.args[0]][node.args[1]]  # type: ignore[index]
+            self._values[node] = self._values[node.args[0]][node.args[1]]
             return
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | int | bool):
             return  # arithmetic on sizes; the expression is in the meta value

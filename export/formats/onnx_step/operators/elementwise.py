@@ -189,7 +189,7 @@ def threshold_backward(t: Translation, node: fx.Node, dy: fx.Node, y: fx.Node, t
 
 def _pooled(backward: fx.Node) -> fx.Node:
     """The pooled values of the max pooling that ``backward`` belongs to."""
-    forward = backward.args[7].args[0]  # type: ignore[union-attr, index]
+    forward = backward.args[7].args[0]
     return next(user for user in forward.users if user.target is operator.getitem and user.args[1] == 0)
 
 

@@ -53,8 +53,8 @@ def unpooled(t: Translation, node: fx.Node, dy: str) -> str:
         node: the backward node that names the window and the indices.
     """
     _, x, kernel, stride, padding, dilation, ceil_mode, indices = node.args
-    kernel, stride, padding, dilation = _pairs(kernel, stride or kernel, padding, dilation)  # type: ignore[arg-type]
-    shape = t.dims.shape(t.tensor(x).shape, infer=False)  # type: ignore[arg-type]
+    kernel, stride, padding, dilation = _pairs(kernel, stride or kernel, padding, dilation)
+    shape = t.dims.shape(t.tensor(x).shape, infer=False)
     if kernel == stride and not any(padding) and max(dilation) == 1 and not ceil_mode:
         return t.make.node("MaxUnpool", dy, t.value(indices), shape, kernel_shape=kernel, strides=stride)
     # Windows that overlap share their maximum, so gradients add up. The indices count over the whole tensor.

@@ -1,4 +1,4 @@
-"""The loop of an LSTM layer, unrolled: per time step one Gemm and a few small nodes, everything else once for all steps.
+"""The loop of an LSTM layer, unrolled: per time step one Gemm and a few small nodes, the rest once for all steps.
 
 Legend: T steps, B batch, H hidden units, N = T * B rows, row t * B + b.
 """

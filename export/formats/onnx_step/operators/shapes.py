@@ -15,7 +15,7 @@ from export.formats.onnx_step.translation import Translation, product, translate
 
 _END = 2**62
 _ONE_HOT_ROWS = 512
-"""Embedding tables up to this many rows get their gradient as one Gemm with a one-hot matrix, larger ones by scatter."""
+"""Embedding tables up to this many rows get their gradient as one product with a one-hot matrix, others by scatter."""
 
 
 @translates("view", "_unsafe_view", "reshape")

@@ -184,7 +184,7 @@ class _Shifts:
     def shifted(
         self, value: str, dim: int, channels: int, sizes: list[int], count: int, offset: int, stride: int
     ) -> tuple[str, list[int]]:
-        """Positions offset, offset + stride, ... (``count`` of them) of spatial dimension ``dim``; and the new sizes."""
+        """``count`` positions offset, offset + stride, ... of spatial dimension ``dim``; and the new sizes."""
         new = [*sizes[:dim], count, *sizes[dim + 1 :]]
         if offset == 0 and stride == 1 and count == sizes[dim]:
             return value, new
