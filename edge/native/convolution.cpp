@@ -28,32 +28,54 @@ int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t pad, i
   return (size + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
 }
 
-// One image with zeros around it; the image itself where there are none to add.
-class PaddedImage {
+// A few images with zeros around them; the images themselves where there are none to add.
+class PaddedImages {
  public:
-  PaddedImage(int64_t height, int64_t width, int64_t channels, int64_t top, int64_t bottom, int64_t left, int64_t right)
-      : height_(height), width_(width), channels_(channels), top_(top), left_(left), is_padded_(top + bottom + left + right > 0) {
-    full_width_ = left + width + right;
-    if (is_padded_) {
-      const int64_t count = (top + height + bottom) * full_width_ * channels;
-      buffer_ = scratch(1, count);
-      std::fill_n(buffer_, count, 0.0f);
-    }
+  PaddedImages(int64_t count, int64_t height, int64_t width, int64_t channels, int64_t top, int64_t bottom, int64_t left,
+               int64_t right)
+      : height_(height), line_(width * channels), top_(top), left_(left * channels), row_((left + width + right) * channels),
+        size_((top + height + bottom) * row_), is_padded_(top + bottom + left + right > 0) {
+    if (!is_padded_) return;
+    buffer_ = scratch(1, count * size_);
+    std::fill_n(buffer_, count * size_, 0.0f);
   }
-  int64_t row() const { return full_width_ * channels_; }
-  const float* of(const float* image) {
-    if (!is_padded_) return image;
-    for (int64_t h = 0; h < height_; ++h)
-      std::copy_n(image + h * width_ * channels_, width_ * channels_,
-                  buffer_ + ((top_ + h) * full_width_ + left_) * channels_);
+  int64_t row() const { return row_; }
+  int64_t size() const { return size_; }
+  // `count` images that follow each other in memory.
+  const float* of(const float* images, int64_t count) {
+    if (!is_padded_) return images;
+    for (int64_t n = 0; n < count; ++n)
+      for (int64_t h = 0; h < height_; ++h)
+        std::copy_n(images + (n * height_ + h) * line_, line_, buffer_ + n * size_ + (top_ + h) * row_ + left_);
     return buffer_;
   }
 
  private:
-  int64_t height_, width_, channels_, top_, left_, full_width_;
+  int64_t height_, line_, top_, left_, row_, size_;
   bool is_padded_;
   float* buffer_ = nullptr;
 };
+
+// Images worked on together: enough pixels that weights are worth fetching once for all of them.
+int64_t images_at_once(int64_t images, int64_t pixels) {
+  constexpr int64_t kPixels = 256;
+  return std::clamp<int64_t>((kPixels + pixels - 1) / pixels, 1, images);
+}
+
+// Sums longer than this are made in parts, for their digits and for the cache.
+constexpr int64_t kDepth = 768;
+
+// multiply() with the segments in parts.
+void multiply_in_parts(Operand a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c,
+                       const int64_t* c_rows, bool accumulate) {
+  const int64_t part = std::max<int64_t>(1, kDepth / a.depth), all = a.segment_count;
+  const int64_t* segments = a.segments;
+  for (int64_t s = 0; s < all; s += part) {
+    a.segments = segments + s;
+    a.segment_count = std::min(part, all - s);
+    multiply(a, rows, b + s * a.depth * b_row, b_row, columns, c, c_rows, accumulate || s > 0);
+  }
+}
 
 void fill_rows(float* y, int64_t rows, int64_t columns, const float* bias) {
   for (int64_t i = 0; i < rows; ++i) std::copy_n(bias, columns, y + i * columns);
@@ -65,9 +87,9 @@ void depthwise_forward(const Geometry& g, const float* x, const float* w, const 
   float* taps = scratch(0, g.R * g.S * g.C);  // [R, S, C]
   for (int64_t c = 0; c < g.C; ++c)
     for (int64_t t = 0; t < g.R * g.S; ++t) taps[t * g.C + c] = w[c * g.R * g.S + t];
-  PaddedImage padded(g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
+  PaddedImages padded(1, g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
   for (int64_t n = 0; n < g.N; ++n) {
-    const float* image = padded.of(x + n * g.H * g.W * g.C);
+    const float* image = padded.of(x + n * g.H * g.W * g.C, 1);
     for (int64_t p = 0; p < g.P; ++p)
       for (int64_t q = 0; q < g.Q; ++q) {
         float* pixel = y + ((n * g.P + p) * g.Q + q) * g.C;
@@ -91,24 +113,27 @@ void forward(const Geometry& g, const float* x, const float* w, const float* bia
   for (int64_t k = 0; k < g.groups * taps; ++k)
     pack(w + k / taps * columns * depth * taps + k % taps, taps, depth * taps, depth, columns, packed + k * depth * width);
   if (bias) fill_rows(y, g.N * g.P * g.Q, g.O, bias);
-  PaddedImage padded(g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
+  const int64_t together = images_at_once(g.N, g.P * g.Q);
+  PaddedImages padded(together, g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
   // A whole kernel row is one stretch of memory when its taps are neighbours.
-  const bool joined = g.dilation_w == 1 && g.groups == 1;
-  std::vector<int64_t> segments;
+  const bool joined = g.dilation_w == 1 && g.groups == 1 && g.S * g.C <= kDepth;
+  std::vector<int64_t> segments, pixels;
   for (int64_t r = 0; r < g.R; ++r)
     for (int64_t s = 0; s < (joined ? 1 : g.S); ++s)
       segments.push_back(r * g.dilation_h * padded.row() + s * g.dilation_w * g.C);
-  const bool is_matrix = taps == 1 && g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 0 && g.pad_w == 0;
-  const int64_t images = is_matrix ? 1 : g.N, lines = is_matrix ? 1 : g.P, pixels = is_matrix ? g.N * g.H * g.W : g.Q;
-  for (int64_t n = 0; n < images; ++n) {
-    const float* image = padded.of(x + n * g.H * g.W * g.C);
-    for (int64_t p = 0; p < lines; ++p)
-      for (int64_t k = 0; k < g.groups; ++k) {
-        const Operand a{image + p * g.stride_h * padded.row() + k * depth, g.stride_w * g.C, 1, segments.data(),
-                        static_cast<int64_t>(segments.size()), joined ? g.S * g.C : depth};
-        multiply(a, pixels, packed + k * taps * depth * width, width, columns,
-                 y + (n * g.P + p) * g.Q * g.O + k * columns, g.O, bias != nullptr);
-      }
+  for (int64_t n = 0; n < together; ++n)
+    for (int64_t p = 0; p < g.P; ++p)
+      for (int64_t q = 0; q < g.Q; ++q)
+        pixels.push_back(n * padded.size() + p * g.stride_h * padded.row() + q * g.stride_w * g.C);
+  const int64_t* targets = offsets(0, together * g.P * g.Q, g.O);
+  for (int64_t n = 0; n < g.N; n += together) {
+    const int64_t count = std::min(together, g.N - n);
+    const float* images = padded.of(x + n * g.H * g.W * g.C, count);
+    for (int64_t k = 0; k < g.groups; ++k)
+      multiply_in_parts({images + k * depth, pixels.data(), 1, segments.data(), static_cast<int64_t>(segments.size()),
+                         joined ? g.S * g.C : depth},
+                        count * g.P * g.Q, packed + k * taps * depth * width, width, columns,
+                        y + n * g.P * g.Q * g.O + k * columns, targets, bias != nullptr);
   }
 }
 
@@ -136,18 +161,18 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
   const int64_t left = std::max<int64_t>(0, -down(g.pad_w - (g.S - 1) * g.dilation_w, g.stride_w));
   const int64_t bottom = std::max<int64_t>(0, down(g.H - 1 + g.pad_h, g.stride_h) - (g.P - 1));
   const int64_t right = std::max<int64_t>(0, down(g.W - 1 + g.pad_w, g.stride_w) - (g.Q - 1));
-  PaddedImage padded(g.P, g.Q, g.O, top, bottom, left, right);
+  const int64_t together = images_at_once(g.N, g.H * g.W);
+  PaddedImages padded(together, g.P, g.Q, g.O, top, bottom, left, right);
   float* packed = scratch(0, g.groups * area * depth * width);
 
   struct Phase {
-    int64_t h, w;
-    std::vector<int64_t> segments;
+    std::vector<int64_t> segments, pixels, targets;
     float* weights;
   };
   std::vector<Phase> phases;
   for (int64_t ph = 0; ph < std::min(g.stride_h, g.H); ++ph)
     for (int64_t pw = 0; pw < std::min(g.stride_w, g.W); ++pw) {
-      Phase phase{ph, pw, {}, packed};
+      Phase phase{{}, {}, {}, packed};
       const auto rows = reaching(ph, g.R, g.stride_h, g.pad_h, g.dilation_h);
       const auto cols = reaching(pw, g.S, g.stride_w, g.pad_w, g.dilation_w);
       for (const Reach& r : rows)
@@ -158,21 +183,25 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
             pack(w + k * depth * columns * area + r.tap * g.S + s.tap, columns * area, area, depth, columns, packed);
             packed += depth * width;
           }
+      for (int64_t n = 0; n < together; ++n)
+        for (int64_t i = 0, h = ph; h < g.H; ++i, h += g.stride_h)
+          for (int64_t j = 0, v = pw; v < g.W; ++j, v += g.stride_w) {
+            phase.pixels.push_back(n * padded.size() + i * padded.row() + j * g.O);
+            phase.targets.push_back(((n * g.H + h) * g.W + v) * g.C);
+          }
       if (phase.segments.empty()) std::fill_n(dx, g.N * g.H * g.W * g.C, 0.0f);
       phases.push_back(std::move(phase));
     }
-  for (int64_t n = 0; n < g.N; ++n) {
-    const float* image = padded.of(dy + n * g.P * g.Q * g.O);
+  for (int64_t n = 0; n < g.N; n += together) {
+    const int64_t count = std::min(together, g.N - n);
+    const float* images = padded.of(dy + n * g.P * g.Q * g.O, count);
     for (const Phase& phase : phases) {
-      if (phase.segments.empty()) continue;
       const int64_t taps = static_cast<int64_t>(phase.segments.size());
-      const int64_t pixels = (g.W - phase.w + g.stride_w - 1) / g.stride_w;
-      for (int64_t i = 0, h = phase.h; h < g.H; ++i, h += g.stride_h)
-        for (int64_t k = 0; k < g.groups; ++k) {
-          const Operand a{image + i * padded.row() + k * depth, g.O, 1, phase.segments.data(), taps, depth};
-          multiply(a, pixels, phase.weights + k * taps * depth * width, width, columns,
-                   dx + ((n * g.H + h) * g.W + phase.w) * g.C + k * columns, g.stride_w * g.C, false);
-        }
+      const int64_t pixels = static_cast<int64_t>(phase.pixels.size()) / together * count;
+      for (int64_t k = 0; taps > 0 && k < g.groups; ++k)
+        multiply_in_parts({images + k * depth, phase.pixels.data(), 1, phase.segments.data(), taps, depth}, pixels,
+                          phase.weights + k * taps * depth * width, width, columns,
+                          dx + n * g.H * g.W * g.C + k * columns, phase.targets.data(), false);
     }
   }
 }
@@ -209,9 +238,9 @@ void depthwise_input_gradient(const Geometry& g, const float* dy, const float* w
 void depthwise_weight_gradient(const Geometry& g, const float* x, const float* dy, float* dw) {
   float* sums = scratch(0, g.R * g.S * g.C);
   std::fill_n(sums, g.R * g.S * g.C, 0.0f);
-  PaddedImage padded(g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
+  PaddedImages padded(1, g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
   for (int64_t n = 0; n < g.N; ++n) {
-    const float* image = padded.of(x + n * g.H * g.W * g.C);
+    const float* image = padded.of(x + n * g.H * g.W * g.C, 1);
     for (int64_t t = 0; t < g.R * g.S; ++t) {
       const float* origin = image + t / g.S * g.dilation_h * padded.row() + t % g.S * g.dilation_w * g.C;
       for_vectors(g.C, [&](int64_t c, int64_t count) {
@@ -233,28 +262,32 @@ void weight_gradient(const Geometry& g, const float* x, const float* dy, float* 
   const int64_t depth = g.group_in(), columns = g.group_out(), taps = g.R * g.S, size = taps * depth * columns;
   float* sums = scratch(0, g.groups * size);  // [g, R, S, C/g, O/g]
   std::fill_n(sums, g.groups * size, 0.0f);
-  PaddedImage padded(g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
+  const int64_t together = images_at_once(g.N, g.P * g.Q);
+  PaddedImages padded(together, g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
   std::vector<int64_t> lines;
-  for (int64_t p = 0; p < g.P; ++p) lines.push_back(p * g.stride_h * padded.row());
+  for (int64_t n = 0; n < together; ++n)
+    for (int64_t p = 0; p < g.P; ++p) lines.push_back(n * padded.size() + p * g.stride_h * padded.row());
   const bool joined = g.dilation_w == 1 && g.groups == 1, packs = columns % VL != 0;
   const int64_t width = padded_columns(columns), rows = joined ? g.S * g.C : depth;
-  for (int64_t n = 0; n < g.N; ++n) {
-    const float* image = padded.of(x + n * g.H * g.W * g.C);
+  const int64_t* targets = offsets(0, rows, columns);
+  for (int64_t n = 0; n < g.N; n += together) {
+    const int64_t count = std::min(together, g.N - n), pixels = count * g.P * g.Q;
+    const float* images = padded.of(x + n * g.H * g.W * g.C, count);
     const float* gradient = dy + n * g.P * g.Q * g.O;
     for (int64_t k = 0; k < g.groups; ++k) {
       const float* right = gradient + k * columns;
       if (packs) {
-        float* packed = scratch(2, g.P * g.Q * width);
-        for (int64_t i = 0; i < g.P * g.Q; ++i) {
+        float* packed = scratch(2, pixels * width);
+        for (int64_t i = 0; i < pixels; ++i) {
           std::copy_n(right + i * g.O, columns, packed + i * width);
           std::fill_n(packed + i * width + columns, width - columns, 0.0f);
         }
         right = packed;
       }
       for (int64_t t = 0; t < taps; t += joined ? g.S : 1) {
-        const float* origin = image + t / g.S * g.dilation_h * padded.row() + t % g.S * g.dilation_w * g.C + k * depth;
-        multiply({origin, 1, g.stride_w * g.C, lines.data(), g.P, g.Q}, rows, right, packs ? width : g.O, columns,
-                 sums + k * size + t * depth * columns, columns, true);
+        const float* origin = images + t / g.S * g.dilation_h * padded.row() + t % g.S * g.dilation_w * g.C + k * depth;
+        multiply({origin, nullptr, g.stride_w * g.C, lines.data(), count * g.P, g.Q}, rows, right, packs ? width : g.O,
+                 columns, sums + k * size + t * depth * columns, targets, true);
       }
     }
   }

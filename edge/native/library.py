@@ -101,7 +101,9 @@ class NativeProgram:
             (c_int32 * max(1, len(sizes)))(*sizes),
         )
         if status != 0:
-            raise DeviceRefused(f"executorch failed in mid-step: {self._error(status)}; lower the batch size")
+            name = self._error(status)
+            step = "lower the batch size" if "Memory" in name or "Resources" in name else "export the artifact again"
+            raise DeviceRefused(f"executorch failed in mid-step: {name}; {step}")
 
     def output(self, index: int, shape: tuple[int, ...]) -> np.ndarray:
         """Output ``index`` of the last run, as ``shape`` with at most one -1."""

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "simd.h"
 
@@ -21,73 +22,73 @@ constexpr int64_t kDepthBlock = 256;
 
 struct Target {
   float* data;
-  int64_t row;
+  const int64_t* rows;
   int64_t columns;  // written ones, at most V * VL
   bool accumulate;
 };
 
-// Rows R x vectors V held in registers through the whole sum. kUnitRow: neighbouring rows are neighbours in memory.
-template <int R, int V, bool kUnitRow>
+// Rows R x vectors V held in registers through the whole sum. kUnit: rows are neighbours in memory.
+template <int R, int V, bool kUnit>
 void tile(const Operand& a, const float* b, int64_t b_row, const Target& c) {
-  Vector sums[R][V];
-  const bool whole = c.columns == V * VL;
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) {
-      const int64_t n = std::min<int64_t>(VL, c.columns - v * VL);
-      sums[r][v] = Vector{};
-      if (c.accumulate && n > 0) sums[r][v] = whole ? load(c.data + r * c.row + v * VL) : load_part(c.data + r * c.row + v * VL, n);
-    }
-  const int64_t row = kUnitRow ? 1 : a.row;
-  for (int64_t s = 0; s < a.segments; ++s) {
-    const float* p = a.data + a.segment[s];
+  Vector sums[R][V] = {};
+  int64_t row[R];
+  for (int r = 0; r < R; ++r) row[r] = kUnit ? r : a.rows[r];
+  for (int64_t s = 0; s < a.segment_count; ++s) {
+    const float* p = a.data + a.segments[s];
     for (int64_t k = 0; k < a.depth; ++k) {
       Vector factors[V];
       for (int v = 0; v < V; ++v) factors[v] = load(b + v * VL);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) sums[r][v] += p[r * row] * factors[v];
+        for (int v = 0; v < V; ++v) sums[r][v] += p[kUnit ? r : row[r]] * factors[v];
       p += a.step;
       b += b_row;
     }
   }
+  const bool whole = c.columns == V * VL;
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) {
-      const int64_t n = std::min<int64_t>(VL, c.columns - v * VL);
+      float* to = c.data + c.rows[r] + v * VL;
+      const int64_t n = whole ? VL : std::min<int64_t>(VL, c.columns - v * VL);
       if (n == VL) {
-        store(c.data + r * c.row + v * VL, sums[r][v]);
+        store(to, c.accumulate ? load(to) + sums[r][v] : sums[r][v]);
       } else if (n > 0) {
-        store_part(c.data + r * c.row + v * VL, sums[r][v], n);
+        store_part(to, c.accumulate ? load_part(to, n) + sums[r][v] : sums[r][v], n);
       }
     }
 }
 
-template <int R, int V, bool kUnitRow>
+template <int R, int V, bool kUnit>
 void rows_of(Operand a, int64_t rows, const float* b, int64_t b_row, Target c) {
   while (rows >= R) {
-    tile<R, V, kUnitRow>(a, b, b_row, c);
-    a.data += R * (kUnitRow ? 1 : a.row);
-    c.data += R * c.row;
+    tile<R, V, kUnit>(a, b, b_row, c);
+    if (kUnit) {
+      a.data += R;
+    } else {
+      a.rows += R;
+    }
+    c.rows += R;
     rows -= R;
   }
   if constexpr (R > 1) {
-    if (rows > 0) rows_of<(R > 8 ? 8 : R / 2), V, kUnitRow>(a, rows, b, b_row, c);
+    if (rows > 0) rows_of<(R > 8 ? 8 : R / 2), V, kUnit>(a, rows, b, b_row, c);
   }
 }
 
-template <bool kUnitRow>
-void panels(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c, int64_t c_row,
-            bool accumulate) {
+template <bool kUnit>
+void panels(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c,
+            const int64_t* c_rows, bool accumulate) {
   int64_t j = 0;
   while (j < columns) {
     const int64_t left = columns - j;
     if (left > VL * (kWide - 1)) {
       const int64_t n = std::min<int64_t>(left, kWide * VL);
-      rows_of<kTall2, kWide, kUnitRow>(a, rows, b + j, b_row, {c + j, c_row, n, accumulate});
+      rows_of<kTall2, kWide, kUnit>(a, rows, b + j, b_row, {c + j, c_rows, n, accumulate});
       j += n;
     } else {
       const int64_t n = std::min<int64_t>(left, VL);
-      rows_of<kTall1, 1, kUnitRow>(a, rows, b + j, b_row, {c + j, c_row, n, accumulate});
+      rows_of<kTall1, 1, kUnit>(a, rows, b + j, b_row, {c + j, c_rows, n, accumulate});
       j += n;
     }
   }
@@ -140,19 +141,21 @@ void dot_product(const float* a, const float* b, float* c, int64_t m, int64_t n,
 
 }  // namespace
 
-void multiply(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c, int64_t c_row,
-              bool accumulate) {
-  if (a.row == 1) {
-    panels<true>(a, rows, b, b_row, columns, c, c_row, accumulate);
+void multiply(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c,
+              const int64_t* c_rows, bool accumulate) {
+  if (a.rows == nullptr) {
+    panels<true>(a, rows, b, b_row, columns, c, c_rows, accumulate);
   } else {
-    panels<false>(a, rows, b, b_row, columns, c, c_row, accumulate);
+    panels<false>(a, rows, b, b_row, columns, c, c_rows, accumulate);
   }
 }
 
 void matrix_product(const float* a, bool transpose_a, const float* b, bool transpose_b, float* c, int64_t m, int64_t n,
                     int64_t k, bool accumulate) {
   if (transpose_b && !transpose_a && m <= 64) return dot_product(a, b, c, m, n, k, accumulate);
-  const int64_t a_row = transpose_a ? 1 : k, a_step = transpose_a ? m : 1;
+  const int64_t* a_rows = transpose_a ? nullptr : offsets(0, m, k);
+  const int64_t* c_rows = offsets(1, m, n);
+  const int64_t a_step = transpose_a ? m : 1;
   const bool packs = transpose_b || n % VL != 0;
   const int64_t b_row = packs ? padded_columns(n) : n;
   if (k == 0 && !accumulate) std::fill_n(c, m * n, 0.0f);
@@ -164,7 +167,7 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
       pack(block, transpose_b ? 1 : n, transpose_b ? k : 1, depth, n, packed);
       block = packed;
     }
-    multiply({a + k0 * a_step, a_row, a_step, &none, 1, depth}, m, block, b_row, n, c, n, accumulate || k0 > 0);
+    multiply({a + k0 * a_step, a_rows, a_step, &none, 1, depth}, m, block, b_row, n, c, c_rows, accumulate || k0 > 0);
   }
 }
 
@@ -177,6 +180,19 @@ void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t
     for (int64_t i = 0; i < k; ++i)
       for (int64_t j = j0; j < std::min(j0 + kBlock, width); ++j)
         packed[i * width + j] = j < n ? b[i * k_stride + j * n_stride] : 0.0f;
+}
+
+const int64_t* offsets(int slot, int64_t count, int64_t stride) {
+  struct Table {
+    std::vector<int64_t> values;
+    int64_t stride = 0;
+  };
+  static thread_local Table tables[4];
+  Table& table = tables[slot];
+  if (table.stride != stride) table.values.clear();
+  table.stride = stride;
+  for (int64_t i = static_cast<int64_t>(table.values.size()); i < count; ++i) table.values.push_back(i * stride);
+  return table.values.data();
 }
 
 float* scratch(int slot, int64_t floats) {

@@ -30,8 +30,11 @@ void lstm(Call& call) {
     if (bias)
       for (int64_t b = 0; b < B; ++b) std::copy_n(bias, G, gates.data() + b * G);
     const int64_t at = t * B * H;
-    multiply({call.in(0) + t * B * I, I, 1, kNoSegment, 1, I}, B, inputs.data(), width, G, gates.data(), G, bias != nullptr);
-    if (t > 0) multiply({y + at - B * H, H, 1, kNoSegment, 1, H}, B, recurrent.data(), width, G, gates.data(), G, true);
+    multiply({call.in(0) + t * B * I, offsets(0, B, I), 1, kNoSegment, 1, I}, B, inputs.data(), width, G, gates.data(),
+             offsets(1, B, G), bias != nullptr);
+    if (t > 0)
+      multiply({y + at - B * H, offsets(2, B, H), 1, kNoSegment, 1, H}, B, recurrent.data(), width, G, gates.data(),
+               offsets(1, B, G), true);
     const float* previous = t > 0 ? cells + at - B * H : zeros.data();
     for (int64_t b = 0; b < B; ++b)
       for_vectors(H, [&](int64_t h, int64_t n) {
@@ -59,7 +62,8 @@ void lstm_backward(Call& call) {
     const int64_t at = t * B * H;
     std::copy_n(dy + at, B * H, dh.data());
     if (t + 1 < T)
-      multiply({dgates + (t + 1) * B * G, G, 1, kNoSegment, 1, G}, B, weights.data(), padded_columns(H), H, dh.data(), H, true);
+      multiply({dgates + (t + 1) * B * G, offsets(0, B, G), 1, kNoSegment, 1, G}, B, weights.data(), padded_columns(H), H,
+               dh.data(), offsets(1, B, H), true);
     const float* previous = t > 0 ? cells + at - B * H : zeros.data();
     for (int64_t b = 0; b < B; ++b)
       for_vectors(H, [&](int64_t h, int64_t n) {

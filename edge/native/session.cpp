@@ -4,6 +4,9 @@
 #include <executorch/extension/tensor/tensor.h>
 #include <executorch/extension/threadpool/threadpool_guard.h>
 #include <executorch/runtime/kernel/operator_registry.h>
+#include <executorch/runtime/platform/platform.h>
+
+#include <cstdio>
 
 #include <string>
 #include <vector>
@@ -22,6 +25,15 @@ struct Program {
   Module module;
   std::vector<EValue> outputs;
 };
+
+// The runtime's warnings and errors go to stderr as they are; what it says of its own start does not.
+void emit_log(et_timestamp_t, et_pal_log_level_t level, const char* file, const char*, size_t line, const char* message,
+              size_t length) {
+  if (level == kError || level == kFatal)
+    std::fprintf(stderr, "executorch %s:%zu: %.*s\n", file, line, static_cast<int>(length), message);
+}
+const bool logs_quietly =
+    executorch::runtime::register_pal(executorch::runtime::PalImpl::create(emit_log, __FILE__));
 
 Program* of(void* handle) { return static_cast<Program*>(handle); }
 

@@ -66,6 +66,20 @@ def expand(x: Any, shape: Any) -> Any:
     return NotImplemented
 
 
+@rewrites(ATEN.constant_pad_nd.default)
+def pad(x: Any, amounts: Any, value: float = 0) -> Any:
+    """Negative amounts, which the gradient of a padding has, as slices: the runtime's kernel refuses them."""
+    if all(amount >= 0 for amount in amounts):
+        return NotImplemented
+    y = tensor_of(x)
+    for i in range(len(amounts) // 2):
+        dim, before, after = y.dim() - 1 - i, min(amounts[2 * i], 0), min(amounts[2 * i + 1], 0)
+        if before or after:
+            y = ATEN.slice.Tensor(y, dim, -before, y.shape[dim] + after)
+    positive = [max(amount, 0) for amount in amounts]
+    return ATEN.constant_pad_nd.default(y, positive, value) if any(positive) else y
+
+
 @rewrites(ATEN.div.Tensor)
 def divide(x: Any, divisor: Any) -> Any:
     """A division by a size of the batch keeps the size a number."""

@@ -57,6 +57,7 @@ class Rewriter(fx.Interpreter):
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph)
+        self.extra_traceback = False  # a refusal's message stays as it is
         for name in REWRITE_FILES:
             import_module(f"export.passes.{name}")
         self.layers: dict[str, str] = {}

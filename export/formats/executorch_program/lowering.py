@@ -88,9 +88,12 @@ def with_outputs(program: Capture, outputs: Sequence[str]) -> fx.GraphModule:
 
 def _exported(rewriter: Rewriter, inputs: Sequence[TensorSpec], batch: int) -> Any:
     dim = torch.export.Dim("batch", min=1, max=batch) if batch > 1 else None
+    # An example of a size that no other dimension has, so that no comparison of sizes fixes the batch.
+    taken = {size for spec in inputs for size in spec.shape}
+    example = next((size for size in range(batch, 2, -1) if size not in taken), batch)
     examples, shapes = [], []
     for spec in inputs:
-        sizes = [batch if size == BATCH else size for size in spec.shape]
+        sizes = [example if size == BATCH else size for size in spec.shape]
         examples.append(torch.zeros(sizes, dtype=_DTYPES[spec.dtype]))
         shapes.append({i: dim for i, size in enumerate(spec.shape) if size == BATCH} if dim is not None else {})
     with torch.no_grad():
