@@ -40,16 +40,12 @@ def _macs(node: fx.Node) -> int:
         return _elements(node)
     if name in ("avg_pool2d", "_adaptive_avg_pool2d"):
         return _elements(node.args[0])
-    if name == "mean" and _sizes(node.args[0])[2:] and _pools(node):
+    if name == "mean" and len(_sizes(node.args[0])) > 2:  # global pooling
         return _elements(node.args[0])
+    if str(node.target) == "apportion.lstm_layer.default":
+        x, w_ih, w_hh = (_sizes(a) for a in node.args[:3])
+        return x[0] * x[1] * (math.prod(w_ih) + math.prod(w_hh))
     return 0
-
-
-def _pools(node: fx.Node) -> bool:
-    """Whether a mean runs over all spatial dimensions, as global average pooling does."""
-    rank = len(_sizes(node.args[0]))
-    dims = node.args[1] if len(node.args) > 1 else None
-    return isinstance(dims, list | tuple) and sorted(int(d) % rank for d in dims) == list(range(2, rank))
 
 
 def _sizes(node: Any) -> list[int]:

@@ -96,6 +96,32 @@ class Recurrent(nn.Module):
         return self.rnn(x)[0][:, -1]
 
 
+class Stateful(nn.Module):
+    """An LSTM with a given initial state, whose last cell is used as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(8, 5)
+        self.start = nn.Parameter(torch.zeros(1, 1, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        start = self.start.expand(1, x.shape[0], 5).contiguous()
+        y, (_, cell) = self.rnn(x.transpose(0, 1), (start, start))
+        return torch.cat([y[0], cell[0]], 1)
+
+
+class CellUser(nn.Module):
+    """An LSTM of which the last hidden and cell states are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(8, 5, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, (hidden, cell) = self.rnn(x.transpose(0, 1))
+        return torch.cat([hidden[0], cell[0]], 1)
+
+
 class Embedded(nn.Module):
     def __init__(self, rows: int, **options: object) -> None:
         super().__init__()
@@ -200,6 +226,8 @@ BODIES: dict[str, tuple[Callable[[], nn.Module], InputSpec]] = {
     ),
     "lstm": (lambda: Recurrent(nn.LSTM, num_layers=2), SEQUENCE),
     "lstm-bidirectional": (lambda: Recurrent(nn.LSTM, bidirectional=True), SEQUENCE),
+    "lstm-state": (Stateful, SEQUENCE),
+    "lstm-cell": (CellUser, SEQUENCE),
     "gru": (lambda: Recurrent(nn.GRU, num_layers=2), SEQUENCE),
     "rnn": (lambda: Recurrent(nn.RNN), SEQUENCE),
     "dropout-none": (lambda: nn.Sequential(nn.Linear(12, 9), nn.Dropout(0.0), nn.ReLU()), FEATURES),
