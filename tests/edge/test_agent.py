@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import msgspec
@@ -64,7 +65,9 @@ def test_agent_round_agrees_with_numpy(bench: Bench) -> None:
     assert 0 <= report.metrics["accuracy"] <= 1
     assert report.update.digest == sha(bench.coordinator.updates[job.order.assignment_id])
     assert report.trainer_peak_bytes > report.trainer_idle_bytes > 20_000_000
-    assert (report.torch_loaded, report.over_budget) == (False, False)
+    # The supervisor is this process, which other tests may have loaded torch into; real processes are tested elsewhere.
+    assert report.torch_loaded == ("torch" in sys.modules)
+    assert not report.over_budget
     kinds = [k for k in bench.coordinator.kinds() if k not in ("heartbeat", "get", "put")]
     assert kinds == ["(connected)", "hello", "accept", "offer", "report"]
 
