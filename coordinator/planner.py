@@ -1,7 +1,7 @@
 """Which cut a device gets: the largest level whose predicted process peak fits its budget, and why.
 
 The prediction is ``supervisor idle + trainer idle + artifact peak``, the artifact's part scaled by what devices
-measured for the same artifact. Headroom is taken on the artifact's part only: idle figures are measured on the device itself.
+measured for the same artifact. Headroom is taken on the artifact's part only: idle figures are measured on the device.
 Choosing runtime, threads and micro-batches is left to later planners; building cuts to :mod:`coordinator.submodels`.
 """
 
