@@ -38,11 +38,12 @@ void each_row_vector(int64_t M, int64_t C, F f) {
     for_vectors(C, [&](int64_t c, int64_t count) { f(m * C + c, c, count); });
 }
 
-void normalise(const float* x, int64_t M, int64_t C, const float* scale, const float* shift, bool relu,
+// Centred before it is scaled: one sum x * scale + shift loses digits where the mean is large.
+void normalise(const float* x, int64_t M, int64_t C, const float* mean, const float* scale, const float* shift, bool relu,
                const float* addend, float* y) {
   const auto run = [&](auto with_relu, auto with_addend) {
     each_row_vector(M, C, [&](int64_t at, int64_t c, int64_t n) {
-      Vector value = load_n(x + at, n) * load_n(scale + c, n) + load_n(shift + c, n);
+      Vector value = (load_n(x + at, n) - load_n(mean + c, n)) * load_n(scale + c, n) + load_n(shift + c, n);
       if constexpr (decltype(with_addend)::value) value += load_n(addend + at, n);
       store_n(y + at, with_relu.value ? maximum(value, Vector{}) : value, n);
     });
@@ -71,9 +72,9 @@ void batch_norm(Call& call) {
   for (int64_t c = 0; c < C; ++c) {
     rstd[c] = static_cast<float>(1.0 / std::sqrt(totals[c] / M + call.number(4)));
     scale[c] = (w ? w[c] : 1.0f) * rstd[c];
-    shift[c] = (b ? b[c] : 0.0f) - mean[c] * scale[c];
+    shift[c] = b ? b[c] : 0.0f;
   }
-  normalise(x, M, C, scale.data(), shift.data(), call.flag(5), call.in_or_null(3), call.out(6));
+  normalise(x, M, C, mean, scale.data(), shift.data(), call.flag(5), call.in_or_null(3), call.out(6));
 }
 
 // fixed_norm(x, w?, b?, mean, variance, addend?, eps, relu) -> y: with given statistics
@@ -84,9 +85,9 @@ void fixed_norm(Call& call) {
   std::vector<float> scale(C), shift(C);
   for (int64_t c = 0; c < C; ++c) {
     scale[c] = (w ? w[c] : 1.0f) / std::sqrt(variance[c] + static_cast<float>(call.number(6)));
-    shift[c] = (b ? b[c] : 0.0f) - mean[c] * scale[c];
+    shift[c] = b ? b[c] : 0.0f;
   }
-  normalise(call.in(0), M, C, scale.data(), shift.data(), call.flag(7), call.in_or_null(5), call.out(8));
+  normalise(call.in(0), M, C, mean, scale.data(), shift.data(), call.flag(7), call.in_or_null(5), call.out(8));
 }
 
 // batch_norm_backward(dy, x, w?, mean, rstd, y?) -> dx, dw, db; with y, dy counts only where y > 0 (a folded ReLU)

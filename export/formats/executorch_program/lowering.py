@@ -58,11 +58,11 @@ def lower(program: Capture, outputs: Sequence[str], batch: int) -> Lowered:
     Raises:
         ExportRefused: naming the layer that has no kernel.
     """
-    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
-    from executorch.exir.passes import MemoryPlanningPass
-
     rewriter = Rewriter(with_outputs(program, outputs))
     with _quietly():
+        from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+        from executorch.exir.passes import MemoryPlanningPass
+
         exported = _exported(rewriter, program.inputs, batch)
         edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True))
         planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=True)

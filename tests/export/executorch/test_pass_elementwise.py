@@ -1,0 +1,43 @@
+"""Activations with their gradients, residual sums, negative padding, embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from executorch_rewritten import assert_rewrite_agrees
+from torch import Tensor
+
+pytestmark = pytest.mark.runtime
+ATEN = torch.ops.aten
+
+
+def test_relu_mask_and_residual_sum_stay_images(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 3, 6, 6), torch.randn(3, 3, 3, 3)
+
+    def block(x: Tensor, w: Tensor) -> list[Tensor]:
+        y = torch.relu(torch.conv2d(x, w, padding=1))
+        return [y + x, ATEN.threshold_backward(x, y, 0), (y + x).mean([2, 3])]
+
+    kernels = assert_rewrite_agrees(block, [x, w], tmp_path)
+    assert "aten::threshold_backward.grad_input" not in kernels
+
+
+def test_gelu_from_far_left_to_far_right(tmp_path: Path) -> None:
+    x = torch.linspace(-12, 12, 4001)
+    assert_rewrite_agrees(lambda x: [torch.nn.functional.gelu(x)], [x], tmp_path, tolerance=1e-6)
+
+
+def test_negative_padding_cuts(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 5, 6)
+    assert_rewrite_agrees(lambda x: [ATEN.constant_pad_nd(x, [-1, 2, 0, -2], 0.0)], [x], tmp_path, tolerance=0)
+
+
+def test_embedding_gradient_skips_the_padding_row(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    dy, indices = torch.randn(4, 7, 6), torch.randint(0, 9, (4, 7))
+    assert_rewrite_agrees(
+        lambda dy, indices: [ATEN.embedding_dense_backward(dy, indices, 9, 3, False)], [dy, indices], tmp_path
+    )

@@ -1,0 +1,45 @@
+"""Batch norm, its running statistics and its gradients against torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from executorch_rewritten import assert_rewrite_agrees
+from torch import Tensor
+
+pytestmark = pytest.mark.runtime
+ATEN = torch.ops.aten
+SHAPES = {"images": (4, 19, 6, 5), "rows": (37, 19), "signals": (4, 19, 11)}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_batch_norm_and_its_gradients(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, dy = torch.randn(SHAPES[name]) * 3 + 5, torch.randn(SHAPES[name])
+    w, b, mean, variance = (torch.rand(19) + 0.5 for _ in range(4))
+
+    def both(x: Tensor, dy: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor) -> list[Tensor]:
+        y, saved_mean, saved_rstd, new_mean, new_variance = ATEN._native_batch_norm_legit_functional(
+            x, w, b, mean, variance, True, 0.1, 1e-5
+        )
+        gradients = ATEN.native_batch_norm_backward(
+            dy, x, w, mean, variance, saved_mean, saved_rstd, True, 1e-5, [True, True, True]
+        )
+        return [y, new_mean, new_variance, *gradients]
+
+    assert_rewrite_agrees(both, [x, dy, w, b, mean, variance], tmp_path)
+
+
+def test_frozen_batch_norm_uses_its_statistics_both_ways(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, dy = torch.randn(2, 19, 4, 4), torch.randn(2, 19, 4, 4)
+    w, b, mean, variance = (torch.rand(19) + 0.5 for _ in range(4))
+
+    def both(x: Tensor, dy: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor) -> list[Tensor]:
+        y, *saved = ATEN._native_batch_norm_legit_functional(x, w, b, mean, variance, False, 0.1, 1e-5)[:3]
+        gradients = ATEN.native_batch_norm_backward(dy, x, w, mean, variance, *saved, False, 1e-5, [True, True, True])
+        return [y, *gradients]
+
+    assert_rewrite_agrees(both, [x, dy, w, b, mean, variance], tmp_path)
