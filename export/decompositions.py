@@ -30,6 +30,8 @@ _SPELLED_OUT = (
     ATEN.mse_loss, ATEN.mse_loss_backward, ATEN.nll_loss_forward, ATEN.nll_loss_backward,
     ATEN.native_layer_norm_backward, ATEN.native_group_norm_backward, ATEN._fused_rms_norm,
     ATEN.rms_norm,
+    # moves
+    ATEN.pixel_shuffle, ATEN.pixel_unshuffle, ATEN.channel_shuffle,
     # padding
     ATEN.reflection_pad1d, ATEN.reflection_pad2d, ATEN.replication_pad1d, ATEN.replication_pad2d,
 )  # fmt: skip

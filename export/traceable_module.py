@@ -16,6 +16,8 @@ def traceable_module(module: nn.Module) -> nn.Module:
     for part in module.modules():
         if isinstance(part, _InstanceNorm):
             part.forward = MethodType(_instance_norm, part)
+        elif isinstance(part, nn.AdaptiveMaxPool2d) and not part.return_indices:
+            part.forward = MethodType(_adaptive_max_pool, part)
         elif isinstance(part, nn.LSTM):
             part.forward = MethodType(lstm_forward, part)
     return module
@@ -24,3 +26,12 @@ def traceable_module(module: nn.Module) -> nn.Module:
 def _instance_norm(self: _InstanceNorm, x: Tensor) -> Tensor:
     # Torch folds the batch into the channels, which would make a per-channel operation depend on the batch size.
     return F.group_norm(x, self.num_features, self.weight, self.bias, self.eps)
+
+
+def _adaptive_max_pool(self: nn.AdaptiveMaxPool2d, x: Tensor) -> Tensor:
+    """Where the windows are all of one size this is plain max pooling; else torch's own operation, which is refused."""
+    wanted = self.output_size if isinstance(self.output_size, tuple) else (self.output_size, self.output_size)
+    sizes = [size if count is None else count for size, count in zip(x.shape[-2:], wanted, strict=True)]
+    if any(size % count for size, count in zip(x.shape[-2:], sizes, strict=True)):
+        return F.adaptive_max_pool2d(x, self.output_size)
+    return F.max_pool2d(x, [size // count for size, count in zip(x.shape[-2:], sizes, strict=True)])

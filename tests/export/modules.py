@@ -63,6 +63,20 @@ class Residual(nn.Module):
         return torch.cat([a, y * b], 1)
 
 
+class Moves(nn.Module):
+    """Assignment into a part, circular padding, a roll, a standard deviation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular")
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).roll((1, 2), (2, 3))
+        z = y.clone()
+        z[:, 0] = 0.0
+        return z.abs() / (1.0 + y.std((2, 3), keepdim=True))
+
+
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -203,6 +217,10 @@ BODIES: dict[str, tuple[Callable[[], nn.Module], InputSpec]] = {
     "adaptive_pool": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.AdaptiveAvgPool2d(1)), IMAGE),
     "adaptive_pool-uneven": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.AdaptiveAvgPool2d((3, 5))), IMAGE),
     "adaptive_pool1d": (lambda: nn.Sequential(nn.Conv1d(4, 6, 3), nn.AdaptiveAvgPool1d(4)), SIGNAL),
+    "adaptive_max_pool": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.AdaptiveMaxPool2d(5)), IMAGE),
+    "pixel_shuffle": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.PixelShuffle(2)), IMAGE),
+    "conv3d": (lambda: nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv3d(1, 4, 3, padding=1), nn.ReLU()), IMAGE),
+    "moves": (Moves, IMAGE),
     "amax": (lambda: nn.Sequential(nn.Conv1d(4, 6, 3), Apply(lambda x: x.amax(2))), SIGNAL),
     "max-dim": (lambda: nn.Sequential(nn.Conv1d(4, 6, 3), Apply(lambda x: x.max(2).values)), SIGNAL),
     "mean-sum": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), Apply(lambda x: x.mean(3) + x.sum(2))), IMAGE),

@@ -32,6 +32,20 @@ MAX_CONSTANT_BYTES = 1 << 20
 LARGE_BYTES = 1 << 20
 """Graph inputs from this size on are worth an order of nodes that saves memory."""
 
+SUPPORTED = "convolution, linear, norm, pooling, activation, attention or recurrent layers"
+INSTEAD = {
+    "sort": "amax or a softmax",
+    "topk": "amax or a softmax",
+    "cumprod": "cumsum of logarithms",
+    "im2col": "a convolution",
+    "adaptive_max_pool2d": "MaxPool2d, or an output size that divides the input",
+    "_embedding_bag": "Embedding and a mean",
+    "_weight_norm_interface": "the layer without weight norm",
+    "_unsafe_index": "ConvTranspose2d to enlarge, zeros to pad",
+    "avg_pool3d": "BatchNorm2d or GroupNorm",
+}
+"""What to use in place of operations that are asked for now and then."""
+
 Values = str | tuple[str, ...]
 Operator = Callable[..., Values]
 OPERATORS: dict[str, Operator] = {}
@@ -160,7 +174,9 @@ class Translation:
         if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
             raise self.refuse(node, f"operation {full} draws random numbers in every step", "p=0, or no noise")
         if function is None:
-            raise self.refuse(node, f"operation {full} has no translation", "one of the supported layers")
+            raise self.refuse(
+                node, f"operation {full} has no translation", INSTEAD.get(full.partition(".")[0], SUPPORTED)
+            )
         for item in _tensors(node.meta.get("val")):
             if item.dtype not in ONNX_TYPES:
                 raise self.refuse(node, f"operation {full} computes in {item.dtype}", "float32")

@@ -18,7 +18,8 @@ _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "M
 _COMPARE = {"lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "eq": "Equal"}
 _UNARY = {
     "relu": "Relu", "exp": "Exp", "log": "Log", "erf": "Erf", "neg": "Neg", "tanh": "Tanh", "sigmoid": "Sigmoid",
-    "sqrt": "Sqrt", "abs": "Abs", "sign": "Sign", "reciprocal": "Reciprocal", "sin": "Sin", "cos": "Cos",
+    "sqrt": "Sqrt", "abs": "Abs", "sign": "Sign", "sgn": "Sign",
+    "atan": "Atan", "reciprocal": "Reciprocal", "sin": "Sin", "cos": "Cos",
     "floor": "Floor", "ceil": "Ceil", "hardswish": "HardSwish", "logical_not": "Not", "bitwise_not": "Not",
     "isnan": "IsNaN",
 }  # fmt: skip
@@ -89,6 +90,14 @@ def same(t: Translation, node: fx.Node, a: fx.Node, **_: Any) -> str:
 @translates("_to_copy", "convert_element_type")
 def cast(t: Translation, node: fx.Node, a: fx.Node, *_: Any, **__: Any) -> str:
     return t.value(a, t.tensor(node).dtype)
+
+
+@translates("copy")
+def copy(t: Translation, node: fx.Node, _: fx.Node, source: fx.Node, **__: Any) -> str:
+    value = t.value(source, t.tensor(node).dtype)
+    if t.shape(source) == t.shape(node):
+        return value
+    return t.make.node("Expand", value, t.dims.shape(t.tensor(node).shape, infer=False))
 
 
 @translates("rsqrt")
@@ -206,8 +215,8 @@ def scalar_tensor(t: Translation, node: fx.Node, number: Any, **_: Any) -> str:
     return t.value(number, t.tensor(node).dtype)
 
 
-@translates("full", "full_like", "zeros", "ones", "empty", "empty_like")
-def full(t: Translation, node: fx.Node, _: Any, number: Any = None, **__: Any) -> str:
+@translates("full", "full_like", "zeros", "ones", "empty", "empty_like", "new_empty_strided")
+def full(t: Translation, node: fx.Node, _: Any, number: Any = None, *__: Any, **___: Any) -> str:
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     fill = number if name.startswith("full") else int(name == "ones")
     tensor = t.tensor(node)

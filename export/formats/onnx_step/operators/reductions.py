@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from onnx import TensorProto
 from torch import fx
 
+from export.capture import layer_of
 from export.formats.onnx_step.translation import Translation, translates
 
 _REDUCE = {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd"}
@@ -23,6 +25,19 @@ def _axes(dims: Any) -> list[list[int]]:
 def reduce(t: Translation, node: fx.Node, a: fx.Node, dims: Any = None, keep: bool = False, **_: Any) -> str:
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     return t.make.node(_REDUCE[name], t.value(a, t.tensor(node).dtype), *_axes(dims), keepdims=int(keep))
+
+
+@translates("var")
+def variance(t: Translation, node: fx.Node, a: fx.Node, dims: Any = None, correction: int = 1, **named: Any) -> str:
+    """In two passes; the written-out form of ``std`` and ``var`` ends here."""
+    rank = t.tensor(a).dim()
+    axes = [int(d) % rank for d in (range(rank) if dims is None else dims)]
+    count = math.prod(t.dims.fixed(t.tensor(a).shape[d], layer=layer_of(node)) for d in axes)
+    centred = t.make.node("Sub", t.value(a), t.make.node("ReduceMean", t.value(a), axes, keepdims=1))
+    total = t.make.node(
+        "ReduceSum", t.make.node("Mul", centred, centred), axes, keepdims=int(named.get("keepdim", False))
+    )
+    return t.make.node("Mul", total, 1.0 / max(1e-30, count - named.get("correction", correction)))
 
 
 @translates("amax", "amin")

@@ -52,6 +52,15 @@ def expand(t: Translation, node: fx.Node, a: fx.Node, _: Any, **__: Any) -> str:
     return t.make.node("Expand", t.value(a), t.dims.shape(t.tensor(node).shape, infer=False))
 
 
+@translates("broadcast_in_dim")
+def broadcast_in_dim(t: Translation, node: fx.Node, a: fx.Node, _: Any, dims: Sequence[int]) -> str:
+    sizes: list[Any] = [1] * t.tensor(node).dim()
+    for source, target in zip(t.tensor(a).shape, dims, strict=True):
+        sizes[target] = source
+    placed = t.make.node("Reshape", t.value(a), t.dims.shape(sizes))
+    return t.make.node("Expand", placed, t.dims.shape(t.tensor(node).shape, infer=False))
+
+
 @translates("repeat")
 def repeat(t: Translation, node: fx.Node, a: fx.Node, counts: Sequence[Any]) -> str:
     return t.make.node("Tile", _with_rank(t, a, len(counts)), t.dims.shape(counts, infer=False))
@@ -171,6 +180,20 @@ def pad(t: Translation, node: fx.Node, a: fx.Node, widths: Sequence[int], number
 def flip(t: Translation, node: fx.Node, a: fx.Node, dims: Sequence[int]) -> str:
     count = len(dims)
     return t.make.node("Slice", t.value(a), [-1] * count, [-_END] * count, list(dims), [-1] * count)
+
+
+@translates("roll")
+def roll(t: Translation, node: fx.Node, a: fx.Node, shifts: Any, dims: Any = ()) -> str:
+    shifts, dims = ([v] if isinstance(v, int) else list(v) for v in (shifts, dims))
+    if not dims:
+        raise t.refuse(node, "roll over the flattened tensor", "roll over named dimensions")
+    result = t.value(a)
+    for shift, dim in zip(shifts, dims, strict=True):
+        cut = -shift % t.dims.fixed(t.tensor(a).shape[dim], layer=layer_of(node))
+        if cut:
+            tail = t.make.node("Slice", result, [cut], [_END], [dim])
+            result = t.make.node("Concat", tail, t.make.node("Slice", result, [0], [cut], [dim]), axis=dim)
+    return result
 
 
 @translates("gather")
