@@ -10,13 +10,14 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12; do \
   $$name -c '$(SUPPORTED)' 2>/dev/null && { echo $$name; break; }; done)
 TORCH_INDEX ?=
 TORCH = torch==2.13.0
+EXECUTORCH = executorch==1.5.1
 EXTRAS = coordinator,onnxruntime,images,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
 TESTS ?= tests
 ARGS ?=
 
-.PHONY: setup demo test check format bench clean
+.PHONY: setup demo test check format bench clean runtime-executorch
 
 setup: $(STAMP)
 
@@ -51,6 +52,18 @@ bench: setup
 	$(BIN)/apportion bench step --model vit --runtime onnxruntime --batch 32 --threads 1 $(ARGS)
 	$(BIN)/apportion bench step --model lstm --runtime onnxruntime --batch 32 --threads 1 $(ARGS)
 
+# A device that trains with ExecuTorch: the wheel without its dependencies (its C++ libraries need none, least of all torch),
+# and the session library compiled against it. `apportion agent --runtime executorch --trainer-python .venv-executorch/bin/python`
+runtime-executorch: .venv-executorch/.ready
+
+.venv-executorch/.ready: pyproject.toml $(wildcard edge/native/*.cpp edge/native/*.h)
+	@test -n "$(PYTHON)" || { echo "runtime-executorch: no Python 3.11 or 3.12 with venv on PATH" >&2; exit 1; }
+	@test -x .venv-executorch/bin/python || $(PYTHON) -m venv .venv-executorch
+	.venv-executorch/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	.venv-executorch/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(EXECUTORCH)'
+	.venv-executorch/bin/python -m edge.native.build
+	@touch $@
+
 clean:
-	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-executorch runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

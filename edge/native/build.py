@@ -65,8 +65,8 @@ def _compile(sources: list[Path], wheel: Path, flags: list[str], library: Path) 
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         unfinished = Path(folder) / library.name
         command = [
-            compiler, "-std=c++20", "-O3", *flags, "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-fPIC", "-shared",
-            "-DC10_USING_CUSTOM_GENERATED_MACROS",
+            compiler, "-std=c++20", "-O3", *flags, "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi",
+            "-fPIC", "-shared", "-DC10_USING_CUSTOM_GENERATED_MACROS",
             f"-I{include}", f"-I{include / 'executorch/runtime/core/portable_type/c10'}",
             *map(str, sources), "-o", str(unfinished),
             f"-L{wheel / 'lib'}", f"-Wl,-rpath,{wheel / 'lib'}", "-Wl,--no-as-needed",

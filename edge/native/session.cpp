@@ -45,7 +45,9 @@ extern "C" {
 void* apportion_open(const char* path, int* error) {
   try {
     auto* program = new Program(path);
-    const Error loaded = program->module.load_method("forward");
+    // A damaged file is an error here and not a crash later.
+    Error loaded = program->module.load(executorch::runtime::Program::Verification::InternalConsistency);
+    if (loaded == Error::Ok) loaded = program->module.load_method("forward");
     *error = static_cast<int>(loaded);
     if (loaded == Error::Ok) return program;
     delete program;

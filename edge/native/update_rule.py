@@ -1,7 +1,7 @@
 """The part of a step that follows the gradients: accumulators, clipping, optimizer; on the values in place.
 
-It is outside the program because in place it needs no second copy of the parameters. The rule travels as a small file of
-the artifact, the values of its hyper-parameters with each order.
+It is outside the program because in place it needs no second copy of the parameters. The rule travels as a small file
+of the artifact, the values of its hyper-parameters with each order.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class ExecutorchSession:
         return scalars
 
     def outputs(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Everything the program itself gives, by output name, before any of it moves the state; views into its arena."""
+        """What the program itself gives, by output name, before any of it moves the state; views into its arena."""
         if program not in self._programs:
             raise PlanError(
                 f"artifact has no program '{program}', it has {', '.join(self._programs)}; export it with one"

@@ -232,7 +232,8 @@ _define(
     _average_pool,
 )
 _define(
-    "average_pool_backward(Tensor dy, int[] size, int[] kernel, int[] stride, int[] padding, bool counts_padding, int divisor)",
+    "average_pool_backward(Tensor dy, int[] size, int[] kernel, int[] stride, int[] padding, bool counts_padding, "
+    "int divisor)",
     1,
     lambda dy, size, *_: dy.new_empty((dy.shape[0], *size, dy.shape[3])),
     _average_pool_backward,

@@ -100,7 +100,7 @@ def _window(kernel: Any, stride: Any, padding: Any, dilation: Any) -> tuple[list
 
 
 def _size(image: Image, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> list[int]:
-    """Output size by torch's rule: with ``ceil`` a last window may stick out, but must start inside image or padding."""
+    """Output size by torch's rule: with ``ceil`` a last window may stick out but starts inside image or padding."""
     sizes = []
     for i, size in enumerate(image.shape[2:]):
         room = size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1

@@ -1,7 +1,7 @@
 """What a value of the rewritten program is: a tensor, or a promise of one that costs nothing until somebody needs it.
 
-Images stay in [N, H, W, C] from operator to operator and transposes stay unwritten, because most users read them as they
-are; :func:`tensor_of` writes the value out where one does not.
+Images stay in [N, H, W, C] from operator to operator and transposes stay unwritten, because most users read them as
+they are; :func:`tensor_of` writes the value out where one does not.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class ExecutorchPrograms:
 
 
 class ExecutorchProgram:
-    """Writes ``train.pte``, ``eval.pte``, with batch norm ``stats.pte`` (and ``eval_static.pte``), and ``update.json``."""
+    """Writes ``train.pte``, ``eval.pte``, with batch norm ``stats.pte`` (``eval_static.pte``), and ``update.json``."""
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"

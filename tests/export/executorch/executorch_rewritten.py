@@ -1,4 +1,4 @@
-"""One function of tensors three ways: as torch runs it, as its rewrite means it, and as the device's kernels compute it."""
+"""One function of tensors three ways: as torch runs it, as its rewrite means it, and as the device's kernels do."""
 
 from __future__ import annotations
 
