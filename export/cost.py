@@ -42,7 +42,7 @@ def _macs(node: fx.Node) -> int:
         return _elements(node.args[0])
     if name == "mean" and len(_sizes(node.args[0])) > 2:  # global pooling
         return _elements(node.args[0])
-    if str(node.target) == "apportion.lstm_layer.default":
+    if str(node.target) in ("apportion.lstm_layer.default", "apportion.gru_layer.default"):
         x, w_ih, w_hh = (_sizes(a) for a in node.args[:3])
         return x[0] * x[1] * (math.prod(w_ih) + math.prod(w_hh))
     return 0

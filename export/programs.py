@@ -14,7 +14,7 @@ from edge.contracts.tensors import BATCH, DType, Role, TensorSpec
 from export.capture import Capture, StepInput, capture
 from export.prepared_module import RUNNING_STATISTICS, batch_norms, prepared_module, with_statistics
 from export.step_functions import STEP_SLOT, add_penalty, clipped, masked_logits, summed_loss, updated
-from export.traceable_module import traceable_module
+from export.traceable_module import LOOPS, traceable_module
 from export.training_step import StepSpec
 
 INPUT, TARGET, LABEL_MASK = "input", "target", "label_mask"
@@ -23,16 +23,19 @@ TRACE_BATCHES = (997, 991, 983)
 """Batch sizes to trace at: primes that no other dimension has, so that no comparison of sizes fixes the batch."""
 
 
-def capture_programs(module: nn.Module, spec: StepSpec) -> dict[str, Capture]:
+def capture_programs(module: nn.Module, spec: StepSpec, *, loops: frozenset[str] = LOOPS) -> dict[str, Capture]:
     """Program name -> traced program.
 
     ``stats`` and, in ``batch`` norm mode, ``eval_static`` (evaluation with the statistics that ``stats`` gives) exist
     only for modules with batch norm.
 
+    Args:
+        loops: recurrent layers the format takes as one operation.
+
     Raises:
         ExportRefused: as :func:`export.prepared_module.prepared_module` and :func:`export.capture.capture`.
     """
-    prepared = traceable_module(prepared_module(module, spec))
+    prepared = traceable_module(prepared_module(module, spec), loops)
     programs = {"train": _train(prepared, spec), "eval": _eval(prepared, spec)}
     if batch_norms(module):
         static = with_statistics(prepared)

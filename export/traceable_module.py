@@ -8,17 +8,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from export.gated_recurrent import gru_forward
 from export.recurrent import lstm_forward
 
+LOOPS = frozenset({"lstm"})
+"""Recurrent layers that every format takes as one operation (``apportion::lstm_layer``)."""
 
-def traceable_module(module: nn.Module) -> nn.Module:
-    """``module`` itself, its layers' forwards replaced where a better one is known; call it on a copy."""
+
+def traceable_module(module: nn.Module, loops: frozenset[str] = LOOPS) -> nn.Module:
+    """``module`` itself, its layers' forwards replaced where a better one is known; call it on a copy.
+
+    Args:
+        loops: recurrent layers the format takes as one operation: ``lstm``, ``gru``; others are traced step by step.
+    """
     for part in module.modules():
         if isinstance(part, _InstanceNorm):
             part.forward = MethodType(_instance_norm, part)
         elif isinstance(part, nn.AdaptiveMaxPool2d) and not part.return_indices:
             part.forward = MethodType(_adaptive_max_pool, part)
-        elif isinstance(part, nn.LSTM):
+        elif isinstance(part, nn.GRU) and "gru" in loops:
+            part.forward = MethodType(gru_forward, part)
+        elif isinstance(part, nn.LSTM) and "lstm" in loops:
             part.forward = MethodType(lstm_forward, part)
     return module
 

@@ -47,7 +47,7 @@ class OnnxStep:
         Raises:
             ExportRefused: naming the layer that has no training step.
         """
-        captures = capture_programs(module, spec)
+        captures = capture_programs(module, spec, loops=frozenset({"lstm", "gru"}))
         models = {name: translate(program) for name, program in captures.items()}
         tensors = _tensors(captures.values(), spec)
         programs = tuple(

@@ -3,6 +3,7 @@
 from export.formats.onnx_step.operators import (
     convolution,
     elementwise,
+    gated_recurrent,
     normalization,
     pooling,
     products,
@@ -11,4 +12,14 @@ from export.formats.onnx_step.operators import (
     shapes,
 )
 
-__all__ = ["convolution", "elementwise", "normalization", "pooling", "products", "recurrent", "reductions", "shapes"]
+__all__ = [
+    "convolution",
+    "elementwise",
+    "gated_recurrent",
+    "normalization",
+    "pooling",
+    "products",
+    "recurrent",
+    "reductions",
+    "shapes",
+]

@@ -25,7 +25,7 @@ def lstm_layer(
     recurrent_HG = make("Transpose", _sigmoids_first(t, t.value(w_hh), hidden), perm=[1, 0])
     cell = output = ""
     kept: list[list[str]] = [[] for _ in range(7)]
-    for projected in _steps(t, projected_NG, steps):
+    for projected in step_rows(t, projected_NG, steps):
         gates = make("Gemm", output, recurrent_HG, projected) if output else projected
         before, candidate = t.make.node_with_outputs("Split", 2, gates, [3 * hidden, hidden], axis=1)
         gate_i, gate_f, gate_o = t.make.node_with_outputs("Split", 3, make("Sigmoid", before), axis=1, num_outputs=3)
@@ -36,7 +36,7 @@ def lstm_layer(
         output = make("Mul", gate_o, tanh_cell)
         for column, value in zip(kept, (output, cell, gate_i, gate_f, gate_g, gate_o, tanh_cell), strict=True):
             column.append(value)
-    return tuple(_joined(t, column, steps, hidden) for column in kept)
+    return tuple(joined(t, column, steps, hidden) for column in kept)
 
 
 @translates("apportion.lstm_layer_backward")
@@ -64,16 +64,16 @@ def lstm_layer_backward(
     all_but_last = make("Slice", c, [0], make("Mul", batch, [steps - 1]), [0])
     previous = make("Concat", first, all_but_last, axis=0) if steps > 1 else first
     slopes = [
-        make("Mul", g, _sigmoid_slope(t, i)),
-        make("Mul", previous, _sigmoid_slope(t, f)),
-        make("Mul", i, _tanh_slope(t, g)),
+        make("Mul", g, sigmoid_slope(t, i)),
+        make("Mul", previous, sigmoid_slope(t, f)),
+        make("Mul", i, tanh_slope(t, g)),
     ]
     slopes_N3H = make("Concat", *[make("Unsqueeze", s, [1]) for s in slopes], axis=1)
-    output_slope = make("Mul", tanh_c, _sigmoid_slope(t, o))
-    cell_slope = make("Mul", o, _tanh_slope(t, tanh_c))
-    columns = [_steps(t, v, steps) for v in (slopes_N3H, output_slope, cell_slope, f)]
-    columns.append(_steps(t, make("Reshape", t.value(dy), [-1, hidden]), steps))
-    extra = [] if dcells is None else _steps(t, make("Reshape", t.value(dcells), [-1, hidden]), steps)
+    output_slope = make("Mul", tanh_c, sigmoid_slope(t, o))
+    cell_slope = make("Mul", o, tanh_slope(t, tanh_c))
+    columns = [step_rows(t, v, steps) for v in (slopes_N3H, output_slope, cell_slope, f)]
+    columns.append(step_rows(t, make("Reshape", t.value(dy), [-1, hidden]), steps))
+    extra = [] if dcells is None else step_rows(t, make("Reshape", t.value(dcells), [-1, hidden]), steps)
     results: list[str] = [""] * steps
     dh = dc = ""
     for step in reversed(range(steps)):
@@ -86,7 +86,7 @@ def lstm_layer_backward(
         first_three = make("Mul", make("Unsqueeze", dc, [1]), slope_B3H)
         last = make("Unsqueeze", make("Mul", dh, slope_o), [1])
         results[step] = make("Reshape", make("Concat", first_three, last, axis=1), [-1, 4 * hidden])
-    return _joined(t, results, steps, 4 * hidden)
+    return joined(t, results, steps, 4 * hidden)
 
 
 def _sigmoids_first(t: Translation, value: str, hidden: int) -> str:
@@ -95,24 +95,24 @@ def _sigmoids_first(t: Translation, value: str, hidden: int) -> str:
     return t.make.node("Concat", first, output, candidate, axis=0)
 
 
-def _steps(t: Translation, value_N: str, steps: int) -> tuple[str, ...]:
+def step_rows(t: Translation, value_N: str, steps: int) -> tuple[str, ...]:
     """The rows of each time step, [B, ...]."""
     if steps == 1:
         return (value_N,)
     return t.make.node_with_outputs("Split", steps, value_N, axis=0, num_outputs=steps)
 
 
-def _joined(t: Translation, values: list[str], steps: int, width: int) -> str:
+def joined(t: Translation, values: list[str], steps: int, width: int) -> str:
     """[T, B, width] of one [B, width] per step."""
     rows = t.make.node("Concat", *values, axis=0) if steps > 1 else values[0]
     return t.make.node("Reshape", rows, [steps, -1, width])
 
 
-def _sigmoid_slope(t: Translation, s: str) -> str:
+def sigmoid_slope(t: Translation, s: str) -> str:
     """Derivative of the sigmoid from its value: s (1 - s)."""
     return t.make.node("Mul", s, t.make.node("Sub", t.scalar(1.0), s))
 
 
-def _tanh_slope(t: Translation, value: str) -> str:
+def tanh_slope(t: Translation, value: str) -> str:
     """Derivative of tanh from its value: 1 - v^2."""
     return t.make.node("Sub", t.scalar(1.0), t.make.node("Mul", value, value))
