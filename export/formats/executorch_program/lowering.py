@@ -99,7 +99,11 @@ def _exported(rewriter: Rewriter, inputs: Sequence[TensorSpec], batch: int) -> A
     with torch.no_grad():
         try:
             return torch.export.export(
-                _Program(rewriter), (examples,), dynamic_shapes=(shapes,) if dim is not None else None, strict=False
+                _Program(rewriter),
+                (examples,),
+                dynamic_shapes=(shapes,) if dim is not None else None,
+                strict=False,
+                prefer_deferred_runtime_asserts_over_guards=True,
             )
         except ExportRefused:
             raise
