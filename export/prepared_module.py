@@ -26,7 +26,6 @@ def prepared_module(module: nn.Module, spec: StepSpec) -> nn.Module:
         ValueError: the specification names parameters that the module does not have.
     """
     _check_names(module, spec)
-    # Copying through the state keeps modules that hold non-leaf caches exportable.
     prepared = copy.deepcopy(module).float().train()
     for name, part in prepared.named_modules():
         _refuse_randomness(name, part)
