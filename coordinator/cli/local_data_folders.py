@@ -42,6 +42,7 @@ def local_devices(config: RunConfig, dataset: Dataset, run_dir: Path, count: int
             round(group.budget_mb * MB),
             group.threads,
             environment,
+            config.runtime.name,
         )
         for i, group in enumerate(planned)
     ]

@@ -87,7 +87,8 @@ def _write_and_score_onnx(
     from export.inference_model import run_inference_model, write_inference_model
 
     submodel = federation.method.eval_models(state)["server"]
-    artifact = federation.artifacts.get(submodel.cut, submodel.program, federation.config.runtime.name)
+    # Whatever the devices trained with, the model users deploy is made from the ONNX programs.
+    artifact = federation.artifacts.get(submodel.cut, submodel.program, "onnxruntime")
     folder = checkpoints / "artifact"
     federation.artifacts.write_folder(artifact, folder)
     path = checkpoints / "final.onnx"
