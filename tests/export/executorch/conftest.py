@@ -10,7 +10,7 @@ from edge.contracts.errors import DeviceRefused
 from edge.native.build import wheel_folder
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def executorch_installed() -> None:
     """Skips where the extra is not installed."""
     try:
