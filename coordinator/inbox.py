@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import msgspec
+
 from coordinator.blob_store import BlobStore, PartialBlob
 from coordinator.cohort import Cohort
 from coordinator.ledger import Ledger
@@ -36,6 +38,7 @@ from edge.contracts.messages import (
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import MAX_HEADER_BYTES
 from edge.contracts.tensors import TensorSpec
+from profiles.device import DeviceProfile
 
 UPLOAD_WINDOW = 4
 UPLOAD_BLOCK_BYTES = 131_072
@@ -80,7 +83,7 @@ class Inbox:
             "hello": self._hello,
             "heartbeat": self._heartbeat,
             "bye": lambda device, e: self._cohort.leave(device, e.read(Bye).reason),
-            "profile": lambda device, e: None,
+            "profile": self._profile,
             "accept": self._accept,
             "refuse": self._refuse,
             "get": lambda device, e: self._publisher.block(device, e.read(Get)),
@@ -91,7 +94,6 @@ class Inbox:
         }
         self._uploads: dict[str, PartialBlob] = {}
         self._corrupt_uploads: dict[str, int] = {}
-        self.bytes_received: dict[str, int] = {}
 
     def wait(self, timeout_s: float) -> None:
         """Return when the ledger changed since the last call, or after ``timeout_s``. For one waiting thread."""
@@ -131,6 +133,18 @@ class Inbox:
             trouble = f", data: {hello.data_error}" if hello.data_error else ""
             self._say(f"{device} is here: budget {budget:g} MB, {hello.num_examples} examples{trouble}")
         self.announce(device)
+
+    def _profile(self, device: str, envelope: Envelope) -> None:
+        """A device that joins later is planned with its newest profile; one in the run's snapshot keeps that."""
+        profile = envelope.read(DeviceProfile)
+        if profile.device != device:
+            raise MessageRejected(f"profile of '{profile.device[:64]}' arrived on the topic of '{device}'; not used")
+        check_storable(profile, where=f"{device}: profile")
+        member = self._cohort.member(device)
+        if member is None:
+            self._publisher.call(device)
+            return
+        self._cohort.greet(msgspec.structs.replace(member.hello, profile=profile))
 
     def _heartbeat(self, device: str, envelope: Envelope) -> None:
         if not self._cohort.beat(device, envelope.read(Heartbeat)):
@@ -236,7 +250,6 @@ class Inbox:
         if put.digest not in self._blobs:
             partial.write(put.offset, put.data)
             self._on_point("mid-upload")
-            self.bytes_received[device] = self.bytes_received.get(device, 0) + len(put.data)
         self._grant(device, put.assignment_id, partial)
 
     def _grant(self, device: str, assignment_id: str, partial: PartialBlob) -> None:

@@ -16,7 +16,8 @@ from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity, SelfTest
 from edge.contracts.tensors import by_role
-from export.formats import WrittenPrograms, format_for
+from export.formats import format_for
+from export.formats.written_programs import WrittenPrograms
 from export.forward_check import check_forward
 from export.training_step import StepSpec, export_key
 

@@ -13,22 +13,8 @@ if TYPE_CHECKING:
     from edge.contracts.manifest import Parity, Program
     from edge.contracts.tensors import TensorSpec
     from export.formats.memory_plan import MemoryPlan
+    from export.formats.written_programs import WrittenPrograms
     from export.training_step import StepSpec
-
-
-class WrittenPrograms(Protocol):
-    """What a format gives for one module and step: files, what is in them, and how they compare with torch."""
-
-    @property
-    def files(self) -> Mapping[str, bytes]: ...
-    @property
-    def programs(self) -> tuple[Program, ...]: ...
-    @property
-    def tensors(self) -> tuple[TensorSpec, ...]: ...
-    @property
-    def macs(self) -> int: ...
-    @property
-    def memory(self) -> MemoryPlan: ...
 
 
 class Format(Protocol):

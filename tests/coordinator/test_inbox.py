@@ -57,6 +57,17 @@ def test_hello_with_a_profile_the_ledger_could_not_read_back_is_not_used(desk: D
     assert desk.cohort.present() == []
 
 
+def test_profile_replaces_the_one_of_the_hello(desk: Desk) -> None:
+    newer = DeviceProfile(device="pi-1", budget_bytes=96 * 2**20)
+    assert desk.gets("pi-1", "profile", newer) == [("hello", None)]
+    desk.gets("pi-1", "hello", hello("pi-1"))
+    assert desk.gets("pi-1", "profile", newer) == []
+    assert [h.profile for h in desk.cohort.present()] == [newer]
+    ((kind, error),) = desk.gets("pi-1", "profile", DeviceProfile(device="pi-2"))
+    assert (kind, error.code) == ("error", "bad-message")
+    assert [h.profile for h in desk.cohort.present()] == [newer]
+
+
 def test_heartbeat_of_a_stranger_is_answered_with_a_call_for_its_hello(desk: Desk) -> None:
     assert desk.gets("pi-1", "heartbeat", Heartbeat(state="training")) == [("hello", None)]
     desk.gets("pi-1", "hello", hello("pi-1"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +19,10 @@ from export.capture import Capture
 from export.cost import forward_macs
 from export.formats.executorch_program.lowering import Lowered, lower
 from export.formats.memory_plan import MemoryPlan
+from export.formats.written_programs import WrittenPrograms
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs
 from export.training_step import StepSpec
-
-
-@dataclass(frozen=True)
-class ExecutorchPrograms:
-    """Files by name, the programs in them, every tensor they name, and what a training step costs."""
-
-    files: dict[str, bytes]
-    programs: tuple[Program, ...]
-    tensors: tuple[TensorSpec, ...]
-    macs: int
-    memory: MemoryPlan
 
 
 class ExecutorchProgram:
@@ -45,7 +34,7 @@ class ExecutorchProgram:
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
 
-    def write(self, module: nn.Module, spec: StepSpec) -> ExecutorchPrograms:
+    def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace, rewrite and lower every program; the files depend on nothing but module, step and versions.
 
         Raises:
@@ -75,7 +64,7 @@ class ExecutorchProgram:
         fed = sum(t.byte_count(spec.batch) for t in tensors if t.role in ("input", "target"))
         memory = MemoryPlan(state, 0, fed, arena, "train")
         self._programs = tuple(programs)
-        return ExecutorchPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory)
+        return WrittenPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory)
 
     def check(
         self,

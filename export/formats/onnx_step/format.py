@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import onnx
 from torch import nn
@@ -15,6 +14,7 @@ from export.cost import forward_macs
 from export.formats.memory_plan import MemoryPlan, memory_plan
 from export.formats.onnx_step import translate
 from export.formats.onnx_step.execution_order import in_execution_order
+from export.formats.written_programs import WrittenPrograms
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs
 from export.training_step import StepSpec
@@ -24,24 +24,13 @@ _ARENA_SHARE, _NODE_BYTES = 1.1, 3072
 whole trainer process at batch 32: within 8 % for ResNet-8/18/20, Conv-2, the MLP, a depthwise net, a ViT, an LSTM."""
 
 
-@dataclass(frozen=True)
-class OnnxPrograms:
-    """Files by name, the programs in them, every tensor they name, and what the ``train`` graph costs."""
-
-    files: dict[str, bytes]
-    programs: tuple[Program, ...]
-    tensors: tuple[TensorSpec, ...]
-    macs: int
-    memory: MemoryPlan
-
-
 class OnnxStep:
     """Writes ``train.onnx``, ``eval.onnx``; with batch norm also ``stats.onnx`` (and ``eval_static.onnx``)."""
 
     name = "onnx_step"
     minimum_runtime_version = "1.20.0"
 
-    def write(self, module: nn.Module, spec: StepSpec) -> OnnxPrograms:
+    def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate every program; the files depend on nothing but module, step and versions.
 
         Raises:
@@ -62,7 +51,7 @@ class OnnxStep:
         files = {f"{name}.onnx": _bytes(model) for name, model in models.items()}
         macs = forward_macs(captures["eval"])
         memory = memory_plan(in_execution_order(models["train"]), tensors, spec.batch)
-        return OnnxPrograms(files, programs, tensors, macs, memory)
+        return WrittenPrograms(files, programs, tensors, macs, memory)
 
     def check(
         self,
