@@ -21,6 +21,15 @@ PARAMETERS = {
     "depthwise": 928 + 2_528 + 9_152 + 18_048 + 34_688 + 68_864 + 2_570,  # stem, five blocks, classifier
     # embed, positions, four blocks (qkv, proj, fc1, fc2, two norms), norm, head
     "vit": (48 * 128 + 128) + 64 * 128 + 4 * (49_536 + 16_512 + 66_048 + 65_664 + 512) + 256 + 1_290,
+    "resnet20_slt": 294_874,  # SLT, section 4
+    # stem, stages of convs with norms, the two 3x3 shortcuts, classifier on 4x4x64
+    "resnet44_slt": 464 + 14 * 2_336 + 2 * 4_672 + 13 * 9_280 + 2 * 18_560 + 13 * 36_992 + 1_025 * 200,
+    "resnet56_slt": 464 + 18 * 2_336 + 2 * 4_672 + 17 * 9_280 + 2 * 18_560 + 17 * 36_992 + 1_025_000,
+    "densenet40": 176_122,  # SLT, section 4
+    "mobilenet_v3_small": 2_542_856 - 990 * 1_025,  # the published network with 10 instead of 1,000 classes
+    # embed, token, positions, twelve blocks, norm, head
+    "deit_tiny": 9_408 + 192 + 65 * 192 + 12 * (111_168 + 37_056 + 148_224 + 147_648 + 768) + 384 + 1_930,
+    "vit_small": 21_669_514,  # FedLoRA, section 6
     # embedding, two layers of four gates with two biases, classifier
     "lstm": 90 * 8 + 512 * (8 + 128 + 2) + 512 * (128 + 128 + 2) + 90 * 129,
 }
