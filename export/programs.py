@@ -1,8 +1,14 @@
-"""The programs of an artifact, written in torch and traced: ``train``, ``eval``, ``stats``, ``eval_static``."""
+"""The programs of an artifact, written in torch and traced: ``train``, ``eval``, ``stats``, ``eval_static``.
+
+What is traced is an ordinary function of named tensors; simulated devices call it as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -10,10 +16,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edge.contracts.errors import ExportRefused
-from edge.contracts.tensors import BATCH, DType, Role, TensorSpec
-from export.capture import Capture, StepInput, capture
+from edge.contracts.tensors import BATCH, TEACHER, DType, Role, TensorSpec
+from export.capture import Capture, StepFunction, StepInput, capture
 from export.prepared_module import RUNNING_STATISTICS, batch_norms, prepared_module, with_statistics
-from export.step_functions import STEP_SLOT, add_penalty, clipped, masked_logits, summed_loss, updated
+from export.step_functions import (
+    STEP_SLOT,
+    add_penalty,
+    clipped,
+    distillation_loss,
+    masked_logits,
+    summed_loss,
+    updated,
+)
 from export.traceable_module import LOOPS, traceable_module
 from export.training_step import StepSpec
 
@@ -23,17 +37,48 @@ TRACE_BATCHES = (997, 991, 983)
 """Batch sizes to trace at: primes that no other dimension has, so that no comparison of sizes fixes the batch."""
 
 
-def capture_programs(module: nn.Module, spec: StepSpec, *, loops: frozenset[str] = LOOPS) -> dict[str, Capture]:
-    """Program name -> traced program.
+@dataclass(frozen=True)
+class ProgramFunction:
+    """A program before it is traced.
 
-    ``stats`` and, in ``batch`` norm mode, ``eval_static`` (evaluation with the statistics that ``stats`` gives) exist
-    only for modules with batch norm.
+    Attributes:
+        function: named inputs to (outputs, hidden values). Run eagerly it writes running statistics in place, into the
+            tensors it was given, and gives them back among its outputs.
+        inputs: specs and examples, in graph order.
+        module: what the function calls, in the mode it is to be called in.
+    """
+
+    function: StepFunction
+    inputs: tuple[StepInput, ...]
+    module: nn.Module
+
+
+def capture_programs(module: nn.Module, spec: StepSpec, *, loops: frozenset[str] = LOOPS) -> dict[str, Capture]:
+    """Program name -> traced program, of every program of :func:`program_functions`.
 
     Args:
         loops: recurrent layers the format takes as one operation.
 
     Raises:
         ExportRefused: as :func:`export.prepared_module.prepared_module` and :func:`export.capture.capture`.
+    """
+    programs = program_functions(module, spec, loops=loops)
+    return {name: capture(p.function, p.inputs, p.module) for name, p in programs.items()}
+
+
+def program_functions(
+    module: nn.Module, spec: StepSpec, *, loops: frozenset[str] = LOOPS
+) -> dict[str, ProgramFunction]:
+    """Program name -> the function that is traced for it.
+
+    ``stats`` and, in ``batch`` norm mode, ``eval_static`` (evaluation with the statistics that ``stats`` gives) exist
+    only for modules with batch norm.
+
+    Args:
+        loops: recurrent layers that are one operation of ours instead of torch's.
+
+    Raises:
+        ExportRefused: as :func:`export.prepared_module.prepared_module`.
     """
     prepared = traceable_module(prepared_module(module, spec), loops)
     programs = {"train": _train(prepared, spec), "eval": _eval(prepared, spec)}
@@ -60,45 +105,67 @@ def state_buffers(module: nn.Module) -> dict[str, Tensor]:
     return {name: b for name, b in module.named_buffers() if name in statistics}
 
 
-def _train(module: nn.Module, spec: StepSpec) -> Capture:
+def _train(module: nn.Module, spec: StepSpec) -> ProgramFunction:
     params = dict(module.named_parameters())
     trained = [name for name in params if name not in spec.frozen]
     buffers = state_buffers(module)
-    hyper = spec.hyper
-
-    def step(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        leaves = {n: values[n].detach().requires_grad_(n not in spec.frozen) for n in params}
-        live = {n: values[n] for n in buffers}
-        logits = _logits(module, {**leaves, **live}, values[INPUT], values.get(LABEL_MASK), spec)
-        total, correct = summed_loss(logits, values[TARGET], spec)
-        loss = total / values[TARGET].numel()
-        flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
-        gradients = {n: torch.zeros_like(values[n]) if g is None else g for n, g in zip(trained, flat, strict=True)}
-        scalars = {n: values[n] for n in hyper}
-        if spec.frobenius:
-            add_penalty(gradients, values, spec, scalars["frobenius_lambda"])
-        hidden = {f"grad:{n}": g for n, g in gradients.items()}
-        sums = {_square(n): values[_square(n)] + gradients[n] * gradients[n] for n in spec.squared_gradient}
-        if spec.clip_norm:
-            gradients = clipped(gradients, scalars["clip_norm"])
-        new = updated(spec, values, gradients, values, scalars) | sums | live
-        outputs = {"loss": loss.detach(), "correct": correct}
-        return outputs | {f"next:{n}": v for n, v in new.items()}, hidden
-
     inputs = [_state(n, p, "parameter" if n not in spec.frozen else "frozen") for n, p in params.items()]
     inputs += [_state(f"{n}#{s}", params[n], "slot") for n in trained for s in spec.optimizer.slots]
     if spec.optimizer.kind != "sgd":
         inputs.append(_state(STEP_SLOT, torch.zeros(()), "slot"))
-    inputs += [_state(_square(n), params[n], "accumulator") for n in spec.squared_gradient]
+    inputs += [_state(_square(n), params[n], "accumulator") for n in spec.squared_gradient if n in params]
+    inputs += [_state(_mask(n), params[n].bool(), "grad_mask") for n in spec.masked if n in params]
     inputs += [_state(n, b, "buffer") for n, b in buffers.items()]
-    inputs += _batch_inputs(spec, module, TARGET) + [_scalar(n) for n in hyper]
-    return capture(step, inputs, module)
+    if spec.distillation:
+        inputs += [_state(teacher_name(n), v, "teacher") for n, v in (params | buffers).items()]
+    inputs += _batch_inputs(spec, module, TARGET) + [_scalar(n) for n in spec.hyper]
+    return ProgramFunction(partial(_train_step, module, spec), tuple(inputs), module)
 
 
-def _eval(module: nn.Module, spec: StepSpec) -> Capture:
+def _train_step(
+    module: nn.Module, spec: StepSpec, values: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """One step on named values: (loss, correct and the new state), (the gradients before clipping and masks)."""
+    names = [n for n, _ in module.named_parameters()]
+    trained = [n for n in names if n not in spec.frozen]
+    leaves = {n: values[n].detach().requires_grad_(n not in spec.frozen) for n in names}
+    live = {n: values[n] for n in state_buffers(module)}
+    scalars = {n: values[n] for n in spec.hyper}
+    logits = _logits(module, {**leaves, **live}, values[INPUT], values.get(LABEL_MASK), spec)
+    total, correct = summed_loss(logits, values[TARGET], spec)
+    if spec.distillation:
+        known = _teacher_logits(module, spec, values, [*names, *live])
+        weight, temperature = scalars["distillation_weight"], scalars["distillation_temperature"]
+        total = total + distillation_loss(logits, known, weight, temperature)
+    loss = total / values[TARGET].numel()
+    flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
+    gradients = {n: torch.zeros_like(values[n]) if g is None else g for n, g in zip(trained, flat, strict=True)}
+    if spec.frobenius:
+        add_penalty(gradients, values, spec, scalars["frobenius_lambda"])
+    hidden = {f"grad:{n}": g for n, g in gradients.items()}
+    squared = [n for n in spec.squared_gradient if n in gradients]
+    sums = {_square(n): values[_square(n)] + gradients[n] * gradients[n] for n in squared}
+    masks = {n: values[_mask(n)].to(values[n].dtype) for n in spec.masked if n in gradients}
+    gradients = {n: g * masks[n] if n in masks else g for n, g in gradients.items()}
+    if spec.clip_norm:
+        gradients = clipped(gradients, scalars["clip_norm"])
+    new = updated(spec, values, gradients, values, scalars, masks) | sums | live
+    outputs = {"loss": loss.detach(), "correct": correct}
+    return outputs | {f"next:{n}": v for n, v in new.items()}, hidden
+
+
+def _teacher_logits(module: nn.Module, spec: StepSpec, values: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """Logits of the received model, normalised as the student is; its running statistics are left alone."""
+    buffers = state_buffers(module)
+    state = {n: values[teacher_name(n)] for n in names}
+    state = {n: v.clone() if n in buffers else v for n, v in state.items()}
+    with torch.no_grad():
+        return _logits(module, state, values[INPUT], values.get(LABEL_MASK), spec)
+
+
+def _eval(module: nn.Module, spec: StepSpec) -> ProgramFunction:
     """Logits (masked ones), summed loss and correct count, so that dataset means are exact at any batch."""
-    was_training = module.training
-    module.eval()
+    module = copy.deepcopy(module).eval()
     buffers = state_buffers(module)
 
     def evaluate(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -107,19 +174,16 @@ def _eval(module: nn.Module, spec: StepSpec) -> Capture:
             total, correct = summed_loss(logits, values[TARGET], spec)
         return {"loss": total, "correct": correct, "logits": logits}, {}
 
-    try:
-        return capture(evaluate, [*_weights(module, spec, buffers), *_batch_inputs(spec, module, TARGET)], module)
-    finally:
-        module.train(was_training)
+    return ProgramFunction(evaluate, (*_weights(module, spec, buffers), *_batch_inputs(spec, module, TARGET)), module)
 
 
-def _stats(module: nn.Module, spec: StepSpec) -> Capture:
+def _stats(module: nn.Module, spec: StepSpec) -> ProgramFunction:
     """One step of the static pass: running += momentum * (batch mean, unbiased variance - running).
 
     Fed 1/(n+1) for batch n it is the cumulative average. Source: HeteroFL, static batch normalisation.
     """
+    module = copy.deepcopy(module).train()
     buffers = state_buffers(module)
-    module.train()
     for norm in batch_norms(module).values():
         norm.train()
         norm.momentum = 1.0  # the traced update is then the batch's own statistics
@@ -131,9 +195,8 @@ def _stats(module: nn.Module, spec: StepSpec) -> Capture:
         momentum = values[STATS_MOMENTUM]
         return {f"next:{n}": values[n] + momentum * (live[n] - values[n]) for n in buffers}, {}
 
-    return capture(
-        gather, [*_weights(module, spec, buffers), *_batch_inputs(spec, module), _scalar(STATS_MOMENTUM)], module
-    )
+    inputs = (*_weights(module, spec, buffers), *_batch_inputs(spec, module), _scalar(STATS_MOMENTUM))
+    return ProgramFunction(gather, inputs, module)
 
 
 def _logits(module: nn.Module, state: Mapping[str, Tensor], x: Tensor, mask: Tensor | None, spec: StepSpec) -> Tensor:
@@ -176,5 +239,14 @@ def _scalar(name: str) -> StepInput:
     return StepInput(TensorSpec(name, (), "float32", "hyper"), torch.tensor(0.0))
 
 
+def teacher_name(name: str) -> str:
+    """Name of the received value of the parameter or running statistic ``name``."""
+    return f"{name}{TEACHER}"
+
+
 def _square(name: str) -> str:
     return f"{name}#squared_gradient"
+
+
+def _mask(name: str) -> str:
+    return f"{name}#mask"
