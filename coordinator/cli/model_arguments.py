@@ -70,7 +70,7 @@ class ModelArguments:
             loss=cast("Loss", program.loss),
             optimizer=Optimizer(),
             frobenius=tuple(FactorPair(u=u, v=v) for u, v in program.frobenius),
-            frozen=(*program.frozen, *frozen_prefix(module, self.freeze)),
+            frozen=tuple(dict.fromkeys((*program.frozen, *frozen_prefix(module, self.freeze)))),
             squared_gradient=program.accumulators,
             norm=cast('Literal["running", "batch"]', program.norm),
         )

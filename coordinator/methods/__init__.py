@@ -10,5 +10,6 @@ __all__ = ["METHODS", "DeviceProgram", "Level", "Method", "State", "Submodel", "
 METHODS: dict[str, str] = {
     "fedavg": "coordinator.methods.fedavg:FedAvg",
     "fedhm": "coordinator.methods.fedhm:FedHM",
+    "fedlora": "coordinator.methods.fedlora:FedLoRA",
 }
 """Name -> ``module:class``, imported when used."""

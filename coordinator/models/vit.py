@@ -49,6 +49,9 @@ class Block(nn.Module):
 class VisionTransformer(nn.Module):
     """Patches, ``depth`` blocks, norm, mean over patches, classifier; [B, C, height, width] -> [B, classes]."""
 
+    adapted_layers: tuple[str, ...] = ("blocks.*.attention.qkv", "blocks.*.attention.proj")
+    """Layers that get additive factors. Source: FedLoRA, one pair on the fused projection and one on the output's."""
+
     def __init__(self, input_shape: tuple[int, ...], patch: int, width: int, depth: int, heads: int, classes: int):
         super().__init__()
         channels, rows, columns = input_shape

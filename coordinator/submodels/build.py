@@ -10,8 +10,12 @@ import torch
 from torch import nn
 
 from coordinator.submodels.factorize import factorized_layer
+from coordinator.submodels.lora import FORM, additive_layer
 from coordinator.submodels.record import Cut, LayerCut
 from edge.contracts.errors import PlanError
+
+_FROZEN = LayerCut(frozen=True)
+"""A record that only freezes, which may also name a parameter that no layer has alone (a transformer's positions)."""
 
 
 def apply_cut(module: nn.Module, cut: Cut, tensors: Mapping[str, np.ndarray] | None = None) -> nn.Module:
@@ -25,15 +29,20 @@ def apply_cut(module: nn.Module, cut: Cut, tensors: Mapping[str, np.ndarray] | N
         PlanError: a layer the module does not have, a record no family here can build, tensors that do not fit.
     """
     built = copy.deepcopy(module)
+    parameters = dict(built.named_parameters())
     for path in sorted(cut):
         record = cut[path]
+        if record == _FROZEN and path in parameters:
+            parameters[path].requires_grad_(False)
+            continue
         try:
             layer = built.get_submodule(path)
         except AttributeError as error:
             raise PlanError(f"the cut names layer '{path}', which {type(module).__name__} does not have") from error
         _refuse_unbuildable(path, record)
         if record.factor is not None:
-            replacement = factorized_layer(path, layer, record.factor).train(layer.training)
+            build = additive_layer if record.factor.form == FORM else factorized_layer
+            replacement = build(path, layer, record.factor).train(layer.training)
             parent, _, name = path.rpartition(".")
             setattr(built.get_submodule(parent), name, replacement)
             layer = replacement

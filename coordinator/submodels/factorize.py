@@ -3,7 +3,8 @@
 Forms: ``spatial``, a 1xk convolution to r channels and a kx1 convolution back (FedHM, the unrolling of its published
 counts); ``conv1x1``, a full convolution to r channels and a 1x1 convolution (PriSM, and conv1d); ``linear``.
 In all three the parameters are ``<layer>.v`` (first) and ``<layer>.u`` (second, with the bias), the rank is dim 1 of u
-and dim 0 of v. Which layers are cut is decided in :mod:`coordinator.submodels.layout`.
+and dim 0 of v. Which layers are cut is decided in :mod:`coordinator.submodels.layout`; factors beside a dense
+layer are in :mod:`coordinator.submodels.lora` and passed on here.
 """
 
 # Dims: O outputs, I inputs, R rank, H and W kernel height and width.
@@ -165,7 +166,11 @@ def factorize_tensors(tensors: Tensors, cut: Cut, *, spectra: SpectrumCache | No
     Raises:
         PlanError: the cut names a layer the tensors do not have, or more components than it has.
     """
-    needed = {path: max(entry.factor.components) + 1 for path, entry in cut.items() if entry.factor}
+    needed = {
+        path: max(entry.factor.components) + 1
+        for path, entry in cut.items()
+        if entry.factor and entry.factor.form != "additive_lora"
+    }
     spectra = spectra or SpectrumCache(tensors, needed)
     result = dict(tensors)
     for path in sorted(needed):
@@ -192,7 +197,7 @@ def recover_tensors(tensors: Tensors, cut: Cut) -> dict[str, np.ndarray]:
     result = dict(tensors)
     for path in sorted(cut):
         factor = cut[path].factor
-        if factor is None:
+        if factor is None or factor.form == "additive_lora":
             continue
         pair = [result.pop(f"{path}.{side}", None) for side in ("u", "v")]
         u, v = pair

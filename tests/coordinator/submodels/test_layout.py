@@ -131,7 +131,7 @@ def test_loading_copies_read_only_values() -> None:
         ({"0": LayerCut(out_idx=(0, 1))}, ["'0'", "width"]),
         ({"0": LayerCut(mask="m")}, ["'0'", "masks"]),
         ({"0": LayerCut(factor=Factor("spatial", (0,)))}, ["'0'", "spatial", "Linear"]),
-        ({"0": LayerCut(factor=Factor("additive_lora", (0,)))}, ["'0'", "additive_lora"]),
+        ({"0": LayerCut(factor=Factor("additive_lora", tuple(range(99))))}, ["'0'", "rank 99"]),
     ],
 )
 def test_cut_that_cannot_be_built_is_refused(cut: dict[str, LayerCut], words: list[str]) -> None:
