@@ -15,7 +15,7 @@ from coordinator.blob_store import BlobStore
 from coordinator.ledger import Ledger
 from coordinator.methods.method import DeviceProgram
 from coordinator.submodels.record import Cut, cut_digest
-from edge.contracts.errors import ArtifactCorrupt
+from edge.contracts.errors import ArtifactCorrupt, ExportRefused, ParityError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef
 
@@ -37,6 +37,10 @@ class Artifact:
     manifest: ArtifactManifest
     ref: BlobRef
 
+    def has_program(self, name: str) -> bool:
+        """Whether there is a program called ``name``."""
+        return any(program.name == name for program in self.manifest.programs)
+
 
 class Artifacts:
     """Artifacts of a run; :meth:`get` exports what the ledger has not seen."""
@@ -46,22 +50,29 @@ class Artifacts:
         self._ledger = ledger
         self._blobs = blobs
         self._known: dict[tuple[str, str, str], Artifact] = {}
+        self._refused: dict[tuple[str, str, str], ExportRefused | ParityError] = {}
         self.exports = 0
 
     def get(self, cut: Cut, program: DeviceProgram, runtime: str) -> Artifact:
-        """The artifact for ``cut`` and ``program`` on ``runtime``.
+        """The artifact for ``cut`` and ``program`` on ``runtime``; what was refused once is refused again at once.
 
         Raises:
             ExportRefused: a layer has no training step on that runtime.
             ParityError: the exported step disagrees with torch.
         """
         memo = (cut_digest(cut), repr(program), runtime)
+        if memo in self._refused:
+            raise self._refused[memo]
         known = self._known.get(memo)
         if known is None or not self._is_whole(known):
             key = self._exporter.key(cut, program, runtime)
             digest = self._ledger.artifact(key)
             if digest is None or digest not in self._blobs or not self._is_whole(self.load(digest)):
-                digest = self._export(key, cut, program, runtime)
+                try:
+                    digest = self._export(key, cut, program, runtime)
+                except (ExportRefused, ParityError) as error:
+                    self._refused[memo] = error
+                    raise
             self._known[memo] = self.load(digest)
         return self._known[memo]
 

@@ -6,10 +6,11 @@ from coordinator.artifacts import Artifact
 from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment
 from coordinator.methods.method import Level, Submodel
-from coordinator.planner import Placement, place
+from coordinator.planner import Placement, choose_runtime, place
 from coordinator.round_metrics import measured_correction
 from coordinator.submodels.record import cut_to_json
 from edge.contracts.codec import encode_msgpack
+from edge.contracts.errors import ExportRefused, ParityError, PlanError
 from edge.contracts.manifest import Cost
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
@@ -17,24 +18,48 @@ from profiles.device import DeviceProfile
 
 
 def export_while_waiting(federation: Federation) -> None:
-    """Export from the top of the ladder, where every placement begins, for as long as devices are still arriving."""
+    """Export from the top of the ladder, where every placement begins, for as long as devices are still arriving.
+
+    Raises:
+        ExportRefused: the run's only runtime cannot train the model; also ParityError. Where there are several, the
+            plan says so for each device it concerns.
+    """
     method, config = federation.method, federation.config
     for level in method.levels():
-        if len(federation.cohort.present()) >= config.cohort.size:
-            return
-        _artifact_of(federation, level, round_index=0, device="")
+        for runtime in _expected_runtimes(federation):
+            if len(federation.cohort.present()) >= config.cohort.size:
+                return
+            try:
+                _artifact_of(federation, level, runtime, round_index=0, device="")
+            except (ExportRefused, ParityError):
+                if len(config.runtime.names) == 1:
+                    raise
+
+
+def _expected_runtimes(federation: Federation) -> list[str]:
+    """Runtimes of the devices that are here; before the first of them, those that are certain to be needed."""
+    runtime, here = federation.config.runtime, federation.cohort.present()
+    if not here and len(runtime.names) == 1:
+        return list(runtime.names)
+    used = {choose_runtime(hello.profile, runtime.names) for hello in here}
+    if not here:
+        used = {runtime.of_group(group) for group in federation.config.cohort.local}
+    return [name for name in runtime.names if name in used]
 
 
 def place_device(federation: Federation, profile: DeviceProfile, round_index: int) -> Placement:
-    """The largest level of the method's ladder that fits the device.
+    """The first of the run's runtimes that the device has, and the largest level of the method's ladder that fits it.
 
     Raises:
-        PlanError: none does.
+        PlanError: it has none of the runtimes, no level fits, or its runtime is one of several and cannot train the
+            model: then only the devices with that runtime stay away.
+        ExportRefused: the run's only runtime cannot train the model; also ParityError.
     """
     config = federation.config
+    runtime = choose_runtime(profile, config.runtime.names)
 
     def artifact_of(level: Level) -> Artifact:
-        return _artifact_of(federation, level, round_index=round_index, device=profile.device)
+        return _artifact_of(federation, level, runtime, round_index=round_index, device=profile.device)
 
     def cost_of(level: Level) -> Cost:
         return artifact_of(level).manifest.cost
@@ -42,14 +67,19 @@ def place_device(federation: Federation, profile: DeviceProfile, round_index: in
     def correction_of(level: Level) -> float:
         return measured_correction(federation, profile, artifact_of(level)) if config.planner.adapt else 1.0
 
-    return place(
-        profile,
-        config.runtime.name,
-        federation.method.levels(),
-        cost_of,
-        headroom=config.planner.headroom,
-        correction_of=correction_of,
-    )
+    try:
+        return place(
+            profile,
+            runtime,
+            federation.method.levels(),
+            cost_of,
+            headroom=config.planner.headroom,
+            correction_of=correction_of,
+        )
+    except (ExportRefused, ParityError) as error:
+        if len(config.runtime.names) == 1:
+            raise
+        raise PlanError(f"device {profile.device}: no artifact for its runtime '{runtime}': {error}") from error
 
 
 def store_weights(federation: Federation, submodel: Submodel) -> BlobRef:
@@ -75,8 +105,8 @@ def assignment_of(order: WorkOrder, submodel: Submodel) -> Assignment:
     )
 
 
-def _artifact_of(federation: Federation, level: Level, *, round_index: int, device: str) -> Artifact:
-    """The artifact of a level, from shapes alone."""
+def _artifact_of(federation: Federation, level: Level, runtime: str, *, round_index: int, device: str) -> Artifact:
+    """The artifact of a level for a runtime, from shapes alone."""
     seed = federation.config.federation.seed
     shape = federation.method.cut_shape(level, round_index=round_index, device=device, seed=seed)
-    return federation.artifacts.get(shape, federation.method.program(shape), federation.config.runtime.name)
+    return federation.artifacts.get(shape, federation.method.program(shape), runtime)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from edge.contracts.errors import DeadlineExpired
+from coordinator.planner import choose_runtime
+from edge.contracts.errors import DeadlineExpired, PlanError
 from edge.contracts.messages import Heartbeat, Hello
 from edge.contracts.streams import permutation, stream_seed
 
@@ -32,9 +34,14 @@ class Member:
 
 
 class Cohort:
-    """Members by device id. Written by the inbox's thread, read by the round's; every method takes the lock."""
+    """Members by device id. Written by the inbox's thread, read by the round's; every method takes the lock.
 
-    def __init__(self) -> None:
+    Args:
+        runtimes: those the run allows, in order of preference; empty = any.
+    """
+
+    def __init__(self, runtimes: Sequence[str] = ()) -> None:
+        self._runtimes = tuple(runtimes)
         self._members: dict[str, Member] = {}
         self._changed = threading.Condition()
 
@@ -69,20 +76,35 @@ class Cohort:
             return self._members.get(device)
 
     def present(self, *, usable_only: bool = True) -> list[Hello]:
-        """Hellos of the devices that are here, by device id; those that cannot read their data left out."""
+        """Hellos of the devices that are here, by device id; those that cannot take part left out: they cannot read
+        their data, or have no runtime of this run."""
         now = time.monotonic()
         with self._changed:
             members = [m for _, m in sorted(self._members.items()) if m.is_present(now)]
-        return [m.hello for m in members if not usable_only or not m.hello.data_error]
+        hellos = [member.hello for member in members]
+        return [h for h in hellos if not usable_only or not (h.data_error or self._runtime_error(h))]
 
     def data_errors(self) -> dict[str, str]:
         """Device -> why its data cannot be read, of the devices that are here."""
         return {h.device: h.data_error for h in self.present(usable_only=False) if h.data_error}
 
+    def runtime_errors(self) -> dict[str, str]:
+        """Device -> which runtimes it has and which the run allows, of the devices that are here and have none."""
+        errors = {h.device: self._runtime_error(h) for h in self.present(usable_only=False)}
+        return {device: error for device, error in errors.items() if error}
+
+    def _runtime_error(self, hello: Hello) -> str:
+        try:
+            if self._runtimes:
+                choose_runtime(hello.profile, self._runtimes)
+        except PlanError as error:
+            return str(error)
+        return ""
+
     def wait_for(self, count: int, timeout_s: float, *, least: int | None = None) -> list[Hello]:
         """The present devices once there are at least ``count``, or ``least`` after ``timeout_s`` seconds.
 
-        Devices that are here and cannot read their data are not waited for once ``least`` others are here.
+        Devices that are here and cannot take part are not waited for once ``least`` others are here.
 
         Args:
             least: devices a round can do with; ``count`` when None.
@@ -95,15 +117,18 @@ class Cohort:
         with self._changed:
             while True:
                 here = self.present()
-                unusable = self.data_errors()
+                unusable, without_runtime = self.data_errors(), self.runtime_errors()
                 left = give_up_at - time.monotonic()
-                if len(here) >= count or (len(here) >= least and (left <= 0 or len(here) + len(unusable) >= count)):
+                if len(here) >= count or (
+                    len(here) >= least and (left <= 0 or len(here) + len({*unusable, *without_runtime}) >= count)
+                ):
                     return here
                 if left <= 0:
                     break
                 self._changed.wait(min(left, 1.0))
         names = ", ".join(h.device for h in here) or "none"
         why = "".join(f"; {device} cannot read its data: {error}" for device, error in unusable.items())
+        why += "".join(f"; {error}" for error in without_runtime.values())
         raise DeadlineExpired(
             f"{len(here)} of {count} devices said hello within {timeout_s:.0f} s ({names}){why}; "
             "start more agents, or lower cohort.size or cohort.min-reports"

@@ -115,11 +115,12 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
     """``[[cohort.local]]``: ``count`` agents started on this machine, each with ``budget_mb`` MB of memory and at most
-    ``threads`` (0 = no limit)."""
+    ``threads`` (0 = no limit), and with one of the run's runtimes (empty = the first of them)."""
 
     count: int
     budget_mb: float = 0.0
     threads: int = 0
+    runtime: str = ""
 
 
 class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,12 +156,23 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[runtime]``: ``name`` of the device runtime, ``environment`` its trainers run in (empty = this one), and
-    the intra-op ``threads`` of a step, which a device may lower."""
+    """``[runtime]``: what devices train with.
 
-    name: str = "onnxruntime"
-    environment: str = ""
+    Attributes:
+        names: ``name`` in the file, one runtime or a list in order of preference: a device gets artifacts for the first
+            one it has. One without any of them does not take part.
+        environments: runtime -> folder of the virtual environment its trainers run in on this machine; for one runtime,
+            the file may say ``environment = "..."``. Without it: ``edge.runtimes.environments.runtime_python``.
+        threads: intra-op threads of a step, which a device may lower.
+    """
+
+    names: tuple[str, ...] = ("onnxruntime",)
+    environments: dict[str, str] = {}
     threads: int = 1
+
+    def of_group(self, group: LocalGroup) -> str:
+        """The runtime of the agents of ``group``."""
+        return group.runtime or self.names[0]
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,6 +234,8 @@ def canonical_toml(config: RunConfig) -> str:
         values = {key: getattr(section, key) for key in section.__struct_fields__ if key != "local"}
         if name == "method":
             values = {"name": section.name, **dict(sorted(section.options.items()))}
+        if name == "runtime":
+            values = {"name": values.pop("names"), **values}
         for key in _not_written(section):
             del values[key]
         out.append(f"[{name}]")
@@ -230,7 +244,8 @@ def canonical_toml(config: RunConfig) -> str:
         out.append("")
         for group in groups:
             out.append("[[cohort.local]]")
-            out += [f"{_kebab(key)} = {_toml(getattr(group, key))}" for key in group.__struct_fields__]
+            keys = [key for key in group.__struct_fields__ if key not in _not_written(group)]
+            out += [f"{_kebab(key)} = {_toml(getattr(group, key))}" for key in keys]
             out.append("")
     return "\n".join(out)
 
@@ -244,6 +259,8 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, DataConfig):
         unused = ["alpha"] if section.partition != "dirichlet" else []
         return unused if section.devices else [*unused, "devices"]
+    if isinstance(section, LocalGroup):
+        return [] if section.runtime else ["runtime"]
     return []
 
 

@@ -66,7 +66,8 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
     root = TableReader(document, "$", problems)
     tables = {name: root.table(name) for name in (*_SECTIONS, "privacy")}
     root.finish()
-    cohort, local = _cohort(tables["cohort"])
+    runtime = _runtime(tables["runtime"], folder)
+    cohort, local = _cohort(tables["cohort"], runtime)
     config = RunConfig(
         federation=_federation(tables["federation"]),
         model=_model(tables["model"]),
@@ -76,7 +77,7 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
         training=_training(tables["training"]),
         evaluation=_evaluation(tables["evaluation"]),
         planner=_planner(tables["planner"]),
-        runtime=_runtime(tables["runtime"], folder),
+        runtime=runtime,
         broker=_broker(tables["broker"], folder),
         store=_store(tables["store"], folder),
     )
@@ -164,7 +165,7 @@ def _training(table: TableReader) -> TrainingConfig:
     return training
 
 
-def _cohort(table: TableReader) -> tuple[CohortConfig, int]:
+def _cohort(table: TableReader, runtime: RuntimeConfig) -> tuple[CohortConfig, int]:
     default = CohortConfig(size=1)
     groups = []
     for entry in table.tables("local"):
@@ -173,6 +174,7 @@ def _cohort(table: TableReader) -> tuple[CohortConfig, int]:
                 count=entry.integer("count", low=1, high=10_000),
                 budget_mb=entry.number("budget-mb", 0.0, low=0.0),
                 threads=entry.integer("threads", 0, low=0, high=1024),
+                runtime=_group_runtime(entry, runtime),
             )
         )
         entry.finish()
@@ -195,6 +197,15 @@ def _cohort(table: TableReader) -> tuple[CohortConfig, int]:
     if cohort.min_reports > size:
         table.problem("min-reports", f"{cohort.min_reports} is more than the {size} devices of a round")
     return cohort, local
+
+
+def _group_runtime(group: TableReader, runtime: RuntimeConfig) -> str:
+    from edge.runtimes import RUNTIMES
+
+    name: str = group.choice("runtime", RUNTIMES, "")
+    if name in RUNTIMES and name not in runtime.names:
+        group.problem("runtime", f"'{name}' is not one of $.runtime.name ({', '.join(runtime.names)}); add it there")
+    return name
 
 
 def _data(table: TableReader, local: int, folder: Path, environ: Mapping[str, str]) -> DataConfig:
@@ -256,11 +267,17 @@ def _planner(table: TableReader) -> PlannerConfig:
 def _runtime(table: TableReader, folder: Path) -> RuntimeConfig:
     from edge.runtimes import RUNTIMES
 
-    return RuntimeConfig(
-        name=table.choice("name", RUNTIMES, RuntimeConfig().name),
-        environment=_absolute(table.text("environment", ""), folder),
-        threads=table.integer("threads", 1, low=1, high=1024),
-    )
+    names = table.choices("name", RUNTIMES, RuntimeConfig().names)
+    folders = table.table("environments")
+    paths = {name: _absolute(folders.text(name, ""), folder) for name in names}
+    folders.finish()
+    alone = _absolute(table.text("environment", ""), folder)
+    if alone and (len(names) > 1 or any(paths.values())):
+        table.problem("environment", f'is for a single runtime; write environments = {{ {names[0]} = "..." }}')
+    elif alone:
+        paths[names[0]] = alone
+    environments = {name: path for name, path in paths.items() if path}
+    return RuntimeConfig(names=names, environments=environments, threads=table.integer("threads", 1, low=1, high=1024))
 
 
 def _broker(table: TableReader, folder: Path) -> BrokerConfig:

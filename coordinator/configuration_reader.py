@@ -55,6 +55,22 @@ class TableReader:
             self.problem(key, f"'{value}' is not known{near}; known: {', '.join(names)}{extra}")
         return value
 
+    def choices(self, key: str, known: Iterable[str], default: tuple[str, ...]) -> tuple[str, ...]:
+        """One of ``known``, or a list of different ones, as a tuple; never empty."""
+        if isinstance(self.raw(key), str):
+            return (self.choice(key, known),)
+        values = self.list_of(key, str, "names", default)
+        names = sorted(known)
+        for index, value in enumerate(values):
+            if value not in names:
+                near = _did_you_mean(value, names)
+                self.problem(f"{key}[{index}]", f"'{value}' is not known{near}; known: {', '.join(names)}")
+            elif value in values[:index]:
+                self.problem(f"{key}[{index}]", f"'{value}' is named twice; name it once")
+        if not values:
+            self.problem(key, f"names none; known: {', '.join(names)}")
+        return values or default
+
     def integer(self, key: str, default: int = REQUIRED, *, low: int, high: int = 2**53) -> int:
         """A whole number in [low, high]."""
         value = self._take(key, int, "a whole number", default, low)

@@ -25,16 +25,16 @@ class LocalDevice:
     """One device to start: its id, its folder (holding ``data`` and ``store``), and its limits; 0 means none.
 
     Attributes:
-        environment: virtual environment of the trainer, for a runtime that lives in its own; None: this one.
         runtime: what its trainer runs, as registered in ``edge/runtimes``.
+        python: interpreter that runs the trainer; None: the agent's choice for the runtime.
     """
 
     device: str
     folder: Path
     budget_bytes: int
     threads: int = 0
-    environment: Path | None = None
     runtime: str = "onnxruntime"
+    python: Path | None = None
 
 
 def url_with_user(broker: BrokerAddress) -> str:
@@ -104,8 +104,8 @@ class LocalDevices:
             "--parent-pid",
             str(os.getpid()),
         ]
-        if device.environment is not None:
-            command += ["--trainer-python", str(device.environment / "bin" / "python")]
+        if device.python is not None:
+            command += ["--trainer-python", str(device.python)]
         if device.budget_bytes:
             command += ["--budget-mb", f"{device.budget_bytes / 2**20:g}"]
         if self._broker.ca_file:

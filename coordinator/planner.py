@@ -1,8 +1,10 @@
-"""Which cut a device gets: the largest level whose predicted process peak fits its budget, and why.
+"""Which runtime and which cut a device gets: the run's first runtime that it has, and the largest level that fits.
+
+A level fits when its predicted process peak is within the device's budget.
 
 The prediction is ``supervisor idle + trainer idle + artifact peak``, the artifact's part scaled by what devices
 measured for the same artifact. Headroom is taken on the artifact's part only: idle figures are measured on the device.
-Choosing runtime, threads and micro-batches is left to later planners; building cuts to :mod:`coordinator.submodels`.
+Choosing threads and micro-batches is left to later planners; building cuts to :mod:`coordinator.submodels`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ class Prediction:
     """What one level is expected to need on one device.
 
     Attributes:
+        runtime: what the level's artifact is for.
         idle_bytes: supervisor plus trainer with its runtime loaded, measured on the device.
         artifact_bytes: predicted peak above idle, before correction.
         correction: measured over predicted for this artifact, 1.0 when nothing was measured.
@@ -31,6 +34,7 @@ class Prediction:
     """
 
     level: Level
+    runtime: str
     idle_bytes: int
     artifact_bytes: int
     correction: float
@@ -41,7 +45,7 @@ class Prediction:
         measured = "" if self.correction == 1.0 else f" x {self.correction:.2f} measured"
         return (
             f"{self.level.name}: {self.peak_bytes / MB:.1f} MB = idle {self.idle_bytes / MB:.1f} "
-            f"+ step {self.artifact_bytes / MB:.1f}{measured} + headroom"
+            f"+ step {self.artifact_bytes / MB:.1f}{measured} + headroom, on {self.runtime}"
         )
 
 
@@ -63,6 +67,27 @@ class Placement:
     def level(self) -> Level:
         """The level taken."""
         return self.chosen.level
+
+    @property
+    def runtime(self) -> str:
+        """What the device trains with."""
+        return self.chosen.runtime
+
+
+def choose_runtime(profile: DeviceProfile, allowed: Sequence[str]) -> str:
+    """The first of ``allowed`` that the device has measured its idle size for, and so can start.
+
+    Raises:
+        PlanError: it has none of them; the message names what it has and what the run allows.
+    """
+    has = sorted(name for name, idle_bytes in profile.trainer_idle_bytes.items() if idle_bytes > 0)
+    for name in allowed:
+        if name in has:
+            return name
+    raise PlanError(
+        f"device {profile.device}: has {', '.join(has) or 'no runtime'}, the run allows {', '.join(allowed)}; "
+        "install one of those on the device (apportion agent --runtime NAME), or add its own to runtime.name"
+    )
 
 
 def predict(
@@ -87,6 +112,7 @@ def predict(
     step = cost.predicted_peak_bytes * correction
     return Prediction(
         level=level,
+        runtime=runtime,
         idle_bytes=idle,
         artifact_bytes=cost.predicted_peak_bytes,
         correction=correction,

@@ -79,6 +79,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     export_while_waiting(federation)
     profiles = _participants(federation, round_index, attempt)
     assignments = []
+    able = len(profiles)
     for profile in profiles:
         try:
             placement = place_device(federation, profile, round_index)
@@ -86,7 +87,12 @@ def plan(federation: Federation, state: State, program: str) -> Round:
             federation.progress.say(f"{error}")
             continue
         submodel = cut(federation, state, placement, round_index)
-        artifact = export(federation, submodel)
+        artifact = export(federation, submodel, placement.runtime)
+        if not artifact.has_program(program):
+            # Not every runtime's artifact need have it: a mean over the devices that do is still one.
+            federation.progress.say(f"device {profile.device}: no '{program}' program on {placement.runtime}; left out")
+            able -= 1
+            continue
         weights = store_weights(federation, submodel)
         order = build_order(
             config,
@@ -101,7 +107,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
             peak_bytes=placement.chosen.peak_bytes,
         )
         assignments.append(assignment_of(order, submodel))
-    if len(assignments) < config.cohort.min_reports:
+    if len(assignments) < max(1, min(config.cohort.min_reports, able)):
         raise PlanError(
             f"round {round_index + 1}: {len(assignments)} of {len(profiles)} devices can take part, "
             f"cohort.min-reports is {config.cohort.min_reports}; raise budgets, add devices or lower min-reports"
@@ -157,9 +163,9 @@ def cut(federation: Federation, state: State, placement: Placement, round_index:
 # export
 
 
-def export(federation: Federation, submodel: Submodel) -> Artifact:
-    """The training artifact for a submodel's shapes; made, and held against torch, the first time they occur."""
-    return federation.artifacts.get(submodel.cut, submodel.program, federation.config.runtime.name)
+def export(federation: Federation, submodel: Submodel, runtime: str) -> Artifact:
+    """The artifact for a submodel's shapes on a runtime; made, and held against torch, the first time they occur."""
+    return federation.artifacts.get(submodel.cut, submodel.program, runtime)
 
 
 # publish
@@ -214,12 +220,13 @@ def collect(federation: Federation, attempt: Round) -> bool:
         inbox.wait(min(1.0, federation.clock.remaining_s()))
         federation.on_point("collecting")
     reported = [update.assignment.device for update in ledger.updates(attempt.round, attempt.attempt)]
-    if len(reported) < federation.config.cohort.min_reports:
+    needed = min(federation.config.cohort.min_reports, len(ledger.assignments(attempt.round, attempt.attempt)))
+    if len(reported) < needed:
         ledger.move_round(attempt.round, attempt.attempt, "abandoned")
         federation.progress.round_line(
             attempt.round,
             federation.config.federation.rounds,
-            f"{len(reported)} reports, {federation.config.cohort.min_reports} needed: the round is repeated",
+            f"{len(reported)} reports, {needed} needed: the round is repeated",
         )
         return False
     ledger.move_round(attempt.round, attempt.attempt, "aggregating", participants=reported)
@@ -305,5 +312,5 @@ def _has_statistics(federation: Federation) -> bool:
     last = federation.ledger.last_committed()
     if last is None or federation.config.evaluation.norm != "static":
         return False
-    used = federation.ledger.assignments(last.round, last.attempt)[0].artifact_digest
-    return any(program.name == "stats" for program in federation.artifacts.load(used).manifest.programs)
+    used = {entry.artifact_digest for entry in federation.ledger.assignments(last.round, last.attempt)}
+    return any(federation.artifacts.load(digest).has_program("stats") for digest in sorted(used))

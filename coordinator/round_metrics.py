@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ def round_metrics(updates: Sequence[RecordedUpdate], *, wall_s: float) -> dict[s
         "bytes_down": sum(r.bytes_down for r in reports),
         "over_budget": sum(r.over_budget for r in reports),
         "torch_loaded": any(r.torch_loaded for r in reports),
+        "runtimes": dict(sorted(Counter(r.runtime for r in reports).items())),
         "wall_s": round(wall_s, 3),
     }
 
@@ -35,8 +37,10 @@ def describe_metrics(metrics: dict[str, Any], program: str) -> str:
     what = "statistics" if program == "stats" else f"loss {metrics['train_loss']:.4f}"
     scores = metrics.get("evaluation", {})
     accuracy = ", ".join(f"{label} {values['accuracy']:.4f}" for label, values in scores.items())
+    runtimes = ", ".join(f"{count} {name}" for name, count in metrics["runtimes"].items())
+    by_runtime = f" ({runtimes})" if len(metrics["runtimes"]) > 1 else ""
     return (
-        f"{metrics['reports']} reports, {what}, down {megabytes(metrics['bytes_down'])}, "
+        f"{metrics['reports']} reports{by_runtime}, {what}, down {megabytes(metrics['bytes_down'])}, "
         f"up {megabytes(metrics['bytes_up'])}, {metrics['wall_s']:.1f} s"
         + (f", accuracy {accuracy}" if accuracy else "")
     )

@@ -67,12 +67,13 @@ class RoundStatus:
     def _waiting(self) -> str:
         size = self._config.cohort.size
         here = [hello.device for hello in self._cohort.present()]
-        unusable = self._cohort.data_errors()
+        unusable, without_runtime = self._cohort.data_errors(), self._cohort.runtime_errors()
         if len(here) >= size:
             return f"{len(here)} devices are here: planning and exporting"
         known = {*self._expected, *self._ledger.profiles()}
-        missing = sorted(known - {*here, *unusable})
-        others = size - len(here) - len(missing) - len(unusable)
+        out = {*unusable, *without_runtime}
+        missing = sorted(known - {*here, *out})
+        others = size - len(here) - len(missing) - len(out)
         parts = [f"waiting for devices: {len(here)} of {size} here"]
         if missing:
             parts.append("missing " + names(missing, others))
@@ -80,6 +81,8 @@ class RoundStatus:
             parts.append(f"{others} more wanted")
         if unusable:
             parts.append("without usable data " + names(sorted(unusable)))
+        if without_runtime:
+            parts.append("without a runtime of this run " + names(sorted(without_runtime)))
         if here:
             parts.append("here " + names(here))
         return "; ".join(parts)

@@ -15,6 +15,7 @@ from edge.contracts import topics
 from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
 from edge.outbox import farewell_message
 from edge.runtimes import RUNTIMES
+from edge.runtimes.environments import runtime_python
 from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
 
 EXIT_BUG = 5
@@ -81,7 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--cert", metavar="FILE", help="this device's certificate")
     add("--key", metavar="FILE", help="its private key")
     add("--runtime", default="onnxruntime", choices=sorted(RUNTIMES), help="runtime that trains")
-    add("--trainer-python", default=sys.executable, metavar="PATH", help="interpreter that has the runtime")
+    add(
+        "--trainer-python",
+        metavar="PATH",
+        help="interpreter that has the runtime; else that of .venv-NAME, or this one",
+    )
     add("--self-test", action="store_true", help="repeat an artifact's self-test before its first use")
     add("--parent-pid", type=int, default=0, metavar="PID", help="end when this process does")
     add("--once", action="store_true", help="end after the first acknowledged assignment")
@@ -116,7 +121,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         federation=chosen.federation,
         device=chosen.device,
         data=chosen.data,
-        python=chosen.trainer_python,
+        python=chosen.trainer_python or str(runtime_python(chosen.runtime)),
         runtime=chosen.runtime,
         budget_bytes=round(chosen.budget_mb * MB),
         threads=chosen.threads,

@@ -17,14 +17,17 @@ TIMEOUT_S = 60.0
 def measure_idle_sizes(runtime: str, *, python: str = sys.executable) -> tuple[int, int]:
     """Resident bytes of a supervisor that has imported everything, and of a trainer with ``runtime`` loaded.
 
+    Args:
+        python: interpreter that runs the trainer; the supervisor is this one's.
+
     Raises:
         DeviceRefused: one of the two does not start here.
     """
     told = subprocess.run(
-        [python, "-c", _SUPERVISOR], capture_output=True, text=True, env=child_environment(), check=False
+        [sys.executable, "-c", _SUPERVISOR], capture_output=True, text=True, env=child_environment(), check=False
     )
     if told.returncode:
-        raise DeviceRefused(f"a supervisor does not start with {python}: {told.stderr.strip()[-300:]}")
+        raise DeviceRefused(f"a supervisor does not start with {sys.executable}: {told.stderr.strip()[-300:]}")
     events: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
     link = TrainerLink(python=python, runtime=runtime, deliver=events.put)
     link.start()

@@ -196,7 +196,7 @@ def open_federation(
     name = ledger.federation().id
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     publisher = Publisher(name, blobs, transport)
-    cohort, clock = Cohort(), RoundClock()
+    cohort, clock = Cohort(config.runtime.names), RoundClock()
     inbox = Inbox(
         name,
         ledger=ledger,

@@ -14,6 +14,7 @@ from coordinator.local_devices import LocalDevice
 from coordinator.planner import MB
 from coordinator.simulation.partition import partition
 from edge.contracts.errors import ConfigError
+from edge.runtimes.environments import runtime_python
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +27,8 @@ def local_devices(config: RunConfig, dataset: Dataset, run_dir: Path, count: int
         count: how many; None means all of ``[[cohort.local]]``. More than those have the last group's settings.
 
     Raises:
-        ConfigError: devices are asked for and the configuration has no local group.
+        ConfigError: devices are asked for and the configuration has no local group, or an environment that it names
+            holds no interpreter.
     """
     groups = config.cohort.local
     planned = [group for group in groups for _ in range(group.count)]
@@ -34,15 +36,16 @@ def local_devices(config: RunConfig, dataset: Dataset, run_dir: Path, count: int
     if wanted and not planned:
         raise ConfigError(["$.cohort.local: no group of local devices; add [[cohort.local]] with count and budget-mb"])
     planned = (planned + planned[-1:] * wanted)[:wanted]
-    environment = Path(config.runtime.environment) if config.runtime.environment else None
+    runtimes = sorted({config.runtime.of_group(group) for group in planned})
+    pythons = {name: runtime_python(name, config.runtime.environments.get(name, "")) for name in runtimes}
     devices = [
         LocalDevice(
             f"device-{i:02d}",
             run_dir / "devices" / f"device-{i:02d}",
             round(group.budget_mb * MB),
             group.threads,
-            environment,
-            config.runtime.name,
+            config.runtime.of_group(group),
+            pythons[config.runtime.of_group(group)],
         )
         for i, group in enumerate(planned)
     ]

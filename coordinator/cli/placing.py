@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 
-from coordinator.artifacts import Artifact, Artifacts
+from coordinator.artifacts import Artifacts
 from coordinator.blob_store import BlobStore
 from coordinator.cli.exporting import CutExporter, dense_module
 from coordinator.configuration import LocalGroup, RunConfig, canonical_toml
@@ -13,8 +14,10 @@ from coordinator.ledger import Ledger
 from coordinator.methods import build_method
 from coordinator.methods.method import Level
 from coordinator.planner import MB, Placement, place
-from edge.contracts.errors import PlanError
+from edge.contracts.errors import ExportRefused, ParityError, PlanError
+from edge.contracts.manifest import Cost
 from edge.idle_size import measure_idle_sizes
+from edge.runtimes.environments import runtime_python
 from profiles.device import DeviceProfile
 
 
@@ -22,33 +25,44 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanEr
     """Each local group with its placement, or the reason there is none. Exports what it has to look at."""
     dense = dense_module(config)
     method = build_method(config.method.name, dense, config.method.options)
-    supervisor, trainer = measure_idle_sizes(config.runtime.name)
+    allowed = config.runtime
+    used = sorted({allowed.of_group(group) for group in config.cohort.local})
+    idle_sizes = {
+        name: measure_idle_sizes(name, python=str(runtime_python(name, allowed.environments.get(name, ""))))
+        for name in used
+    }
     placements: list[tuple[LocalGroup, Placement | PlanError]] = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         with Ledger.create(root / "ledger.sqlite", federation="plan", config=canonical_toml(config), seed=0) as ledger:
             artifacts = Artifacts(CutExporter(config), ledger, BlobStore(root / "blobs"))
 
-            def artifact_of(level: Level) -> Artifact:
+            def cost_of(runtime: str, level: Level) -> Cost:
                 cut = method.cut_shape(level, round_index=0, device="", seed=config.federation.seed)
-                return artifacts.get(cut, method.program(cut), config.runtime.name)
+                return artifacts.get(cut, method.program(cut), runtime).manifest.cost
 
             for number, group in enumerate(config.cohort.local):
+                name = allowed.of_group(group)
+                supervisor, trainer = idle_sizes[name]
                 profile = DeviceProfile(
                     device=f"cohort.local[{number}]",
                     budget_bytes=round(group.budget_mb * MB),
                     supervisor_idle_bytes=supervisor,
-                    trainer_idle_bytes={config.runtime.name: trainer},
+                    trainer_idle_bytes={name: trainer},
                 )
                 try:
                     placement: Placement | PlanError = place(
                         profile,
-                        config.runtime.name,
+                        name,
                         method.levels(),
-                        lambda level: artifact_of(level).manifest.cost,
+                        partial(cost_of, name),
                         headroom=config.planner.headroom,
                     )
                 except PlanError as error:
                     placement = error
+                except (ExportRefused, ParityError) as error:
+                    if len(allowed.names) == 1:
+                        raise
+                    placement = PlanError(f"{profile.device}: no artifact for its runtime '{name}': {error}")
                 placements.append((group, placement))
     return placements

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
+from coordinator.configuration import LocalGroup, RunConfig
 from coordinator.planner import MB, Placement
 from edge.contracts.errors import ConfigError, PlanError
 
@@ -34,7 +35,7 @@ def plan(
         raise ConfigError(["$.cohort.local: no devices to plan for; add [[cohort.local]] with count and budget-mb"])
     rows = []
     for group, placement in place_groups(settings):
-        rows.append(_row(group.count, group.budget_mb, placement))
+        rows.append(_row(settings, group, placement))
         if not as_json:
             _print(group.count, placement, explain)
     unplaced = [row["error"] for row in rows if row["level"] is None]
@@ -45,8 +46,9 @@ def plan(
     return values
 
 
-def _row(count: int, budget_mb: float, placement: Placement | PlanError) -> dict[str, Any]:
-    row: dict[str, Any] = {"count": count, "budget_mb": budget_mb, "level": None}
+def _row(config: RunConfig, group: LocalGroup, placement: Placement | PlanError) -> dict[str, Any]:
+    row: dict[str, Any] = {"count": group.count, "budget_mb": group.budget_mb, "level": None}
+    row["runtime"] = config.runtime.of_group(group)
     if isinstance(placement, PlanError):
         return {**row, "error": str(placement)}
     chosen = placement.chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def finish_run(
         "rounds": federation.config.federation.rounds,
         "devices": len(table),
         "levels": len({row["level"] for row in table}),
+        "runtimes": dict(sorted(Counter(row["runtime"] for row in table).items())),
         "wall_s": round(previous or wall_s, 2),
         "torch_loaded_on_devices": any(row["torch_loaded"] for row in table),
         "over_budget": sum(row["over_budget"] for row in table),

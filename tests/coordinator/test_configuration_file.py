@@ -51,7 +51,7 @@ def test_defaults_of_a_small_file() -> None:
     config = parse(SMALL)
     assert (config.federation.seed, config.training.epochs, config.training.steps) == (0, 1, 0)
     assert (config.training.last_batch, config.evaluation.batch, config.evaluation.norm) == ("drop", 256, "static")
-    assert (config.runtime.name, config.broker.url, config.cohort.min_reports) == ("onnxruntime", "embedded", 1)
+    assert (config.runtime.names, config.broker.url, config.cohort.min_reports) == (("onnxruntime",), "embedded", 1)
 
 
 def test_four_mistakes_are_reported_together_each_with_its_path() -> None:
