@@ -28,9 +28,12 @@ from torch.fx.experimental.symbolic_shapes import (
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH, TensorSpec
+from export.backward_marks import BackwardMarks, backward_layer
 from export.decompositions import decomposition_table
 
 ATEN = torch.ops.aten
+MODULE_ITSELF = "(the module itself)"
+"""In place of a layer's path: what the module's own forward does."""
 
 
 @dataclass(frozen=True)
@@ -110,18 +113,18 @@ def capture(function: StepFunction, inputs: Sequence[StepInput], module: nn.Modu
 
 
 def layer_of(node: fx.Node) -> str:
-    """Path of the layer ``node`` came from; for a backward node that of the nearest forward node it reads."""
+    """Path of the layer whose forward or backward pass ``node`` is part of; else that of the nearest node it reads."""
     seen, front = {node}, [node]
     while front:
         current = front.pop(0)
-        stack = current.meta.get("nn_module_stack")
-        if stack:
-            return str(next(reversed(stack)))
+        stack, path = current.meta.get("nn_module_stack"), backward_layer(current)
+        if stack or path is not None:
+            return (next(reversed(stack)) if stack else path) or MODULE_ITSELF
         for parent in current.all_input_nodes:
             if parent not in seen:
                 seen.add(parent)
                 front.append(parent)
-    return "(the module itself)"
+    return MODULE_ITSELF
 
 
 def _fake(mode: FakeTensorMode, item: StepInput) -> Tensor:
@@ -155,9 +158,14 @@ def _tracing_state() -> Iterator[None]:
 
 @contextmanager
 def _layer_names(module: nn.Module) -> Iterator[list[str]]:
-    """The paths of the layers being run, innermost last; every node traced meanwhile is marked with them."""
+    """The paths of the layers being run, innermost last; every node traced meanwhile is marked with them.
+
+    Backward nodes are marked with the layer they belong to, see :mod:`export.backward_marks`.
+    """
     stack: list[str] = []
     outer: list[Any] = []
+    starts: list[int] = []
+    marks = BackwardMarks()
     handles = []
     meta = fx_traceback.current_meta
 
@@ -165,11 +173,12 @@ def _layer_names(module: nn.Module) -> Iterator[list[str]]:
 
         def enter(_part: nn.Module, _args: object, path: str = name, kind: str = type(part).__name__) -> None:
             stack.append(path)
+            starts.append(marks.position())
             outer.append(meta.get("nn_module_stack"))
             meta["nn_module_stack"] = {**(outer[-1] or {}), path: (path, kind)}
 
-        def leave(_part: nn.Module, _args: object, _out: object) -> None:
-            stack.pop()
+        def leave(_part: nn.Module, _args: object, out: object) -> None:
+            marks.add(stack.pop(), starts.pop(), out)
             previous = outer.pop()
             if previous is None:
                 meta.pop("nn_module_stack", None)
@@ -201,14 +210,14 @@ def _spell_out_norm_updates(joint: fx.GraphModule) -> None:
 
 
 def _innermost(layers: Sequence[str]) -> str:
-    return (layers[-1] if layers else "") or "(the module itself)"
+    return (layers[-1] if layers else "") or MODULE_ITSELF
 
 
 def _refuse_fixed_batch(shape_env: ShapeEnv) -> None:
     fixed = [symbol for symbol, value in shape_env.replacements.items() if value.is_number]
     if fixed:
         raise ExportRefused(
-            "(the module itself)",
+            MODULE_ITSELF,
             f"it runs only at batch size {shape_env.replacements[fixed[0]]}",
             instead="x.shape[0] or -1 in place of the number",
         )

@@ -85,6 +85,14 @@ def test_layer_without_a_step_is_refused_by_name(name: str, tmp_path: Path) -> N
     assert not (tmp_path / "artifact").exists()
 
 
+def test_layer_without_a_backward_pass_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    """The layer before it is what its backward pass reads first."""
+    layers = [nn.Unflatten(1, (1, 2, 2, 3)), nn.Conv3d(1, 4, 3, padding=1), nn.MaxPool3d(2, 1), nn.Flatten()]
+    with pytest.raises(ExportRefused, match="max_pool3d") as error:
+        export_artifact(nn.Sequential(*layers, nn.Linear(8, 3)), STEP, tmp_path / "artifact")
+    assert error.value.layer == "2"
+
+
 def test_recurrent_dropout_is_refused_by_name(tmp_path: Path) -> None:
     module = nn.Sequential()
     module.add_module("memory", nn.LSTM(4, 4, num_layers=2, dropout=0.1))
