@@ -19,6 +19,7 @@ from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
 from edge.native.library import NativeProgram, library
 from edge.native.update_rule import FILE_NAME, UpdateRule
 from edge.startup_pages import release_startup_pages
+from edge.weights_file import WeightsFile
 
 NAME = "executorch"
 GRADIENT = "grad:"
@@ -75,6 +76,8 @@ class ExecutorchSession:
                     f"weights: '{name}' is {given.dtype}{list(given.shape)}, the artifact says "
                     f"{target.dtype}{list(target.shape)}; order again"
                 )
+            elif isinstance(tensors, WeightsFile):
+                tensors.copy_into(name, target)
             else:
                 np.copyto(target, given)
 
