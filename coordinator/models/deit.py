@@ -18,6 +18,8 @@ class ClassTokenTransformer(nn.Module):
 
     dense_layers: tuple[str, ...] = ("embed", "head")
     """Layers that factorized cuts keep dense."""
+    adapted_layers: tuple[str, ...] = ("blocks.*.attention.qkv", "blocks.*.attention.proj")
+    """Layers that get additive factors. Source: FedLoRA, one pair on the fused projection and one on the output's."""
 
     def __init__(self, input_shape: tuple[int, ...], patch: int, width: int, depth: int, heads: int, classes: int):
         super().__init__()

@@ -59,7 +59,8 @@ def test_layer_computes_the_sum_of_dense_and_product() -> None:
 @pytest.mark.parametrize("rank", [2, 4, 8, 16])
 def test_trained_elements_of_the_published_transformer(rank: int) -> None:
     # 27,648 r factors (0.055 to 0.442 M, as published), beside a head of 384 x 10 + 10.
-    module = build_model("vit", input_shape=(3, 224, 224), width=384, depth=12, heads=6, patch=16)
+    module = build_model("vit_small", input_shape=(3, 224, 224), classes=10)
+    assert sum(p.numel() for p in module.parameters()) == 21_669_514
     cut = additive_cut(module, adapted_layers(module, "head"), "head", rank)
     built = apply_cut(module.to("meta"), cut)
     trained = {n: p.numel() for n, p in built.named_parameters() if p.requires_grad}
