@@ -47,27 +47,30 @@ class Evaluator:
     Args:
         module: gives a fresh dense module; its weights are replaced.
         norm: ``running`` uses the model's buffers (static statistics are buffers too), ``batch`` each batch's own.
+        device: where torch computes, ``cpu`` or ``cuda``.
     """
 
     def __init__(
-        self, module: Callable[[], nn.Module], x: np.ndarray, y: np.ndarray, spec: InputSpec, *, batch: int, norm: str
+        self,
+        module: Callable[[], nn.Module],
+        x: np.ndarray,
+        y: np.ndarray,
+        spec: InputSpec,
+        *,
+        batch: int,
+        norm: str,
+        device: str = "cpu",
     ) -> None:
         self._module = module
         self.inputs = prepare_inputs(x, spec)
         self.labels = y
         self.batch = batch
         self.norm = norm
+        self._device = device
 
     def score(self, submodel: Submodel) -> Score:
         """The score of one model."""
-        import numpy as np
-        import torch
-
-        logits = self.logits(submodel)
-        labels = torch.from_numpy(np.asarray(self.labels, np.int64))
-        loss = torch.nn.functional.cross_entropy(torch.from_numpy(logits).double(), labels)
-        correct = int((logits.argmax(1) == self.labels).sum())
-        return Score(float(loss), correct / len(self.labels), len(self.labels))
+        return score_logits(self.logits(submodel), self.labels)
 
     def logits(self, submodel: Submodel) -> np.ndarray:
         """Logits [N, classes] of one model, float32."""
@@ -77,14 +80,25 @@ class Evaluator:
         module = apply_cut(self._module(), submodel.cut)
         state = {name: torch.from_numpy(np.array(value)) for name, value in submodel.tensors.items()}
         module.load_state_dict(state, strict=True)
-        module.eval()
+        module.eval().to(self._device)
         if self.norm == "batch":
             for child in module.modules():
                 if isinstance(child, torch.nn.modules.batchnorm._BatchNorm):
                     child.train()
         with torch.no_grad():
             parts = [
-                module(torch.from_numpy(self.inputs[i : i + self.batch])).numpy()
+                module(torch.from_numpy(self.inputs[i : i + self.batch]).to(self._device)).cpu().numpy()
                 for i in range(0, len(self.inputs), self.batch)
             ]
         return np.concatenate(parts)
+
+
+def score_logits(logits: np.ndarray, labels: np.ndarray) -> Score:
+    """The score of logits [N, classes, ...] against class indices [N, ...]."""
+    import numpy as np
+    import torch
+
+    targets = torch.from_numpy(np.asarray(labels, np.int64))
+    loss = torch.nn.functional.cross_entropy(torch.from_numpy(logits).double(), targets)
+    correct = int((logits.argmax(1) == labels).sum())
+    return Score(float(loss), correct / len(labels), len(labels))

@@ -5,8 +5,9 @@ Once participants are written an aggregation cannot leave one out, so everything
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,9 @@ from edge.contracts.errors import ArtifactCorrupt, MessageRejected, UpdateReject
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import check_tensors, read_tensor_file
 from edge.contracts.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_COUNT = 2**53
 """Counts from a device up to here fit a float64 and the ledger's integers."""
@@ -52,12 +56,21 @@ def check_update(path: Path, specs: Iterable[TensorSpec], *, where: str) -> None
     Raises:
         UpdateRejected: it does not, or is no tensor file; its bytes are what the device meant to send.
     """
-    import numpy as np
-
     try:
         tensors = read_tensor_file(path, where=where)
     except ArtifactCorrupt as error:
         raise UpdateRejected(f"{error}; the update is not a tensor file") from error
+    check_trained(tensors, specs, where=where)
+
+
+def check_trained(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec], *, where: str) -> None:
+    """Nothing when ``tensors`` are exactly ``specs``, finite and of a trained model's magnitude.
+
+    Raises:
+        UpdateRejected: they are not.
+    """
+    import numpy as np
+
     check_tensors(tensors, specs, where=where)
     for name, value in tensors.items():
         largest = float(np.max(np.abs(value), initial=0.0)) if value.dtype.kind == "f" else 0.0

@@ -1,0 +1,133 @@
+"""An artifact that is not exported: its programs as torch functions, and the session that runs them eagerly.
+
+The functions are the ones that are traced for devices (:func:`export.programs.program_functions`), so a simulated step
+is the exported step; which batch and which scalars go into it is :mod:`edge.training`'s, as on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
+from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
+from edge.contracts.tensors import STATE_ROLES, TEACHER, TensorSpec
+from export.programs import ProgramFunction, program_functions
+from export.training_step import StepSpec
+
+RUNTIME = "torch"
+_NEXT = "next:"
+_PROGRAMS = ("train", "stats")
+"""Programs a device runs, apart from variants of ``train``; scoring is the coordinator's."""
+
+
+class TorchArtifact:
+    """The programs of a module and step, with the manifest that an export of them would have, without files.
+
+    Raises:
+        ExportRefused: a layer that has no training step, as at an export.
+    """
+
+    def __init__(self, module: nn.Module, spec: StepSpec, *, classes: Sequence[str]) -> None:
+        # No loops of ours: torch's own recurrent layers are the faster ones here, and what exports are held against.
+        functions = program_functions(module, spec, loops=frozenset())
+        self.functions = {name: f for name, f in functions.items() if name.startswith(_PROGRAMS)}
+        self.manifest = _manifest(self.functions, spec, tuple(classes))
+
+    def session(self, device: str) -> TorchSession:
+        """A session on ``device`` (``cpu``, ``cuda``)."""
+        return TorchSession(self.functions, self.manifest, device)
+
+
+class TorchSession:
+    """Implements :class:`edge.runtimes.base.Session` with torch."""
+
+    def __init__(self, functions: Mapping[str, ProgramFunction], manifest: ArtifactManifest, device: str) -> None:
+        self._functions = functions
+        self._device = torch.device(device)
+        self._carried = {s.name: s for s in manifest.tensors if is_carried(s)}
+        self._inputs = {p.name: [(n, n in self._carried) for n in p.inputs] for p in manifest.programs}
+        self._state: dict[str, Tensor] = {}
+        for function in functions.values():
+            function.module.to(self._device)
+
+    def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """As :meth:`edge.runtimes.base.Session.load_state`."""
+        for name, spec in self._carried.items():
+            given = tensors.get(name.removesuffix(TEACHER) if spec.role == "teacher" else name)
+            shape = tuple(int(size) for size in spec.shape)
+            if given is None and spec.role in ("slot", "accumulator"):
+                given = np.zeros(shape, spec.dtype)
+            elif given is None:
+                raise ArtifactCorrupt(f"the weights hold no {spec.role} '{name}' that the step needs; cut again")
+            elif given.shape != shape or given.dtype.name != spec.dtype:
+                raise ArtifactCorrupt(
+                    f"weights: '{name}' is {given.dtype}{list(given.shape)}, the step says {spec.dtype}{list(shape)}"
+                )
+            # A copy: running statistics are written in place, and the global model is not ours to write.
+            self._state[name] = torch.from_numpy(np.array(given)).to(self._device)
+
+    def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """As :meth:`edge.runtimes.base.Session.run`."""
+        if program not in self._functions:
+            raise PlanError(f"no program '{program}', there are {', '.join(self._functions)}; order one of them")
+        values = {
+            name: self._state[name] if carried else torch.from_numpy(feeds[name]).to(self._device)
+            for name, carried in self._inputs[program]
+        }
+        outputs, _ = self._functions[program].function(values)
+        scalars: dict[str, float] = {}
+        for name, value in outputs.items():
+            if name.startswith(_NEXT):
+                self._state[name[len(_NEXT) :]] = value
+            elif value.dim() == 0:
+                scalars[name] = float(value)
+        return scalars
+
+    def read(self, name: str) -> np.ndarray:
+        """As :meth:`edge.runtimes.base.Session.read`."""
+        if name not in self._state:
+            raise DeviceRefused(f"no program carries a tensor '{name}'; order others")
+        return self._state[name].detach().cpu().numpy()
+
+
+def is_carried(spec: TensorSpec) -> bool:
+    """Whether the tensor stays with the session between steps instead of being fed with each."""
+    return spec.role in STATE_ROLES or spec.role in ("grad_mask", "teacher")
+
+
+def _manifest(functions: Mapping[str, ProgramFunction], spec: StepSpec, classes: tuple[str, ...]) -> ArtifactManifest:
+    """Programs and tensors as an export writes them; what only a file could tell (cost, self-test, parity) is zero."""
+    known = {item.spec.name: item.spec for function in functions.values() for item in function.inputs}
+    reported = (TensorSpec("loss", (), "float32", "loss"), TensorSpec("correct", (), "int64", "metric"))
+    programs = tuple(
+        Program(
+            name=name,
+            file="",
+            inputs=tuple(item.spec.name for item in function.inputs),
+            outputs=tuple(GraphOutput(report.name, report.name) for report in reported),
+        )
+        for name, function in functions.items()
+    )
+    return ArtifactManifest(
+        format="none",
+        runtime=RUNTIME,
+        minimum_runtime_version=str(torch.__version__),
+        programs=programs,
+        tensors=(*known.values(), *reported),
+        files=(),
+        batch=spec.batch,
+        loss=spec.loss,
+        optimizer=spec.optimizer.kind,
+        norm=spec.norm,
+        input=spec.input,
+        classes=classes,
+        cost=Cost(0, 0, 0, 0, 0, 0, spec.batch),
+        self_test=SelfTest("splitmix64-uniform/1", 0, spec.batch, {}, (), 0.0),
+        parity=Parity(0.0, 0.0, 0.0, 0.0, 0),
+        build={},
+        export_key="",
+    )
