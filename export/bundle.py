@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
-from edge.contracts.errors import ArtifactCorrupt
+from edge.contracts.errors import ArtifactCorrupt, ExportRefused
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity, SelfTest
 from edge.contracts.tensors import by_role
-from export.formats import format_for
+from export.formats import FORMATS, Format, format_for
 from export.formats.written_programs import WrittenPrograms
 from export.forward_check import check_forward
 from export.training_step import StepSpec, export_key
@@ -24,6 +24,11 @@ from export.training_step import StepSpec, export_key
 if TYPE_CHECKING:
     from torch import nn
 
+_FEATURES = {
+    "masked": "gradient masks",
+    "distillation": "a teacher model",
+    "variants": "several training programs in one artifact",
+}
 SELF_TEST_SEED = 1
 SELF_TEST_STEPS = 3
 SELF_TEST_TOLERANCE = 1e-3
@@ -60,6 +65,7 @@ def export_artifact(
     names = tuple(classes) or tuple(str(i) for i in range(spec.classes))
     if len(names) != spec.classes:
         raise ValueError(f"{len(names)} class names for {spec.classes} classes; name each one")
+    _refuse_features(exporter, spec, runtime)
     check_forward(module, spec)
     written = exporter.write(module, spec)
     parity = exporter.check(module, spec, written.files, written.programs, written.tensors)
@@ -124,6 +130,16 @@ def verify_artifact(folder: Path | str, module: nn.Module) -> Parity:
         ) from error
     exporter = format_for(manifest.runtime)
     return exporter.check(module, spec, files, manifest.programs, manifest.tensors)
+
+
+def _refuse_features(exporter: Format, spec: StepSpec, runtime: str) -> None:
+    """Say which part of the step the format cannot write, before anything is traced."""
+    for feature, meaning in _FEATURES.items():
+        if getattr(spec, feature) and feature not in exporter.features:
+            able = [name for name in FORMATS if feature in format_for(name).features]
+            raise ExportRefused(
+                "(the training step)", f"{runtime} cannot carry {meaning}", instead=f"runtime {' or '.join(able)}"
+            )
 
 
 def _file(name: str, data: bytes) -> ArtifactFile:

@@ -23,6 +23,8 @@ HYPER = {
     "beta1": 0.9,
     "beta2": 0.999,
     "eps": 1e-8,
+    "distillation_weight": 0.3,
+    "distillation_temperature": 2.0,
 }
 """Values of the ``hyper`` inputs: large enough that a term left out shows."""
 ADAM_LR = 0.002
@@ -42,10 +44,11 @@ def gate_batch(spec: StepSpec) -> int:
 def gate_values(
     spec: StepSpec, tensors: Iterable[TensorSpec], *, seed: int = 1, masked: bool = True
 ) -> dict[str, np.ndarray]:
-    """Every input of every program by name: the self-test formula, and a label mask without the last class.
+    """Every input of every program by name: the self-test formula, a label mask without the last class, and gradient
+    masks without every third entry.
 
     Args:
-        masked: False for the self-test itself, whose mask is all ones.
+        masked: False for the self-test itself, whose masks are all ones.
     """
     hyper = gate_hyper(spec)
     values: dict[str, np.ndarray] = {}
@@ -57,6 +60,8 @@ def gate_values(
             continue
         high = spec.classes if tensor.role == "target" else max(spec.input.vocabulary, 2)
         values[tensor.name] = self_test_value(tensor, seed, gate_batch(spec), high=high)
+        if masked and tensor.role == "grad_mask":
+            values[tensor.name].reshape(-1)[::3] = False
     if masked and LABEL_MASK in values and spec.classes > 2:
         values[LABEL_MASK][-1] = 0.0
     return values

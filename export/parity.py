@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import torch
 from torch import nn
@@ -28,7 +29,8 @@ from export.gate_values import gate_values
 from export.prepared_module import batch_norms, prepared_module, with_statistics
 from export.programs import INPUT, STATS_MOMENTUM, TARGET
 from export.reference import ReferenceStep, Trace, evaluated, module_with
-from export.training_step import StepSpec
+from export.training_step import StepSpec, Variant
+from export.variants import narrowed_specs, put_back, variant_module, variant_sizes, variant_spec
 
 SEEDS = (1, 2, 3, 4, 5, 6)
 CLEAN = 1e-4
@@ -94,8 +96,65 @@ def check_parity(
     Raises:
         ParityError: naming the program and the worst tensor, with its error, the tolerance and torch float32's own.
     """
+    known = list(tensors)
+    plain = msgspec.structs.replace(spec, variants=())
     with one_thread():
-        return _checked(module, spec, programs, list(tensors))
+        results = [_check_variant(module, spec, variant, programs[variant.program], known) for variant in spec.variants]
+        if all(variant.name for variant in spec.variants):
+            results.append(_checked(module, plain, programs, known))
+        else:  # the variant without a name is ``train``; the other programs are the whole module's all the same
+            values = gate_values(plain, known)
+            _check_evaluation(module, plain, programs, values)
+            if "stats" in programs:
+                _check_statistics(module, plain, programs["stats"], values)
+    return max(results, key=lambda parity: parity.max_grad_rel_err / parity.tolerance)
+
+
+class _PartRun:
+    """A variant's program on values in the variant's shapes; entries outside it must come back as they went in."""
+
+    def __init__(self, run: ProgramRun, variant: Variant, whole: Mapping[str, np.ndarray]) -> None:
+        self._run, self._variant, self._whole = run, variant, whole
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        return self._run.outputs
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        wide = {n: put_back(self._whole[n], v) if self._sizes(n) else v for n, v in feeds.items()}
+        outputs = self._run.run(wide)
+        for name, value in outputs.items():
+            sizes = self._sizes(name.removeprefix("next:"))
+            if not name.startswith("next:") or sizes is None:
+                continue
+            outputs[name] = value[tuple(slice(0, size) for size in sizes)]
+            if not np.array_equal(value, put_back(wide[name.removeprefix("next:")], outputs[name])):
+                raise ParityError(
+                    f"program {self._variant.program}: '{name.removeprefix('next:')}' moves outside the variant's "
+                    f"{sizes}; the graph is wrong, do not use it"
+                )
+        return outputs
+
+    def _sizes(self, name: str) -> tuple[int, ...] | None:
+        return variant_sizes(self._variant, name) if name in self._whole else None
+
+
+def _check_variant(
+    module: nn.Module, spec: StepSpec, variant: Variant, program: Openable, tensors: list[TensorSpec]
+) -> Parity:
+    """The gate for one variant: the plain gate of its own module on its own shapes."""
+    part = variant_module(module, variant)
+    part_spec = variant_spec(spec, part)
+    names = {n for n, _ in (*part.named_parameters(), *part.named_buffers())}
+    state = [t for t in tensors if t.role not in STATE_ROLES or t.name.partition("#")[0] in {*names, "optimizer"}]
+    whole = gate_values(spec, tensors)
+    gradients = [f"grad:{n}" for n, _ in part.named_parameters() if n not in spec.frozen]
+    return _checked(
+        part,
+        part_spec,
+        {"train": lambda: _PartRun(_opened(program, gradients), variant, whole)},
+        narrowed_specs(state, variant),
+    )
 
 
 @contextmanager
@@ -270,6 +329,4 @@ def _check_statistics(module: nn.Module, spec: StepSpec, model: Openable, values
 
 
 def _running(spec: StepSpec) -> StepSpec:
-    import msgspec
-
     return msgspec.structs.replace(spec, norm="running", frozen_norm="static")

@@ -29,7 +29,8 @@ from export.step_functions import (
     updated,
 )
 from export.traceable_module import LOOPS, traceable_module
-from export.training_step import StepSpec
+from export.training_step import StepSpec, Variant
+from export.variants import narrow_values, variant_module, variant_spec, widened
 
 INPUT, TARGET, LABEL_MASK = "input", "target", "label_mask"
 STATS_MOMENTUM = "stats_momentum"
@@ -81,7 +82,11 @@ def program_functions(
         ExportRefused: as :func:`export.prepared_module.prepared_module`.
     """
     prepared = traceable_module(prepared_module(module, spec), loops)
-    programs = {"train": _train(prepared, spec), "eval": _eval(prepared, spec)}
+    plain = _train(prepared, spec)
+    programs = {"train": plain}
+    for variant in spec.variants:
+        programs[variant.program] = _train_variant(module, spec, variant, plain, loops)
+    programs["eval"] = _eval(prepared, spec)
     if batch_norms(module):
         static = with_statistics(prepared)
         programs["stats"] = _stats(static, spec)
@@ -120,6 +125,26 @@ def _train(module: nn.Module, spec: StepSpec) -> ProgramFunction:
         inputs += [_state(teacher_name(n), v, "teacher") for n, v in (params | buffers).items()]
     inputs += _batch_inputs(spec, module, TARGET) + [_scalar(n) for n in spec.hyper]
     return ProgramFunction(partial(_train_step, module, spec), tuple(inputs), module)
+
+
+def _train_variant(
+    module: nn.Module, spec: StepSpec, variant: Variant, plain: ProgramFunction, loops: frozenset[str]
+) -> ProgramFunction:
+    """The step of the variant's module, its tensors taken from and put back into the whole ones."""
+    part = variant_module(module, variant)
+    part_spec = variant_spec(spec, part)
+    prepared = traceable_module(prepared_module(part, part_spec), loops)
+    used = {item.spec.name for item in _train(prepared, part_spec).inputs}
+
+    def step(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        outputs, hidden = _train_step(prepared, part_spec, narrow_values(values, variant))
+        whole = {
+            n: widened(values[state], v) if (state := n.removeprefix("next:")) in values and n != state else v
+            for n, v in outputs.items()
+        }
+        return whole, hidden
+
+    return ProgramFunction(step, tuple(item for item in plain.inputs if item.spec.name in used), prepared)
 
 
 def _train_step(

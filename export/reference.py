@@ -52,6 +52,8 @@ class ReferenceStep:
             check_pair(pair, dict(self.module.named_parameters()))
         self.optimizer = self._optimizer()
         self.squares = {n: torch.zeros_like(self.trained[n]) for n in spec.squared_gradient}
+        self.masks = {n: torch.from_numpy(np.array(values[f"{n}#mask"])) for n in spec.masked if n in self.trained}
+        self.teacher = self._teacher(values) if spec.distillation else None
         mask = values.get("label_mask")
         self.mask = None if mask is None else torch.from_numpy(np.array(mask)).to(dtype)
         x = torch.from_numpy(np.array(values["input"]))
@@ -63,7 +65,8 @@ class ReferenceStep:
         trace = Trace([], {}, []) if trace is None else trace
         for _ in range(steps):
             self.optimizer.zero_grad(set_to_none=True)
-            loss = self.loss(self.masked(self.module(self.x)))
+            logits = self.masked(self.module(self.x))
+            loss = self.loss(logits) + self._distillation(logits)
             (loss + self._penalty()).backward()
             for parameter in self.trained.values():
                 if parameter.grad is None:
@@ -72,9 +75,14 @@ class ReferenceStep:
                 trace.gradients = {n: _array(p.grad) for n, p in self.trained.items()}
             for name in self.squares:
                 self.squares[name] += self.trained[name].grad.detach() ** 2
+            for name, mask in self.masks.items():
+                self.trained[name].grad *= mask
             if self.spec.clip_norm:
                 nn.utils.clip_grad_norm_(list(self.trained.values()), self.hyper["clip_norm"], foreach=False)
+            before = {n: self.trained[n].detach().clone() for n in self.masks}
             self.optimizer.step()
+            for name, mask in self.masks.items():
+                self._hold_still(self.trained[name], mask, before[name])
             trace.losses.append(float(loss.detach()))
             trace.states.append(self._state())
         return trace
@@ -89,6 +97,34 @@ class ReferenceStep:
             one_hot = F.one_hot(self.target, self.spec.classes).movedim(-1, 1).to(logits.dtype)
             return F.binary_cross_entropy_with_logits(logits, one_hot)
         return F.cross_entropy(logits, self.target)
+
+    def _distillation(self, logits: Tensor) -> Tensor:
+        """weight T^2 KL(teacher || student), mean over targets."""
+        if self.teacher is None:
+            return torch.zeros((), dtype=self.dtype)
+        temperature = self.hyper["distillation_temperature"]
+        with torch.no_grad():
+            known = F.softmax(self.masked(self.teacher(self.x)) / temperature, 1)
+        ours = F.log_softmax(logits / temperature, 1)
+        divergence = F.kl_div(ours, known, reduction="sum") / self.target.numel()
+        return self.hyper["distillation_weight"] * temperature**2 * divergence
+
+    def _teacher(self, values: Mapping[str, np.ndarray]) -> nn.Module:
+        """The module with its ``#teacher`` values, normalising as the student does."""
+        teacher = copy.deepcopy(self.module)
+        with torch.no_grad():
+            for name, tensor in [*teacher.named_parameters(), *teacher.named_buffers()]:
+                if f"{name}#teacher" in values:
+                    tensor.copy_(torch.from_numpy(np.array(values[f"{name}#teacher"])))
+        return teacher
+
+    def _hold_still(self, parameter: Tensor, mask: Tensor, before: Tensor) -> None:
+        """Undo what decay did to masked entries, in the value and in the optimizer's slots."""
+        with torch.no_grad():
+            parameter.copy_(torch.where(mask, parameter, before))
+            for key, value in self.optimizer.state[parameter].items():
+                if key != "step" and value is not None:
+                    value *= mask
 
     def _penalty(self) -> Tensor:
         """lambda/2 * sum of ||U V||_F^2, with the product formed as the dense layer it stands for."""

@@ -42,6 +42,16 @@ def summed_loss(logits: Tensor, target: Tensor, spec: StepSpec) -> tuple[Tensor,
     return loss, correct
 
 
+def distillation_loss(logits: Tensor, teacher: Tensor, weight: Tensor, temperature: Tensor) -> Tensor:
+    """weight T^2 KL(softmax(teacher / T) || softmax(logits / T)), summed over all targets; classes in dim 1.
+
+    Source: FedHM preprint, self-distillation.
+    """
+    known = F.log_softmax(teacher / temperature, 1)
+    ours = F.log_softmax(logits / temperature, 1)
+    return weight * temperature * temperature * (torch.exp(known) * (known - ours)).sum()
+
+
 def frobenius_gradients(u: Tensor, v: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of weight/2 * ||U V||_F^2: weight * U V V^T and weight * U^T U V, through rank x rank Gram matrices.
 
@@ -98,13 +108,17 @@ def updated(
     gradients: Mapping[str, Tensor],
     slots: Mapping[str, Tensor],
     hyper: Mapping[str, Tensor],
+    masks: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """New values of every trained parameter and slot, by name."""
-    return (
-        _sgd(spec, params, gradients, slots, hyper)
-        if spec.optimizer.kind == "sgd"
-        else _adam(spec, params, gradients, slots, hyper)
-    )
+    """New values of every parameter with a gradient and of its slots, by name.
+
+    Args:
+        gradients: masked already.
+        masks: 1.0 for entries that move, by parameter; decay is masked with them.
+    """
+    decayed = {n: params[n] * masks[n] if n in masks else params[n] for n in gradients}
+    rule = _sgd if spec.optimizer.kind == "sgd" else _adam
+    return rule(spec, params, gradients, slots, hyper, decayed)
 
 
 def _sgd(
@@ -113,12 +127,13 @@ def _sgd(
     gradients: Mapping[str, Tensor],
     slots: Mapping[str, Tensor],
     hyper: Mapping[str, Tensor],
+    decayed: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     rule, new = spec.optimizer, {}
     for name, gradient in gradients.items():
         direction = gradient
         if rule.weight_decay and name not in spec.factors:
-            direction = direction + hyper["weight_decay"] * params[name]
+            direction = direction + hyper["weight_decay"] * decayed[name]
         if rule.momentum:
             velocity = hyper["momentum"] * slots[f"{name}#momentum"] + direction
             new[f"{name}#momentum"] = velocity
@@ -133,6 +148,7 @@ def _adam(
     gradients: Mapping[str, Tensor],
     slots: Mapping[str, Tensor],
     hyper: Mapping[str, Tensor],
+    decayed: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     rule, lr, beta1, beta2 = spec.optimizer, hyper["lr"], hyper["beta1"], hyper["beta2"]
     step = slots[STEP_SLOT] + 1.0
@@ -143,9 +159,9 @@ def _adam(
         value, direction = params[name], gradient
         if rule.weight_decay and name not in spec.factors:
             if rule.kind == "adamw":
-                value = value - lr * hyper["weight_decay"] * value
+                value = value - lr * hyper["weight_decay"] * decayed[name]
             else:
-                direction = direction + hyper["weight_decay"] * value
+                direction = direction + hyper["weight_decay"] * decayed[name]
         mean = beta1 * slots[f"{name}#exp_avg"] + (1.0 - beta1) * direction
         square = beta2 * slots[f"{name}#exp_avg_sq"] + (1.0 - beta2) * direction * direction
         new[f"{name}#exp_avg"], new[f"{name}#exp_avg_sq"] = mean, square

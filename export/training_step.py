@@ -76,6 +76,26 @@ class FactorPair(msgspec.Struct, frozen=True):
     v: str
 
 
+class Variant(msgspec.Struct, frozen=True):
+    """A training program that moves a part of the parameters: nested widths (FjORD), one atom of several (Split-Mix).
+
+    Attributes:
+        name: the program is ``train_<name>``; the empty name stands for ``train`` itself.
+        sizes: (parameter or running statistic, its leading sizes) for those that take part narrower than they are;
+            entries beyond them get no gradient, momentum, decay or statistics.
+        submodule: path of the only submodule that runs; its parameters are the only ones that move. "" = the module.
+    """
+
+    name: str
+    sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    submodule: str = ""
+
+    @property
+    def program(self) -> str:
+        """Name of the program."""
+        return f"train_{self.name}" if self.name else "train"
+
+
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides the exported step, apart from the module itself.
 
@@ -94,6 +114,12 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         frozen_norm: how a batch norm whose parameters are frozen normalises in training: with ``batch`` statistics or
             with the ``static`` ones of its buffers.
         target_shape: shape of one target; () for one class per example, [T] for logits [batch, classes, T].
+        masked: parameters with a boolean input ``<name>#mask``: entries where it is False do not move. Squared
+            gradients are those of all entries. Source: PruneFL, Algorithm 1.
+        distillation: the received model, tensors ``<name>#teacher``, teaches: the loss gets
+            ``distillation_weight`` T^2 KL(softmax(teacher / T) || softmax(logits / T)) with T =
+            ``distillation_temperature``, mean over targets. Source: FedHM preprint, self-distillation.
+        variants: further training programs, see :class:`Variant`.
     """
 
     input: InputSpec
@@ -108,13 +134,17 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     norm: Literal["running", "batch"] = "running"
     frozen_norm: Literal["batch", "static"] = "batch"
     target_shape: tuple[int, ...] = ()
+    masked: tuple[str, ...] = ()
+    distillation: bool = False
+    variants: tuple[Variant, ...] = ()
 
     @property
     def hyper(self) -> tuple[str, ...]:
         """Names of the scalar float32 inputs of the ``train`` program, in graph order."""
         names = self.optimizer.hyper
         names += ("frobenius_lambda",) if self.frobenius else ()
-        return names + (("clip_norm",) if self.clip_norm else ())
+        names += ("clip_norm",) if self.clip_norm else ()
+        return names + (("distillation_weight", "distillation_temperature") if self.distillation else ())
 
     @property
     def factors(self) -> frozenset[str]:

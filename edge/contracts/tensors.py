@@ -45,6 +45,10 @@ STATE_ROLES: frozenset[str] = frozenset({"parameter", "frozen", "buffer", "slot"
 """Roles whose value is carried from step to step by the trainer; all others are fed or read per step."""
 
 
+TEACHER = "#teacher"
+"""``<name>#teacher`` is the received value of tensor ``<name>``; a session takes it from the order's ``<name>``."""
+
+
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """One named tensor of an artifact.
 

@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, Program
-from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
+from edge.contracts.tensors import STATE_ROLES, TEACHER, TensorSpec, concrete_shape
 from edge.startup_pages import release_startup_pages
 from edge.weights_file import WeightsFile
 
@@ -64,7 +64,8 @@ class OnnxSession:
         """As :meth:`edge.runtimes.base.Session.load_state`."""
         for name, spec in self._carried.items():
             target = self._buffers[name][self._present[name]].array
-            given = tensors.get(name)
+            source = name.removesuffix(TEACHER) if spec.role == "teacher" else name
+            given = tensors.get(source)
             if given is None and spec.role in ("slot", "accumulator"):
                 target.fill(0)
             elif given is None:
@@ -75,7 +76,7 @@ class OnnxSession:
                     f"{target.dtype}{list(target.shape)}; order again"
                 )
             elif isinstance(tensors, WeightsFile):
-                tensors.copy_into(name, target)
+                tensors.copy_into(source, target)
             else:
                 np.copyto(target, given)
 

@@ -22,6 +22,8 @@ class Format(Protocol):
 
     name: str
     minimum_runtime_version: str
+    features: frozenset[str]
+    """Parts of a step beyond the ordinary that it can write: ``masked``, ``distillation``, ``variants``."""
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate; raises ExportRefused."""

@@ -44,6 +44,11 @@ STEPS: dict[str, dict[str, object]] = {
         "frozen": ("stem.weight", "norm.weight", "norm.bias"),
         "frozen_norm": "static",
     },
+    "masked": {"masked": ("layer.u.weight", "head.v.weight"), "squared_gradient": ("head.v.weight",)},
+    "masked-adamw": {"masked": ("layer.u.weight", "stem.weight"), "optimizer": Optimizer(kind="adamw")},
+    "masked-clip-nesterov": {"masked": ("stem.weight",), "clip_norm": True, "optimizer": Optimizer(nesterov=True)},
+    "distillation": {"distillation": True},
+    "distillation-batch": {"distillation": True, "norm": "batch", "loss": "label_masked_cross_entropy"},
     "everything": {
         "loss": "label_masked_cross_entropy",
         "optimizer": Optimizer(nesterov=True),

@@ -35,6 +35,7 @@ class ExecutorchProgram:
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
+    features: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()

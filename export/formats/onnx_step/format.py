@@ -29,6 +29,7 @@ class OnnxStep:
 
     name = "onnx_step"
     minimum_runtime_version = "1.20.0"
+    features = frozenset({"masked", "distillation", "variants"})
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate every program; the files depend on nothing but module, step and versions.
