@@ -10,7 +10,10 @@ from edge.contracts.errors import DeviceRefused
 from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid, child_environment
 from edge.trainer_messages import Ready
 
-_SUPERVISOR = "import edge.agent, edge.transport.mqtt; from edge.meter import peak_rss_bytes; print(peak_rss_bytes())"
+_SUPERVISOR = (
+    "from edge.startup_pages import SUPERVISOR_MODULES, import_in_stages; import_in_stages(*SUPERVISOR_MODULES);"
+    "from edge.meter import peak_rss_bytes; print(peak_rss_bytes())"
+)
 TIMEOUT_S = 60.0
 
 

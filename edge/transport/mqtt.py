@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.errors import AccessDenied, BrokerUnreachable, ConfigError, MessageRejected
 from edge.transport.base import Connected, Disconnected, Event, LastWill, Qos, Received
+from edge.transport.paho_client import mqtt
 
 log = logging.getLogger("apportion.mqtt")
 

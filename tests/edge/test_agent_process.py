@@ -25,6 +25,8 @@ from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
 
 pytestmark = pytest.mark.broker
 
+SUPERVISOR_PEAK_BYTES = 24 << 20  # 22 to 23 measured, 24 with TLS; x86-64, CPython 3.11
+
 
 class Process:
     """An agent process and the scripted coordinator it talks to."""
@@ -194,12 +196,11 @@ def test_agent_process_supervisor_is_small(process: Process) -> None:
     job = tiny_job()
     process.coordinator.blobs.update(job.blobs)
     process.coordinator.order(job.order)
-    process.coordinator.wait_for("report")
-    assert status_bytes(agent.pid, "VmHWM") < 34e6  # 27 to 28 MB measured
+    report = process.coordinator.wait_for("report")
+    assert report.supervisor_peak_bytes <= status_bytes(agent.pid, "VmHWM") <= SUPERVISOR_PEAK_BYTES
     maps = Path(f"/proc/{agent.pid}/maps").read_text()
-    assert "numpy" not in maps
-    assert "onnxruntime" not in maps
-    assert "torch" not in maps
+    for library in ("numpy", "onnxruntime", "executorch", "torch"):
+        assert library not in maps
 
 
 def test_agent_process_wrong_password_is_exit_3(process: Process) -> None:
@@ -219,7 +220,7 @@ def test_agent_process_over_tls(mosquitto_tls_broker: BrokerProcess, tmp_path: P
         process.coordinator.blobs.update(job.blobs)
         process.start("--once")
         process.coordinator.order(job.order)
-        process.coordinator.wait_for("report")
+        assert process.coordinator.wait_for("report").supervisor_peak_bytes <= SUPERVISOR_PEAK_BYTES
         assert process.coordinator.wait_for("bye").reason == "done"
     finally:
         process.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from edge.startup_pages import _mappings
+from edge.idle_size import measure_idle_sizes
+from edge.startup_pages import SUPERVISOR_MODULES, _mappings
 from edge.trainer_link import child_environment
 
 SMAPS = """\
@@ -55,3 +56,12 @@ def test_startup_pages_are_given_back_and_libraries_still_work() -> None:
     before, released, after = map(int, done.stdout.strip("[]\n").split(","))
     assert released > 10_000_000
     assert after < before - 10_000_000
+
+
+def test_startup_pages_are_given_back_between_imports() -> None:
+    at_once = f"import {', '.join(SUPERVISOR_MODULES)}; from edge.meter import peak_rss_bytes; print(peak_rss_bytes())"
+    done = subprocess.run(
+        [sys.executable, "-c", at_once], env=child_environment(), capture_output=True, text=True, check=True
+    )
+    in_stages, _ = measure_idle_sizes("onnxruntime")
+    assert in_stages < int(done.stdout) - 2_500_000
