@@ -51,7 +51,8 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         epochs, steps: one of them, the other is 0; 1 epoch when neither is given.
-        lr_schedule: over the rounds: ``constant``, or ``cosine`` from ``lr`` to ``lr_final``.
+        lr_schedule: over the rounds: ``constant``; ``cosine`` from ``lr`` to ``lr_final``; ``steps``, times
+            ``lr_factor`` at each round of ``lr_milestones``; ``exponential``, halved every ``lr_half_life`` rounds.
         momentum, nesterov: of ``sgd``.
         clip_norm: largest gradient norm; 0 = no clipping.
         frobenius_lambda: weight of Frobenius decay on factor pairs, for methods that have them.
@@ -64,8 +65,11 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     last_batch: LastBatch = "drop"
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = 0.1
-    lr_schedule: Literal["constant", "cosine"] = "constant"
+    lr_schedule: Literal["constant", "cosine", "steps", "exponential"] = "constant"
     lr_final: float = 0.0
+    lr_milestones: tuple[int, ...] = ()
+    lr_factor: float = 0.1
+    lr_half_life: float = 10_000.0
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -80,8 +84,10 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: a name of ``coordinator.datasets`` or ``package.module:function``.
         path: folder of the source; APPORTION_DATA when the source needs one and the file names none.
-        partition: how examples are dealt to local devices: ``iid``, ``dirichlet`` over classes with ``alpha``, or
-            ``writer`` (one natural owner per device, lowest ids first).
+        partition: how examples are dealt to local devices, told in ``coordinator.simulation.partition``: ``iid``;
+            ``file-order`` (equal slices, not shuffled); over classes with ``alpha``: ``dirichlet``, ``dirichlet-equal``
+            (PriSM), ``dirichlet-groups`` (FedHM), ``dirichlet-multinomial`` (SLT); by natural owner: ``writer`` (one
+            per device, lowest ids first), ``writer-groups`` (all of them, as many per device: PruneFL).
         devices: parts the data is dealt into; the number of local devices unless given.
         scale, mean, std: values become ``(x * scale - mean) / std``; mean and std one value or one per channel.
         augment: named augmentations while training (``flip``, ``crop4``).
@@ -89,7 +95,16 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     path: str = ""
-    partition: Literal["iid", "dirichlet", "writer"] = "iid"
+    partition: Literal[
+        "iid",
+        "file-order",
+        "dirichlet",
+        "dirichlet-equal",
+        "dirichlet-groups",
+        "dirichlet-multinomial",
+        "writer",
+        "writer-groups",
+    ] = "iid"
     alpha: float = 0.5
     devices: int = 0
     scale: float = 1.0
@@ -115,12 +130,15 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
     """``[[cohort.local]]``: ``count`` agents started on this machine, each with ``budget_mb`` MB of memory and at most
-    ``threads`` (0 = no limit), and with one of the run's runtimes (empty = the first of them)."""
+    ``threads`` (0 = no limit), and with one of the run's runtimes (empty = the first of them).
+
+    ``level``, a level of the method by name or value, says what simulated devices hold, instead of a budget."""
 
     count: int
     budget_mb: float = 0.0
     threads: int = 0
     runtime: str = ""
+    level: str = ""
 
 
 class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +150,8 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
         deadline_s: seconds from publishing to the end of a round.
         over_selection: devices ordered beyond ``size``, against stragglers.
         join_timeout_s: seconds to wait for ``size`` devices to be there.
+        capacity: of simulated devices: ``fixed``, each has its group's; ``dynamic``, each draws a group anew in every
+            round, with the groups' shares of devices as probabilities.
     """
 
     size: int
@@ -139,6 +159,7 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = 600.0
     over_selection: int = 0
     join_timeout_s: float = 60.0
+    capacity: Literal["fixed", "dynamic"] = "fixed"
     local: tuple[LocalGroup, ...] = ()
 
     @property
@@ -205,6 +226,26 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     quota_mb: float = 0.0
 
 
+class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[simulation]``: how fast simulated devices are; read by ``apportion simulate`` alone.
+
+    Attributes:
+        profile: a name of ``coordinator.simulation.device_speed``; the values below replace its own when above 0.
+        gmac_per_s: 10^9 forward multiply-accumulates (of a whole batch) per second of a training step.
+        step_overhead_ms: what every step takes beside that.
+        link_mbit: 10^6 bits per second between a device and the coordinator, each way.
+        latency_ms: added to a round for each device.
+        idle_mb: memory of supervisor and trainer before any step, for groups with a budget and no level.
+    """
+
+    profile: str = "raspberry-pi-4"
+    gmac_per_s: float = 0.0
+    step_overhead_ms: float = 0.0
+    link_mbit: float = 0.0
+    latency_ms: float = 0.0
+    idle_mb: float = 75.0
+
+
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run file. ``[privacy]`` is reserved: it may be there, empty."""
 
@@ -219,6 +260,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     runtime: RuntimeConfig = RuntimeConfig()
     broker: BrokerConfig = BrokerConfig()
     store: StoreConfig = StoreConfig()
+    simulation: SimulationConfig = SimulationConfig()
 
     def data_path(self) -> Path | None:
         """Folder of the data source, or None when it needs none."""
@@ -257,7 +299,7 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, TrainingConfig):
         return ["epochs" if section.steps else "steps"]
     if isinstance(section, DataConfig):
-        unused = ["alpha"] if section.partition != "dirichlet" else []
+        unused = ["alpha"] if not section.partition.startswith("dirichlet") else []
         return unused if section.devices else [*unused, "devices"]
     if isinstance(section, LocalGroup):
         return [] if section.runtime else ["runtime"]

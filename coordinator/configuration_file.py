@@ -11,20 +11,20 @@ from typing import Any, get_args
 
 from coordinator.configuration import (
     BrokerConfig,
-    CohortConfig,
     DataConfig,
     EvaluationConfig,
     FederationConfig,
-    LocalGroup,
     MethodConfig,
     ModelConfig,
     PlannerConfig,
     RunConfig,
     RuntimeConfig,
+    SimulationConfig,
     StoreConfig,
     TlsFiles,
     TrainingConfig,
 )
+from coordinator.configuration_cohort import read_cohort
 from coordinator.configuration_reader import REQUIRED, TableReader
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.plan import LastBatch
@@ -67,7 +67,7 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
     tables = {name: root.table(name) for name in (*_SECTIONS, "privacy")}
     root.finish()
     runtime = _runtime(tables["runtime"], folder)
-    cohort, local = _cohort(tables["cohort"], runtime)
+    cohort, local = read_cohort(tables["cohort"], runtime)
     config = RunConfig(
         federation=_federation(tables["federation"]),
         model=_model(tables["model"]),
@@ -80,6 +80,7 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
         runtime=runtime,
         broker=_broker(tables["broker"], folder),
         store=_store(tables["store"], folder),
+        simulation=_simulation(tables["simulation"]),
     )
     for key in tables["privacy"].rest():
         tables["privacy"].problem(key, "[privacy] is reserved and has no keys yet; remove it")
@@ -149,6 +150,9 @@ def _training(table: TableReader) -> TrainingConfig:
         lr=table.number("lr", default.lr, low=0.0, above_low=True),
         lr_schedule=table.choice("lr-schedule", _choices(TrainingConfig, "lr_schedule"), default.lr_schedule),
         lr_final=table.number("lr-final", default.lr_final, low=0.0),
+        lr_milestones=table.list_of("lr-milestones", int, "rounds", default.lr_milestones),
+        lr_factor=table.number("lr-factor", default.lr_factor, low=0.0, above_low=True),
+        lr_half_life=table.number("lr-half-life", default.lr_half_life, low=0.0, above_low=True),
         momentum=table.number("momentum", default.momentum, low=0.0, high=1.0),
         nesterov=table.flag("nesterov", default.nesterov),
         weight_decay=table.number("weight-decay", default.weight_decay, low=0.0),
@@ -162,50 +166,9 @@ def _training(table: TableReader) -> TrainingConfig:
         table.problem("nesterov", "needs a momentum above 0")
     if training.lr_final and training.lr_schedule != "cosine":
         table.problem("lr-final", 'belongs to lr-schedule = "cosine"')
+    if bool(training.lr_milestones) != (training.lr_schedule == "steps"):
+        table.problem("lr-milestones", 'and lr-schedule = "steps" belong together; give both or neither')
     return training
-
-
-def _cohort(table: TableReader, runtime: RuntimeConfig) -> tuple[CohortConfig, int]:
-    default = CohortConfig(size=1)
-    groups = []
-    for entry in table.tables("local"):
-        groups.append(
-            LocalGroup(
-                count=entry.integer("count", low=1, high=10_000),
-                budget_mb=entry.number("budget-mb", 0.0, low=0.0),
-                threads=entry.integer("threads", 0, low=0, high=1024),
-                runtime=_group_runtime(entry, runtime),
-            )
-        )
-        entry.finish()
-    local = sum(group.count for group in groups)
-    if table.has("size") and table.has("fraction"):
-        table.problem("fraction", "give size or fraction, not both")
-    if not table.has("size") and not local:
-        why = "a fraction is one of local devices and there are none" if table.has("fraction") else "number of devices"
-        table.problem("size", f"is missing ({why}); give it, or [[cohort.local]] groups")
-    share = table.number("fraction", 1.0, low=0.0, high=1.0, above_low=True)
-    size = table.integer("size", max(1, round(share * local)), low=1, high=1_000_000)
-    cohort = CohortConfig(
-        size=size,
-        min_reports=table.integer("min-reports", default.min_reports, low=1),
-        deadline_s=table.number("deadline-s", default.deadline_s, low=1.0),
-        over_selection=table.integer("over-selection", default.over_selection, low=0, high=1_000_000),
-        join_timeout_s=table.number("join-timeout-s", default.join_timeout_s, low=0.0),
-        local=tuple(groups),
-    )
-    if cohort.min_reports > size:
-        table.problem("min-reports", f"{cohort.min_reports} is more than the {size} devices of a round")
-    return cohort, local
-
-
-def _group_runtime(group: TableReader, runtime: RuntimeConfig) -> str:
-    from edge.runtimes import RUNTIMES
-
-    name: str = group.choice("runtime", RUNTIMES, "")
-    if name in RUNTIMES and name not in runtime.names:
-        group.problem("runtime", f"'{name}' is not one of $.runtime.name ({', '.join(runtime.names)}); add it there")
-    return name
 
 
 def _data(table: TableReader, local: int, folder: Path, environ: Mapping[str, str]) -> DataConfig:
@@ -224,8 +187,8 @@ def _data(table: TableReader, local: int, folder: Path, environ: Mapping[str, st
         std=table.list_of("std", float, "numbers", default.std),
         augment=table.list_of("augment", str, "names", default.augment),
     )
-    if table.has("alpha") and data.partition != "dirichlet":
-        table.problem("alpha", 'belongs to partition = "dirichlet"')
+    if table.has("alpha") and not data.partition.startswith("dirichlet"):
+        table.problem("alpha", 'belongs to partition = "dirichlet" and its variants')
     if data.devices < local:
         table.problem("devices", f"{data.devices} parts for {local} local devices; at least one each is needed")
     if not data.mean or not data.std or any(value <= 0 for value in data.std):
@@ -310,6 +273,20 @@ def _broker(table: TableReader, folder: Path) -> BrokerConfig:
 
 def _store(table: TableReader, folder: Path) -> StoreConfig:
     return StoreConfig(dir=_absolute(table.text("dir", ""), folder), quota_mb=table.number("quota-mb", 0.0, low=0.0))
+
+
+def _simulation(table: TableReader) -> SimulationConfig:
+    from coordinator.simulation.device_speed import SPEEDS
+
+    default = SimulationConfig()
+    return SimulationConfig(
+        profile=table.choice("profile", SPEEDS, default.profile),
+        gmac_per_s=table.number("gmac-per-s", default.gmac_per_s, low=0.0),
+        step_overhead_ms=table.number("step-overhead-ms", default.step_overhead_ms, low=0.0),
+        link_mbit=table.number("link-mbit", default.link_mbit, low=0.0),
+        latency_ms=table.number("latency-ms", default.latency_ms, low=0.0),
+        idle_mb=table.number("idle-mb", default.idle_mb, low=0.0),
+    )
 
 
 def _choices(struct: type, field: str) -> Iterable[str]:

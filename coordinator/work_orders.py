@@ -15,13 +15,18 @@ from profiles.device import DeviceProfile
 
 
 def learning_rate(training: TrainingConfig, round_index: int, rounds: int) -> float:
-    """Learning rate of a round: constant, or cosine from ``lr`` to ``lr_final`` over the rounds.
+    """Learning rate of a round, as ``[training] lr-schedule`` says.
 
-    Source: SLT (NeurIPS 2023), training settings: lr(r) = lr_T + (lr_0 - lr_T) / 2 (1 + cos(pi r / R)).
+    Source: SLT (NeurIPS 2023), training settings: lr(r) = lr_T + (lr_0 - lr_T) / 2 (1 + cos(pi r / R)). PruneFL's
+    0.5^(r / 10000) is the exponential one, FedHM's preprint has steps.
     """
     if training.lr_schedule == "cosine":
         span = (training.lr - training.lr_final) / 2
         return training.lr_final + span * (1 + math.cos(math.pi * round_index / rounds))
+    if training.lr_schedule == "steps":
+        return training.lr * training.lr_factor ** sum(round_index >= passed for passed in training.lr_milestones)
+    if training.lr_schedule == "exponential":
+        return float(training.lr * 0.5 ** (round_index / training.lr_half_life))
     return training.lr
 
 

@@ -24,8 +24,13 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("dirichlet", {"alpha": 0.5}),
     ("dirichlet", {"alpha": 0.01}),
     ("dirichlet", {"alpha": 0.05, "minimum": 40}),
-    ("dirichlet", {"alpha": 0.1, "equal": True}),
+    ("file-order", {}),
+    ("dirichlet-equal", {"alpha": 0.1}),
+    ("dirichlet-groups", {"alpha": 0.5}),
+    ("dirichlet-multinomial", {"alpha": 0.1}),
 ]
+DRAWN = [(kind, options) for kind, options in CASES if kind != "file-order"]
+EQUAL = ["iid", "file-order", "dirichlet-equal", "dirichlet-groups", "dirichlet-multinomial"]
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
@@ -37,7 +42,7 @@ def test_every_example_is_dealt_once_in_order(kind: str, options: dict[str, Any]
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(1000))
 
 
-@pytest.mark.parametrize(("kind", "options"), CASES)
+@pytest.mark.parametrize(("kind", "options"), DRAWN)
 def test_seed_decides_and_nothing_else(kind: str, options: dict[str, Any]) -> None:
     first, again, other = (partition(kind, LABELS, 7, seed=seed, **options) for seed in (3, 3, 4))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
@@ -63,10 +68,53 @@ def test_minimum_is_kept_by_taking_from_the_richest() -> None:
     assert min(map(len, partition("dirichlet", LABELS, 12, seed=5, alpha=0.02, minimum=30))) == 30
 
 
-def test_equal_shares_are_equal_and_still_skewed() -> None:
-    shares = partition("dirichlet", LABELS, 8, seed=0, alpha=0.05, equal=True)
-    assert {len(share) for share in shares} == {125}
-    assert skew(shares) > 0.6
+@pytest.mark.parametrize("kind", EQUAL)
+@pytest.mark.parametrize("devices", [8, 23])
+def test_shares_of_equal_size(kind: str, devices: int) -> None:
+    sizes = {len(share) for share in partition(kind, LABELS, devices, seed=0, alpha=0.3)}
+    assert sizes == ({125} if devices == 8 else {43, 44})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EQUAL if kind.startswith("dirichlet")])
+def test_smaller_alpha_is_more_skewed_at_equal_sizes(kind: str) -> None:
+    skews = [skew(partition(kind, LABELS, 10, seed=0, alpha=alpha)) for alpha in (100.0, 0.5, 0.1)]
+    assert skews == sorted(skews)
+    assert skews[0] < 0.35
+    assert skews[2] > 0.5
+
+
+def test_file_order_is_consecutive_slices() -> None:
+    shares = partition("file-order", LABELS, 3, seed=9)
+    assert [(share[0], share[-1], len(share)) for share in shares] == [(0, 333, 334), (334, 666, 333), (667, 999, 333)]
+
+
+def test_each_device_draws_its_own_mix_of_classes() -> None:
+    # alpha so small that a draw is one class: five classes of 200 for ten devices of 100 must all be used up.
+    shares = partition("dirichlet-equal", LABELS, 10, seed=0, alpha=1e-3)
+    assert {len(share) for share in shares} == {100}
+    assert sum(len(np.unique(LABELS[share])) == 1 for share in shares) >= 4
+
+
+def test_groups_of_ten_share_nothing_but_what_a_slice_moves() -> None:
+    # Two groups of ten over halves of a shuffle; every device within half of a fair share of 50 before the slices.
+    shares = partition("dirichlet-groups", LABELS, 20, seed=1, alpha=0.2)
+    half = np.sort(np.concatenate(shares[:10]))
+    assert len(half) == 500
+    # A half of the shuffle holds about half of every class, whatever its devices drew.
+    assert np.bincount(LABELS[half]).min() > 80
+    assert skew(shares) > 0.45
+
+
+def test_groups_that_stay_uneven_are_refused_with_the_number() -> None:
+    one_class = np.zeros(100, int)
+    with pytest.raises(ConfigError, match=r"\$\.data\.alpha: 1e-06 gave no split of 100 examples"):
+        partition("dirichlet-groups", one_class, 10, seed=0, alpha=1e-6)
+
+
+def test_multinomial_is_one_draw_per_class_over_all_devices() -> None:
+    shares = partition("dirichlet-multinomial", LABELS, 4, seed=2, alpha=1e-3)
+    # One device draws nearly all of a class, so a slice holds at most the classes that end or begin in it.
+    assert all(len(np.unique(LABELS[share])) <= 3 for share in shares)
 
 
 @pytest.mark.parametrize("devices", [1, 5, 12])
@@ -76,10 +124,20 @@ def test_each_device_gets_one_writer_lowest_ids_first(devices: int) -> None:
     assert [len(share) for share in shares] == np.bincount(OWNERS)[:devices].tolist()
 
 
+def test_writer_groups_deal_every_writer_and_the_rest_to_the_last() -> None:
+    # Source: PruneFL, 193 writers on ten devices: nine times 19 and once 22.
+    owners = np.repeat(np.arange(193), 2)[np.random.default_rng(2).permutation(386)]
+    shares = partition("writer-groups", np.zeros(386), 10, seed=0, owners=owners)
+    writers = [np.unique(owners[share]) for share in shares]
+    assert [len(found) for found in writers] == [19] * 9 + [22]
+    assert np.array_equal(np.concatenate(writers), np.arange(193))
+    assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(386))
+
+
 @pytest.mark.parametrize(
     ("kind", "devices", "options", "words"),
     [
-        ("random", 2, {}, ["$.data.partition", "'random'", "iid, dirichlet, writer"]),
+        ("random", 2, {}, ["$.data.partition", "'random'", "iid, file-order, dirichlet"]),
         ("iid", 0, {}, ["$.cohort.local", "0 devices"]),
         ("iid", 1001, {}, ["$.data", "1000 examples", "1001 devices"]),
         ("dirichlet", 10, {"minimum": 101}, ["$.data", "101"]),
@@ -87,6 +145,8 @@ def test_each_device_gets_one_writer_lowest_ids_first(devices: int) -> None:
         ("dirichlet", 10, {"alpha": float("nan")}, ["$.data.alpha", "nan"]),
         ("writer", 3, {}, ["$.data.partition", "iid or dirichlet"]),
         ("writer", 13, {"owners": OWNERS}, ["12 writers", "13 devices"]),
+        ("writer-groups", 13, {"owners": OWNERS}, ["12 writers", "13 devices"]),
+        ("writer-groups", 2, {}, ["$.data.partition", "'writer-groups'"]),
     ],
 )
 def test_impossible_partition_is_refused(kind: str, devices: int, options: dict[str, Any], words: list[str]) -> None:
