@@ -75,6 +75,23 @@ class Options:
         found = self._value(key, default, valid, f"one or more different numbers from {low:g}")
         return tuple(float(v) for v in found)
 
+    def integer(self, key: str, default: int, *, low: int) -> int:
+        """A whole number from ``low`` up."""
+
+        def valid(value: object) -> bool:
+            return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+        return int(self._value(key, default, valid, f"a whole number from {low}"))
+
+    def sequence(self, key: str, *, low: float = 0.0) -> tuple[float, ...] | None:
+        """Numbers from ``low`` up, equal ones allowed, or None when the key is absent."""
+
+        def valid(value: object) -> bool:
+            return isinstance(value, list | tuple) and all(is_number(v) and v >= low for v in value)
+
+        found = self._value(key, None, valid, f"a list of numbers from {low:g}")
+        return None if found is None else tuple(float(v) for v in found)
+
     def names(self, key: str) -> tuple[str, ...] | None:
         """One or more strings (one may stand without its list), or None when the key is absent."""
 
