@@ -21,6 +21,7 @@ class Attention(nn.Module):
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
+        self.equal_blocks = {"qkv": 3 * heads}  # cuts in width keep the same part of every head
 
     def forward(self, x: Tensor) -> Tensor:
         q_BHTD, k_BHTD, v_BHTD = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)

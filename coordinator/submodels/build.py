@@ -11,11 +11,10 @@ from torch import nn
 
 from coordinator.submodels.factorize import factorized_layer
 from coordinator.submodels.lora import FORM, additive_layer
+from coordinator.submodels.narrowed import AtomEnsemble, narrowed_layer, narrowed_parameter, scaled_layer
 from coordinator.submodels.record import Cut, LayerCut
+from coordinator.submodels.width import named_part
 from edge.contracts.errors import PlanError
-
-_FROZEN = LayerCut(frozen=True)
-"""A record that only freezes, which may also name a parameter that no layer has alone (a transformer's positions)."""
 
 
 def apply_cut(module: nn.Module, cut: Cut, tensors: Mapping[str, np.ndarray] | None = None) -> nn.Module:
@@ -29,25 +28,13 @@ def apply_cut(module: nn.Module, cut: Cut, tensors: Mapping[str, np.ndarray] | N
         PlanError: a layer the module does not have, a record no family here can build, tensors that do not fit.
     """
     built = copy.deepcopy(module)
-    parameters = dict(built.named_parameters())
-    for path in sorted(cut):
-        record = cut[path]
-        if record == _FROZEN and path in parameters:
-            parameters[path].requires_grad_(False)
-            continue
-        try:
-            layer = built.get_submodule(path)
-        except AttributeError as error:
-            raise PlanError(f"the cut names layer '{path}', which {type(module).__name__} does not have") from error
-        _refuse_unbuildable(path, record)
-        if record.factor is not None:
-            build = additive_layer if record.factor.form == FORM else factorized_layer
-            replacement = build(path, layer, record.factor).train(layer.training)
-            parent, _, name = path.rpartition(".")
-            setattr(built.get_submodule(parent), name, replacement)
-            layer = replacement
-        if record.frozen:
-            layer.requires_grad_(False)
+    # Width first: factors and freezing are of the narrowed layer.
+    for step in (_narrow, _factorize, _freeze):
+        for path in sorted(cut):
+            step(built, path, cut[path])
+    whole = cut.get("")
+    if whole is not None and whole.atoms:
+        built = AtomEnsemble([copy.deepcopy(built) for _ in whole.atoms]).train(built.training)
     if tensors is not None:
         load_tensors(built, tensors)
     return built
@@ -79,8 +66,31 @@ def module_tensors(module: nn.Module) -> dict[str, np.ndarray]:
     return {name: value.detach().cpu().numpy().copy() for name, value in module.state_dict().items()}
 
 
-def _refuse_unbuildable(path: str, record: LayerCut) -> None:
-    if record.out_idx is not None or record.in_idx is not None:
-        raise PlanError(f"layer '{path}': width cuts cannot be built yet; use a factorized or frozen cut")
+def _narrow(built: nn.Module, path: str, record: LayerCut) -> None:
+    part = named_part(built, path)  # refuses what is not there, whatever the record says
     if record.mask:
         raise PlanError(f"layer '{path}': masks cannot be built yet; use a factorized or frozen cut")
+    if record.out_idx is not None or record.in_idx is not None:
+        if isinstance(part, nn.Parameter):
+            _replace(built, path, narrowed_parameter(path, part, record))
+        else:
+            _replace(built, path, narrowed_layer(path, part, record))
+    if record.scale != 1.0:
+        _replace(built, path, scaled_layer(path, built.get_submodule(path), record.scale))
+
+
+def _factorize(built: nn.Module, path: str, record: LayerCut) -> None:
+    if record.factor is not None:
+        layer = built.get_submodule(path)
+        build = additive_layer if record.factor.form == FORM else factorized_layer
+        _replace(built, path, build(path, layer, record.factor).train(layer.training))
+
+
+def _freeze(built: nn.Module, path: str, record: LayerCut) -> None:
+    if record.frozen:
+        named_part(built, path).requires_grad_(False)
+
+
+def _replace(built: nn.Module, path: str, part: nn.Module | nn.Parameter) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(built.get_submodule(parent), name, part)

@@ -8,7 +8,7 @@ width-scaled head) need a per-layer record, not one enumeration.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -42,10 +42,15 @@ class LayerCut(msgspec.Struct, frozen=True):
 
     Attributes:
         frozen: loaded and run forward only: no gradient, no slot, not uploaded.
-        out_idx, in_idx: ordered channel indices kept, or None for all of them.
+        out_idx, in_idx: ordered indices of the outputs and inputs kept, or None for all of them. A norm, an embedding
+            and a bare parameter have outputs alone. On an identity shortcut ``in_idx`` are the channels that come in
+            and ``out_idx``, among them, those that are passed on. Linear layers behind a flatten count columns.
         factor: the factorization, or None for a dense layer.
         mask: name of the boolean mask tensor stored with the assignment, or empty.
         frozen_norm: what a frozen norm normalises with.
+        scale: outputs are divided by it in training (HeteroFL's Scaler).
+        atoms: of the record of the whole module, path "": the device holds these atoms, each of them a copy of the
+            module with the rest of the cut (Split-Mix).
     """
 
     frozen: bool = False
@@ -54,22 +59,66 @@ class LayerCut(msgspec.Struct, frozen=True):
     factor: Factor | None = None
     mask: str = ""
     frozen_norm: Literal["batch", "static"] = "batch"
+    scale: float = 1.0
+    atoms: tuple[int, ...] = ()
 
 
 Cut = Mapping[str, LayerCut]
 """Module path -> record; the empty mapping is the whole model."""
 
 
+_INDICES = ("out_idx", "in_idx")
+
+
 def cut_to_json(cut: Cut) -> dict[str, Any]:
-    """Plain JSON values of a cut, for a manifest's ``build`` and for the ledger; defaults left out."""
-    return {path: msgspec.to_builtins(cut[path]) for path in sorted(cut)}
+    """Plain JSON values of a cut, for a manifest's ``build`` and for the ledger; defaults left out.
+
+    Index sets are written as runs, ``"0-40,44"``: the prefixes most methods keep would fill a manifest otherwise.
+    """
+    result = {}
+    for path in sorted(cut):
+        entry = {
+            name: value
+            for name, value in msgspec.to_builtins(cut[path]).items()
+            if value != msgspec.to_builtins(_WHOLE)[name]
+        }
+        for name in _INDICES:
+            if name in entry:
+                entry[name] = _runs(entry[name])
+        result[path] = entry
+    return result
 
 
 def cut_from_json(value: Mapping[str, Any]) -> dict[str, LayerCut]:
     """The cut that :func:`cut_to_json` wrote."""
-    return {path: msgspec.convert(entry, LayerCut) for path, entry in value.items()}
+    cut = {}
+    for path, entry in value.items():
+        expanded = {name: _indices(v) if name in _INDICES and isinstance(v, str) else v for name, v in entry.items()}
+        cut[path] = msgspec.convert(expanded, LayerCut)
+    return cut
 
 
 def cut_digest(cut: Cut) -> str:
     """SHA-256 of the cut, hex; equal cuts have equal digests."""
     return hashlib.sha256(msgspec.json.encode(cut_to_json(cut), order="deterministic")).hexdigest()
+
+
+_WHOLE = LayerCut()
+
+
+def _runs(indices: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
+
+
+def _indices(text: str) -> list[int]:
+    indices: list[int] = []
+    for run in text.split(",") if text else []:
+        first, _, last = run.partition("-")
+        indices += range(int(first), int(last or first) + 1)
+    return indices
