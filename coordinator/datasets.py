@@ -70,6 +70,22 @@ def load_mnist_writers(path: Path | None, seed: int, holdout: float) -> Dataset:
     )
 
 
+def load_cifar10(path: Path | None, seed: int, holdout: float) -> Dataset:
+    """CIFAR-10: images [3, 32, 32] uint8 decoded from ``cifar10_jpeg.npz`` in ``path``, its own test set held out.
+
+    Raises:
+        DataError: the file is not there, or holds something else.
+    """
+    import numpy as np
+
+    from coordinator.cifar10 import CLASSES, FILE, decoded, packed_arrays
+
+    arrays = packed_arrays(path)
+    x = {s: decoded(arrays[f"jpeg_{s}"], arrays[f"offset_{s}"], where=f"{FILE} ({s})") for s in ("train", "test")}
+    y = {s: arrays[f"y_{s}"].astype(np.int64) for s in ("train", "test")}
+    return Dataset(x["train"], y["train"], x["test"], y["test"], CLASSES)
+
+
 def open_arrays(path: Path | None, name: str, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Arrays ``keys`` of the npz file ``path / name``; never unpickles.
 
@@ -100,6 +116,7 @@ def open_arrays(path: Path | None, name: str, keys: tuple[str, ...]) -> dict[str
 SOURCES: dict[str, Callable[[Path | None, int, float], Dataset]] = {
     "digits": load_digits_dataset,
     "mnist-writers": load_mnist_writers,
+    "cifar10": load_cifar10,
 }
 
 

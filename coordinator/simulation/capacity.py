@@ -1,0 +1,103 @@
+"""Which level a simulated device holds in a round: its group's, or one drawn anew, or the largest its budget takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from coordinator.configuration import CohortConfig, LocalGroup, RunConfig
+from coordinator.costs import Costs
+from coordinator.methods.method import Level
+from coordinator.planner import MB
+from edge.contracts.errors import ConfigError, PlanError
+from edge.contracts.streams import stream_seed, uniform
+
+
+def device_names(cohort: CohortConfig) -> list[str]:
+    """Ids of the local devices, group after group, as ``apportion run`` names them."""
+    return [f"device-{index:02d}" for index in range(cohort.local_devices)]
+
+
+class Capacities:
+    """Levels of the devices of one run.
+
+    Args:
+        levels: the method's ladder, largest first.
+        costs_of: what a level costs; asked only for groups with a budget.
+
+    Raises:
+        ConfigError: no local devices, or a group names a level that is not there.
+        PlanError: a budget below every level.
+    """
+
+    def __init__(self, config: RunConfig, levels: Sequence[Level], costs_of: Callable[[Level], Costs]) -> None:
+        groups = config.cohort.local
+        if not groups:
+            raise ConfigError(
+                ["$.cohort.local: no simulated devices; add [[cohort.local]] groups, each with a count and a level"]
+            )
+        self._seed = config.federation.seed
+        self._is_dynamic = config.cohort.capacity == "dynamic"
+        self._groups = [_level_of_group(config, index, group, levels, costs_of) for index, group in enumerate(groups)]
+        self._counts = [group.count for group in groups]
+        members = [level for level, count in zip(self._groups, self._counts, strict=True) for _ in range(count)]
+        self._fixed = dict(zip(device_names(config.cohort), members, strict=True))
+
+    def level(self, device: str, round_index: int) -> Level:
+        """The level of ``device`` in a round.
+
+        Source of the dynamic form: FedHM and HeteroFL, "dynamic" heterogeneity.
+        """
+        if not self._is_dynamic:
+            return self._fixed[device]
+        point = uniform(stream_seed(self._seed, "capacity", round_index, device), 1)[0] * sum(self._counts)
+        for level, count in zip(self._groups, self._counts, strict=True):
+            point -= count
+            if point < 0:
+                return level
+        return self._groups[-1]
+
+
+def find_level(text: str, levels: Sequence[Level], *, path: str) -> Level:
+    """The level called ``text``, or whose value it is.
+
+    Raises:
+        ConfigError: none is; lists them.
+    """
+    for level in levels:
+        if text == level.name or _number(text) == level.value:
+            return level
+    known = ", ".join(f"'{level.name}' ({level.value:g})" for level in levels)
+    raise ConfigError([f"{path}: the method has no level '{text}'; its levels are {known}"])
+
+
+def _level_of_group(
+    config: RunConfig, index: int, group: LocalGroup, levels: Sequence[Level], costs_of: Callable[[Level], Costs]
+) -> Level:
+    if group.level:
+        return find_level(group.level, levels, path=f"$.cohort.local[{index}].level")
+    if not group.budget_mb:
+        return levels[0]
+    needs = {level: _predicted_bytes(config, costs_of(level)) / MB for level in levels}
+    for level, needed_mb in needs.items():
+        if needed_mb <= group.budget_mb:
+            return level
+    told = ", ".join(f"'{level.name}' {needed_mb:.0f} MB" for level, needed_mb in needs.items())
+    raise PlanError(
+        f"$.cohort.local[{index}]: budget {group.budget_mb:g} MB fits no level; they need about {told}; "
+        "raise it, or give a level instead"
+    )
+
+
+def _predicted_bytes(config: RunConfig, costs: Costs) -> float:
+    """Idle process, and SLT's memory model with the optimizer's slots and headroom; rougher than a real plan."""
+    training, statistics = config.training, costs.bytes_down - 4 * costs.params
+    slots = 2 if training.optimizer != "sgd" else int(training.momentum > 0)
+    step = costs.train_bytes + slots * (costs.bytes_up - statistics)
+    return config.simulation.idle_mb * MB + step * (1 + config.planner.headroom)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,144 @@
+"""What one simulated device does with an order, and what the coordinator scores, by torch in this process.
+
+Batches, their order, augmentation, schedule and scalars are :mod:`edge.training`'s and :mod:`edge.batches`', as on a
+device; the step is the exported one. Nothing is carried from one assignment to the next.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from coordinator.evaluation import Evaluator
+from coordinator.methods.method import DeviceProgram, Level, Submodel, Tensors
+from coordinator.simulation.torch_session import TorchArtifact, TorchSession
+from coordinator.submodels.build import apply_cut
+from coordinator.submodels.record import Cut, cut_digest
+from edge.batches import Examples
+from edge.contracts.errors import ConfigError
+from edge.contracts.plan import WorkOrder
+from edge.local_data import LocalData
+from edge.training import Outcome, train
+from export.training_step import StepSpec
+
+if TYPE_CHECKING:
+    from edge.contracts.manifest import ArtifactManifest
+
+KEPT_SESSIONS = 8
+"""Submodels kept ready: the levels of a ladder; a method that cuts every device differently builds each anew."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of an order: the tensors it asked for, and figures of its steps."""
+
+    tensors: Tensors
+    num_examples: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class SimulatedData:
+    """All examples of a run in memory (or mapped): training ones for the devices, held-out ones for scoring."""
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+class LocalTraining:
+    """Trains submodels of one dense module on parts of one dataset, and scores them.
+
+    Args:
+        dense: gives a fresh dense module; its weights are replaced.
+        step: the step of a device program in this run.
+        batch, norm: of the evaluation.
+        device: where torch computes, ``cpu`` or ``cuda``.
+    """
+
+    def __init__(
+        self,
+        dense: Callable[[], nn.Module],
+        step: Callable[[DeviceProgram], StepSpec],
+        data: SimulatedData,
+        *,
+        classes: Sequence[str],
+        batch: int,
+        norm: str,
+        device: str = "cpu",
+    ) -> None:
+        self._dense = dense
+        self._module = dense()
+        self._step = step
+        self._data = data
+        self._classes = tuple(classes)
+        self._batch, self._norm, self._device = batch, norm, device
+        self._sessions: OrderedDict[tuple[str, str], tuple[ArtifactManifest, TorchSession]] = OrderedDict()
+
+    def manifest(self, cut: Cut, program: DeviceProgram) -> ArtifactManifest:
+        """What an export of the submodel would say of its programs and tensors."""
+        return self._ready(cut, program)[0]
+
+    def train(
+        self, order: WorkOrder, cut: Cut, program: DeviceProgram, weights: Tensors, indices: np.ndarray
+    ) -> Trained:
+        """Carry out ``order`` on the training examples at ``indices``.
+
+        Raises:
+            DataError: examples that do not fit the model.
+            DeviceRefused: an order the step cannot carry out.
+        """
+        manifest, session = self._ready(cut, program)
+        local = LocalData(f"data of {order.device}", self._data.x_train[indices], self._data.y_train[indices])
+        examples = Examples(local, manifest)
+        session.load_state(weights)
+        outcome = train(session, manifest, order, examples)
+        tensors = {name: np.array(session.read(name)) for name in order.upload}
+        return Trained(tensors, len(examples), outcome)
+
+    def logits(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:
+        """Logits of a submodel for the held-out examples [first, last); ``first`` is a multiple of the batch."""
+        x, y = self._data.x_test[first:last], self._data.y_test[first:last]
+        spec = self._step(DeviceProgram()).input
+        evaluator = Evaluator(self._dense, x, y, spec, batch=self._batch, norm=self._norm, device=self._device)
+        return evaluator.logits(Submodel(cut, Level("", 1.0, 1.0), weights, DeviceProgram()))
+
+    def _ready(self, cut: Cut, program: DeviceProgram) -> tuple[ArtifactManifest, TorchSession]:
+        key = (cut_digest(cut), repr(program))
+        if key not in self._sessions:
+            artifact = TorchArtifact(apply_cut(self._module, cut), self._step(program), classes=self._classes)
+            self._sessions[key] = artifact.manifest, artifact.session(self._device)
+        self._sessions.move_to_end(key)
+        while len(self._sessions) > KEPT_SESSIONS:
+            self._sessions.popitem(last=False)
+        return self._sessions[key]
+
+
+def repeatable_torch(threads: int, device: str) -> None:
+    """Make torch compute the same bits again: so many threads, full float32, deterministic kernels on a GPU."""
+    torch.set_num_threads(threads)
+    if device != "cpu":
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def checked_device(name: str) -> str:
+    """``name`` when torch can compute there.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(["--device: torch finds no CUDA device here; use --device cpu"])
+    if name not in ("cpu", "cuda"):
+        raise ConfigError([f"--device: '{name}' is not known; use cpu or cuda"])
+    return name

@@ -1,0 +1,103 @@
+"""``python -m coordinator.simulation.worker``: a child process that trains simulated devices, one order at a time.
+
+It is given a run file and the folder of the run's examples, reads requests from stdin and answers on stdout until its
+parent closes the pipe or dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from coordinator.cli.exporting import CutExporter, class_names, dense_module
+from coordinator.configuration import RunConfig
+from coordinator.configuration_file import load_config
+from coordinator.simulation.allocator import keep_freed_memory
+from coordinator.simulation.local_training import LocalTraining, SimulatedData, repeatable_torch
+from coordinator.simulation.worker_messages import (
+    FailedReply,
+    LogitsReply,
+    LogitsRequest,
+    Reply,
+    Request,
+    TrainReply,
+    TrainRequest,
+    read_request,
+    write_frame,
+)
+from coordinator.submodels.record import cut_from_json
+from edge.contracts.errors import ApportionError
+from edge.contracts.tensor_file import decode_tensors, encode_tensors
+from edge.trainer import follow_parent
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def local_training(config: RunConfig, data: SimulatedData, device: str) -> LocalTraining:
+    """The training of a run's simulated devices, with torch set so that results repeat."""
+    repeatable_torch(config.runtime.threads, device)
+    keep_freed_memory()
+    return LocalTraining(
+        lambda: dense_module(config),
+        CutExporter(config).step,
+        data,
+        classes=class_names(config),
+        batch=config.evaluation.batch,
+        norm=config.evaluation.norm,
+        device=device,
+    )
+
+
+def mapped_data(folder: Path) -> SimulatedData:
+    """The examples in ``folder``, mapped, so that all workers share their memory."""
+    return SimulatedData(**{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS})
+
+
+def serve(training: LocalTraining, requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer until there are no more requests."""
+    while (request := read_request(requests)) is not None:
+        try:
+            reply = answer(training, request)
+        except ApportionError as error:
+            reply = FailedReply(error.code, str(error))
+        except MemoryError as error:
+            reply = FailedReply("device-refused", f"out of memory: {error}; use fewer --workers")
+        write_frame(replies, reply)
+
+
+def answer(training: LocalTraining, request: Request) -> Reply:
+    """What ``request`` asked for."""
+    cut = cut_from_json(request.cut)
+    weights = decode_tensors(request.weights, where="submodel")
+    if isinstance(request, LogitsRequest):
+        logits = training.logits(cut, weights, request.first, request.last)
+        return LogitsReply(encode_tensors({"logits": logits}))
+    assert isinstance(request, TrainRequest)
+    indices = np.frombuffer(request.indices, np.int64)
+    trained = training.train(request.order, cut, request.program, weights, indices)
+    return TrainReply(
+        outcome=trained.outcome, num_examples=trained.num_examples, update=encode_tensors(trained.tensors)
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the process ``arguments`` name last; before it the run file, the examples' folder and torch's device."""
+    config, folder, device, parent = arguments
+    follow_parent(int(parent))
+    # Interrupts from a terminal reach the whole process group; the simulator decides what they mean.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A model of the user's may print: keep the pipe to ourselves and give everybody else stderr.
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    training = local_training(load_config(Path(config)), mapped_data(Path(folder)), device)
+    serve(training, sys.stdin.buffer, replies)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""What the simulator and its worker processes say to each other: length-prefixed msgpack over stdin and stdout.
+
+Tensors travel inside, as safetensors bytes. Both ends are the same release on the same machine, so there is no version.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import IO, Any
+
+import msgspec
+
+from coordinator.methods.method import DeviceProgram
+from edge.contracts.plan import WorkOrder
+from edge.training import Outcome
+
+_LENGTH = struct.Struct(">Q")
+
+
+class TrainRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Carry out an order.
+
+    Attributes:
+        cut: the LayerCut records as JSON values.
+        weights: safetensors bytes of the submodel.
+        indices: int64 bytes, the device's training examples.
+    """
+
+    order: WorkOrder
+    cut: dict[str, Any]
+    program: DeviceProgram
+    weights: bytes
+    indices: bytes
+
+
+class LogitsRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Run a submodel on the held-out examples [first, last)."""
+
+    cut: dict[str, Any]
+    weights: bytes
+    first: int
+    last: int
+
+
+class TrainReply(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """An order carried out; ``update`` is safetensors bytes."""
+
+    outcome: Outcome
+    num_examples: int
+    update: bytes
+
+
+class LogitsReply(msgspec.Struct, frozen=True, tag=True):
+    """Safetensors bytes of one tensor, ``logits``."""
+
+    tensors: bytes
+
+
+class FailedReply(msgspec.Struct, frozen=True, tag=True):
+    """What was asked for could not be done; ``code`` is an error's code."""
+
+    code: str
+    reason: str
+
+
+Request = TrainRequest | LogitsRequest
+Reply = TrainReply | LogitsReply | FailedReply
+
+
+def write_frame(stream: IO[bytes], message: Request | Reply) -> None:
+    """Send ``message``.
+
+    Raises:
+        BrokenPipeError: the other side is gone.
+    """
+    data = msgspec.msgpack.encode(message)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def read_request(stream: IO[bytes]) -> Request | None:
+    """The simulator's next message; None at its end."""
+    data = _read_frame(stream)
+    return None if data is None else msgspec.msgpack.decode(data, type=Request)
+
+
+def read_reply(stream: IO[bytes]) -> Reply | None:
+    """A worker's answer; None when it is gone."""
+    data = _read_frame(stream)
+    return None if data is None else msgspec.msgpack.decode(data, type=Reply)
+
+
+def _read_frame(stream: IO[bytes]) -> bytes | None:
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    data = stream.read(length)
+    return data if len(data) == length else None
