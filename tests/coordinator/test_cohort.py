@@ -13,12 +13,12 @@ from edge.contracts.messages import Heartbeat, Hello
 from profiles.device import DeviceProfile
 
 
-def hello(device: str, *, data_error: str = "") -> Hello:
+def hello(device: str, *, data_error: str = "", runtime: str = "onnxruntime") -> Hello:
     return Hello(
         device=device,
         agent_version="0.1.0",
-        profile=DeviceProfile(device=device),
-        runtimes={},
+        profile=DeviceProfile(device=device, trainer_idle_bytes={runtime: 1}),
+        runtimes={runtime: "1"},
         num_examples=0 if data_error else 10,
         data_error=data_error,
     )
@@ -39,6 +39,30 @@ def test_present_leaves_out_devices_that_left_or_cannot_read_their_data() -> Non
     cohort.leave("b", "connection lost")
     assert [h.device for h in cohort.present()] == ["a"]
     assert cohort.data_errors() == {"c": "x.npz is truncated"}
+
+
+def test_present_leaves_out_devices_without_a_runtime_of_the_run() -> None:
+    cohort = Cohort(["onnxruntime", "executorch"])
+    for name, runtime in (("a", "executorch"), ("b", "other"), ("c", "onnxruntime")):
+        cohort.greet(hello(name, runtime=runtime))
+    assert [h.device for h in cohort.present()] == ["a", "c"]
+    assert [h.device for h in cohort.present(usable_only=False)] == ["a", "b", "c"]
+    (reason,) = cohort.runtime_errors().items()
+    assert reason[0] == "b"
+    assert "has other, the run allows onnxruntime, executorch" in reason[1]
+
+
+def test_wait_for_does_not_wait_for_a_device_without_a_runtime_of_the_run() -> None:
+    cohort = Cohort(["onnxruntime"])
+    cohort.greet(hello("a"))
+    cohort.greet(hello("b", runtime="executorch"))
+    started = time.monotonic()
+    assert [h.device for h in cohort.wait_for(2, 30.0, least=1)] == ["a"]
+    assert time.monotonic() - started < 5.0
+    with pytest.raises(
+        DeadlineExpired, match=r"1 of 2 devices .* \(a\); device b: has executorch, the run allows onnx"
+    ):
+        cohort.wait_for(2, 0.0)
 
 
 def test_heartbeat_brings_a_device_back_that_its_will_declared_gone() -> None:

@@ -102,6 +102,34 @@ def test_four_mistakes_are_reported_together_each_with_its_path() -> None:
         ("cohort", "[[cohort.local]]\ncount = 1\nbudget = 9", "$.cohort.local[0].budget: unknown key, did you mean"),
         ("planner", "headroom = 1.5", "$.planner.headroom: 1.5 is outside 0 to 0.9"),
         ("runtime", 'name = "onnx"', "$.runtime.name: 'onnx' is not known"),
+        (
+            "runtime",
+            'name = ["executorch", "onnxruntim"]',
+            "$.runtime.name[1]: 'onnxruntim' is not known, did you mean",
+        ),
+        ("runtime", 'name = ["executorch", "executorch"]', "$.runtime.name[1]: 'executorch' is named twice"),
+        ("runtime", "name = []", "$.runtime.name: names none; known: executorch, onnxruntime"),
+        ("runtime", "name = 3", "$.runtime.name: a list of names expected, a whole number (3) found"),
+        (
+            "runtime",
+            'name = ["executorch", "onnxruntime"]\nenvironment = "here"',
+            "$.runtime.environment: is for a single runtime; write environments = { executorch =",
+        ),
+        (
+            "runtime",
+            'environments = { executorch = "e" }',
+            "$.runtime.environments.executorch: unknown key; known: onnx",
+        ),
+        (
+            "cohort",
+            '[[cohort.local]]\ncount = 1\nruntime = "executorch"',
+            "$.cohort.local[0].runtime: 'executorch' is not one of $.runtime.name (onnxruntime); add it there",
+        ),
+        (
+            "cohort",
+            '[[cohort.local]]\ncount = 1\nruntime = "tflite"',
+            "$.cohort.local[0].runtime: 'tflite' is not known",
+        ),
         ("broker", 'url = "http://x"', "$.broker.url: 'http://x' is not usable; give embedded, mosquitto, mqtt://"),
         ("broker", 'url = "mqtt://x"\ntls = true', "$.broker.tls: is given for an mqtt:// address; write mqtts://"),
         ("broker", 'tls = { ca = "ca.pem" }', "$.broker.tls: the embedded broker makes its own certificates"),
@@ -173,6 +201,22 @@ def test_local_groups_give_the_cohort_its_size() -> None:
     assert config.cohort.local == (LocalGroup(count=2, budget_mb=100.0), LocalGroup(count=6, threads=2))
     assert (config.cohort.size, config.cohort.local_devices, config.data.devices) == (4, 8, 8)
     assert parse(SMALL.replace("size = 4", "") + groups).cohort.size == 8
+
+
+def test_several_runtimes_and_the_groups_that_have_them() -> None:
+    groups = '[[cohort.local]]\ncount = 2\nruntime = "onnxruntime"\n[[cohort.local]]\ncount = 1\n'
+    config = parse(
+        SMALL + groups + '[runtime]\nname = ["executorch", "onnxruntime"]\nenvironments = { onnxruntime = "e" }\n'
+    )
+    assert config.runtime.names == ("executorch", "onnxruntime")
+    assert config.runtime.environments == {"onnxruntime": "/somewhere/e"}
+    assert [config.runtime.of_group(group) for group in config.cohort.local] == ["onnxruntime", "executorch"]
+    assert parse(canonical_toml(config)) == config
+
+
+def test_environment_of_a_single_runtime() -> None:
+    config = parse(SMALL + '[runtime]\nname = "executorch"\nenvironment = "e"\n')
+    assert config.runtime.environments == {"executorch": "/somewhere/e"}
 
 
 def test_options_of_method_and_model_pass_through() -> None:
@@ -248,7 +292,7 @@ def test_canonical_text_does_not_depend_on_the_order_of_keys() -> None:
     assert canonical_toml(parse(turned({"text": SMALL}))) == canonical_toml(parse(SMALL))
 
 
-@pytest.mark.parametrize("name", ["digits.toml", "mnist_writers.toml"])
+@pytest.mark.parametrize("name", ["digits.toml", "mnist_writers.toml", "mixed_runtimes.toml"])
 def test_examples_are_valid(name: str, tmp_path: Path) -> None:
     config = load_config(EXAMPLES / name, environ={"APPORTION_DATA": str(tmp_path)})
     assert load_config_text(canonical_toml(config), folder=tmp_path, environ={}) == config

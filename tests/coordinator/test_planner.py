@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.methods.method import Level
-from coordinator.planner import MB, correction_from, place, predict
+from coordinator.planner import MB, choose_runtime, correction_from, place, predict
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import Cost
 from profiles.device import DeviceProfile
@@ -74,6 +74,31 @@ def test_place_downshifts_when_the_device_measured_more() -> None:
     placement = place(profile(190), "onnxruntime", LADDER, cost_of, headroom=0.1, correction_of=lambda level: 1.3)
     assert placement.level is HALF
     assert placement.chosen.peak_bytes == 80 * MB + round(50 * MB * 1.3 * 1.1)
+
+
+@pytest.mark.parametrize(
+    ("has", "expected"),
+    [
+        ({"onnxruntime": 1}, "onnxruntime"),
+        ({"onnxruntime": 1, "executorch": 1}, "executorch"),
+        ({"onnxruntime": 1, "executorch": 0}, "onnxruntime"),
+    ],
+)
+def test_device_trains_with_the_runs_first_runtime_that_it_has(has: dict[str, int], expected: str) -> None:
+    assert choose_runtime(profile(0, **has), ("executorch", "onnxruntime")) == expected
+
+
+def test_device_without_a_runtime_of_the_run_is_told_what_it_has_and_what_the_run_allows() -> None:
+    with pytest.raises(PlanError, match=r"device pi-07: has executorch, the run allows onnxruntime, other; install"):
+        choose_runtime(profile(0, executorch=1), ("onnxruntime", "other"))
+
+
+def test_place_counts_the_idle_size_of_the_runtime_and_names_it() -> None:
+    both = profile(190, onnxruntime=50 * MB, executorch=100 * MB)
+    assert place(both, "onnxruntime", LADDER, cost_of, headroom=0.1).level is FULL
+    placement = place(both, "executorch", LADDER, cost_of, headroom=0.1)
+    assert (placement.level, placement.runtime) == (HALF, "executorch")
+    assert placement.chosen.describe().endswith("+ headroom, on executorch")
 
 
 def test_predict_refuses_a_runtime_the_device_does_not_have() -> None:

@@ -26,7 +26,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.ledger = Ledger.create(folder / "ledger.sqlite", federation="small", config="", seed=0)
-        self.cohort, self.clock = Cohort(), RoundClock()
+        self.cohort, self.clock = Cohort(["onnxruntime"]), RoundClock()
         self.ended: dict[str, int] = {}
         self.said: list[str] = []
         self._status = RoundStatus(
@@ -42,13 +42,13 @@ class Scene:
     def line(self) -> str:
         return self._status.line().replace(NO_BREAK, " ")
 
-    def hello(self, device: str, *, data_error: str = "") -> None:
+    def hello(self, device: str, *, data_error: str = "", runtime: str = "onnxruntime") -> None:
         self.cohort.greet(
             Hello(
                 device=device,
                 agent_version="0.1.0",
-                profile=DeviceProfile(device=device),
-                runtimes={},
+                profile=DeviceProfile(device=device, trainer_idle_bytes={runtime: 1}),
+                runtimes={runtime: "1"},
                 num_examples=1,
                 data_error=data_error,
             )
@@ -120,6 +120,14 @@ def test_waiting_names_who_is_missing_and_who_is_here(scene: Scene) -> None:
     scene.hello("dev-0")
     scene.hello("dev-2")
     assert scene.line() == "3 devices are here: planning and exporting"
+
+
+def test_waiting_names_who_has_no_runtime_of_this_run(scene: Scene) -> None:
+    scene.hello("dev-1")
+    scene.hello("dev-2", runtime="executorch")
+    assert scene.line() == (
+        "waiting for devices: 1 of 3 here; missing dev-0; without a runtime of this run dev-2; here dev-1"
+    )
 
 
 def test_waiting_counts_devices_nobody_knows_yet(tmp_path: Path) -> None:

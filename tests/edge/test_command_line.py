@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.broker import BrokerProcess
 from edge.__main__ import main
 from edge.contracts.errors import ConfigError
 from edge.trainer_link import child_environment
@@ -103,6 +104,22 @@ def test_parse_broker_tls_files_must_exist_and_need_mqtts(tmp_path: Path) -> Non
         parse_broker("mqtt://host", ca=str(tmp_path / "ca.pem"))
     with pytest.raises(ConfigError, match="--cert and --key"):
         parse_broker("mqtts://host", certificate=str(tmp_path / "ca.pem"))
+
+
+@pytest.mark.broker
+def test_agent_starts_trainers_with_the_environment_beside_its_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, amqtt_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / ".venv-executorch" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/started\nexit 7\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setenv(PASSWORD_VARIABLE, amqtt_broker.address.password)
+    broker = ("--broker", amqtt_broker.address.url, "--user", amqtt_broker.address.user)
+    status, error = run(capsys, *broker, *GOOD, "--store", str(tmp_path / "store"), "--runtime", "executorch")
+    assert (status, (tmp_path / "started").read_text().split()[:3]) == (2, ["-m", "edge.trainer", "executorch"])
+    assert "a trainer for 'executorch' cannot start here: exit status 7" in error
 
 
 def test_agent_verb_imports_no_coordinator_and_nothing_heavy() -> None:

@@ -6,8 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from edge.contracts.errors import DeviceRefused
+from edge.idle_size import measure_idle_sizes
+from edge.native.build import wheel_folder
+from edge.runtimes.environments import runtime_python
+
 
 @pytest.fixture(scope="session")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where artifacts stay between the tests of a session."""
     return tmp_path_factory.mktemp("exports")
+
+
+@pytest.fixture(scope="session")
+def executorch() -> str:
+    """The name of that runtime; skips where artifacts for it cannot be made, or no trainer with it starts."""
+    try:
+        wheel_folder()
+        measure_idle_sizes("executorch", python=str(runtime_python("executorch")))
+    except DeviceRefused as error:
+        pytest.skip(f"executorch is not installed here (make runtime-executorch, and g++): {error}")
+    return "executorch"

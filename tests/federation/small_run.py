@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 ROUNDS = 3
@@ -30,9 +31,10 @@ def config_text(
     deadline_s: float = 120.0,
     join_timeout_s: float = 60.0,
     evaluation: str = "every = 0",
+    runtimes: Sequence[str] = ("onnxruntime",),
 ) -> str:
-    """The run file; ``local`` devices are started by the coordinator, 0 none."""
-    group = f"[[cohort.local]]\ncount = {local}\n" if local else ""
+    """The run file; ``local`` devices are started by the coordinator, 0 none, and have ``runtimes`` in turn."""
+    group = "".join(f'[[cohort.local]]\ncount = 1\nruntime = "{runtimes[i % len(runtimes)]}"\n' for i in range(local))
     return f"""
 [federation]
 name = "small"
@@ -74,6 +76,9 @@ deadline-s = {deadline_s}
 join-timeout-s = {join_timeout_s}
 {group}
 
+[runtime]
+name = [{", ".join(f'"{name}"' for name in runtimes)}]
+
 [broker]
 {broker}
 """
@@ -89,7 +94,7 @@ def crash(
     """
     process = FORKS.Process(target=_run_until, args=(str(run_dir), point, occurrence, text, environment or {}))
     process.start()
-    process.join(120)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL, f"{point} #{occurrence}: exit code {process.exitcode}"
     process.close()
 
