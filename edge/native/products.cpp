@@ -94,28 +94,74 @@ void panels(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64
   }
 }
 
+// A dot product is summed in eight lanes on every processor, lane l holding k = l, l + 8, ...: its bits do not depend on
+// the width of a vector. A vector of 16 floats serves two columns at once; with 4 floats k is passed over twice.
+constexpr int kLanes = 8;
+constexpr int kShare = VL > kLanes ? VL / kLanes : 1, kParts = VL < kLanes ? kLanes / VL : 1;
+#if defined(__AVX512F__)
+constexpr int kDotRows = 4, kDotColumns = 8;
+#elif defined(__AVX__)
+constexpr int kDotRows = 2, kDotColumns = 6;
+#else
 constexpr int kDotRows = 4, kDotColumns = 4;
+#endif
+typedef float Lanes __attribute__((vector_size(kLanes * 4)));
+
+// Lanes l of the columns that share a vector, from p and from p + next; zeros where k ends after n.
+inline Vector lanes(const float* p, int64_t next, int64_t n) {
+#if defined(__AVX512F__)
+  Lanes low{}, high{};
+  std::memcpy(&low, p, static_cast<size_t>(n) * 4);
+  std::memcpy(&high, p + next, static_cast<size_t>(n) * 4);
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+  return load_n(p, n);
+#endif
+}
+
+inline float folded(const Vector* parts, int share) {
+  float lane[kLanes];
+  std::memcpy(lane, reinterpret_cast<const float*>(parts) + share * kLanes, sizeof lane);
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
 
 // C tile [MR, NR] of A [m, k] times the transpose of B [n, k]: both are read along k, nothing is packed.
 template <int MR, int NR>
 void dots(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t k, float* c, int64_t c_row, bool add) {
-  Vector sums[MR][NR] = {};
-  int64_t i = 0;
-  for (; i + VL <= k; i += VL) {
-    Vector right[NR];
-    for (int n = 0; n < NR; ++n) right[n] = load(b + n * b_row + i);
-    for (int m = 0; m < MR; ++m) {
-      const Vector left = load(a + m * a_row + i);
-      for (int n = 0; n < NR; ++n) sums[m][n] += left * right[n];
-    }
+  constexpr int kWidth = (NR + kShare - 1) / kShare;
+  const int64_t next = NR > 1 ? b_row : 0;
+  Vector parts[MR][kWidth][kParts];
+  for (int part = 0; part < kParts; ++part) {
+    Vector sums[MR][kWidth] = {};
+    const auto step = [&](int64_t i, int64_t n) {
+      Vector right[kWidth];
+      for (int w = 0; w < kWidth; ++w) right[w] = lanes(b + w * kShare * b_row + i, next, n);
+      for (int m = 0; m < MR; ++m) {
+        const Vector left = lanes(a + m * a_row + i, 0, n);
+        for (int w = 0; w < kWidth; ++w) sums[m][w] += left * right[w];
+      }
+    };
+    constexpr int64_t kPart = kLanes / kParts;
+    int64_t i = part * kPart;
+    for (; i + kPart <= k; i += kLanes) step(i, kPart);
+    if (i < k) step(i, k - i);
+    for (int m = 0; m < MR; ++m)
+      for (int w = 0; w < kWidth; ++w) parts[m][w][part] = sums[m][w];
   }
   for (int m = 0; m < MR; ++m)
     for (int n = 0; n < NR; ++n) {
-      float total = sum(sums[m][n]);
-      for (int64_t j = i; j < k; ++j) total += a[m * a_row + j] * b[n * b_row + j];
+      const float total = folded(parts[m][n / kShare], n % kShare);
       float& out = c[m * c_row + n];
       out = add ? out + total : total;
     }
+}
+
+template <int MR, int NR>
+void dot_columns(const float* a, const float* b, float* c, int64_t n, int64_t c_row, int64_t k, int64_t depth, bool add) {
+  for (; n >= NR; n -= NR, b += NR * k, c += NR) dots<MR, NR>(a, k, b, k, depth, c, c_row, add);
+  if constexpr (NR > 1) {
+    if (n > 0) dot_columns<MR, NR / 2>(a, b, c, n, c_row, k, depth, add);
+  }
 }
 
 // Blocks along k keep the rows of A in the first-level cache while B streams through once.
@@ -124,18 +170,14 @@ void dot_product(const float* a, const float* b, float* c, int64_t m, int64_t n,
   for (int64_t k0 = 0; k0 < k; k0 += kBlock) {
     const int64_t depth = std::min(kBlock, k - k0);
     const bool add = accumulate || k0 > 0;
-    for (int64_t j = 0; j < n; j += kDotColumns)
-      for (int64_t i = 0; i < m; i += kDotRows) {
-        const float *pa = a + i * k + k0, *pb = b + j * k + k0;
-        float* pc = c + i * n + j;
-        if (i + kDotRows <= m && j + kDotColumns <= n) {
-          dots<kDotRows, kDotColumns>(pa, k, pb, k, depth, pc, n, add);
-        } else {
-          for (int64_t r = 0; r < std::min<int64_t>(kDotRows, m - i); ++r)
-            for (int64_t q = 0; q < std::min<int64_t>(kDotColumns, n - j); ++q)
-              dots<1, 1>(pa + r * k, k, pb + q * k, k, depth, pc + r * n + q, n, add);
-        }
-      }
+    for (int64_t j = 0; j < n; j += kDotColumns) {
+      const int64_t columns = std::min<int64_t>(kDotColumns, n - j);
+      const float* pb = b + j * k + k0;
+      int64_t i = 0;
+      for (; i + kDotRows <= m; i += kDotRows)
+        dot_columns<kDotRows, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
+      for (; i < m; ++i) dot_columns<1, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
+    }
   }
 }
 
