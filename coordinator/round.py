@@ -16,7 +16,7 @@ from coordinator.cohort import select
 from coordinator.federation import Federation
 from coordinator.global_model import decode_state, encode_state
 from coordinator.ledger_records import RecordedUpdate, Round
-from coordinator.methods.method import State, Submodel, Update
+from coordinator.methods.method import SelectsDevices, State, Submodel, Update
 from coordinator.planner import Placement
 from coordinator.progress import megabytes
 from coordinator.publisher import read_order
@@ -77,7 +77,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     config, ledger = federation.config, federation.ledger
     round_index, attempt = _next_attempt(federation, state)
     export_while_waiting(federation)
-    profiles = _participants(federation, round_index, attempt)
+    profiles = _participants(federation, state, round_index, attempt)
     assignments = []
     able = len(profiles)
     for profile in profiles:
@@ -133,7 +133,7 @@ def _next_attempt(federation: Federation, state: State) -> tuple[int, int]:
     return round_index, attempt
 
 
-def _participants(federation: Federation, round_index: int, attempt: int) -> list[DeviceProfile]:
+def _participants(federation: Federation, state: State, round_index: int, attempt: int) -> list[DeviceProfile]:
     """Profiles, from the snapshot, of the devices selected among those that are here; new devices join the snapshot."""
     config = federation.config
     size = config.cohort.size
@@ -141,7 +141,7 @@ def _participants(federation: Federation, round_index: int, attempt: int) -> lis
     for hello in hellos:
         federation.ledger.freeze_profile(hello.profile)
     chosen = select(
-        [h.device for h in hellos],
+        _allowed(federation, state, [h.device for h in hellos]),
         size + config.cohort.over_selection,
         seed=config.federation.seed,
         round_index=round_index,
@@ -149,6 +149,12 @@ def _participants(federation: Federation, round_index: int, attempt: int) -> lis
     )
     snapshot = federation.ledger.profiles()
     return [snapshot[device] for device in chosen]
+
+
+def _allowed(federation: Federation, state: State, devices: list[str]) -> list[str]:
+    """The devices a method wants in this round: all of them, unless it chooses among them."""
+    method = federation.method
+    return list(method.select(state, devices)) if isinstance(method, SelectsDevices) else devices
 
 
 # cut

@@ -67,6 +67,8 @@ class CutExporter:
             frobenius=tuple(FactorPair(u=u, v=v) for u, v in program.frobenius),
             frozen=program.frozen,
             squared_gradient=program.accumulators,
+            masked=program.masked,
+            distillation=program.distillation,
             norm=cast('Literal["running", "batch"]', program.norm),
         )
 

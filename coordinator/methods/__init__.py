@@ -11,5 +11,10 @@ METHODS: dict[str, str] = {
     "fedavg": "coordinator.methods.fedavg:FedAvg",
     "fedhm": "coordinator.methods.fedhm:FedHM",
     "fedlora": "coordinator.methods.fedlora:FedLoRA",
+    "iterative_magnitude": "coordinator.methods.iterative_magnitude:IterativeMagnitude",
+    "lottery_ticket": "coordinator.methods.lottery_ticket:LotteryTicket",
+    "prunefl": "coordinator.methods.prunefl:PruneFL",
+    "snip": "coordinator.methods.snip:Snip",
+    "synflow": "coordinator.methods.synflow:SynFlow",
 }
 """Name -> ``module:class``, imported when used."""

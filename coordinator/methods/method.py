@@ -7,9 +7,9 @@ its assignment, so ``aggregate`` gets back exactly the submodel that was sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from coordinator.submodels.record import Cut
 
@@ -44,6 +44,8 @@ class DeviceProgram:
         frobenius: pairs (u name, v name) under Frobenius decay lambda/2 ||UV||_F^2, exempt from weight decay.
         frozen: parameter names without gradient.
         accumulators: parameter names whose squared gradients are summed in the graph.
+        masked: parameter names of which only entries under a mask move: tensor ``<name>#mask`` of the submodel.
+        distillation: the received model teaches; ``distillation_weight`` and ``_temperature`` are in ``extra_hyper``.
         norm: ``running`` or ``batch`` statistics.
         extra_hyper: values for further ``hyper`` inputs (``frobenius_lambda``).
     """
@@ -52,6 +54,8 @@ class DeviceProgram:
     frobenius: tuple[tuple[str, str], ...] = ()
     frozen: tuple[str, ...] = ()
     accumulators: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
+    distillation: bool = False
     norm: str = "running"
     extra_hyper: Mapping[str, float] = field(default_factory=dict)
 
@@ -101,6 +105,14 @@ class Update:
     cut: Cut
     tensors: Tensors
     num_examples: int
+
+
+@runtime_checkable
+class SelectsDevices(Protocol):
+    """A method that does not want every device in every round (PruneFL's initial pruning)."""
+
+    def select(self, state: State, devices: Sequence[str]) -> Sequence[str]:
+        """Those of ``devices`` that may take part in the round after ``state``."""
 
 
 class Method(Protocol):

@@ -47,6 +47,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, np.ndarray]) -> None:
         PlanError: a parameter without a tensor, a tensor without a place, a wrong shape.
     """
     state = module.state_dict()
+    tensors = {name: value for name, value in tensors.items() if "#" not in name}  # masks are not the module's
     parameters = {name for name, _ in module.named_parameters()}
     missing, extra = sorted(parameters - tensors.keys()), sorted(tensors.keys() - state.keys())
     if missing or extra:
@@ -68,8 +69,6 @@ def module_tensors(module: nn.Module) -> dict[str, np.ndarray]:
 
 def _narrow(built: nn.Module, path: str, record: LayerCut) -> None:
     part = named_part(built, path)  # refuses what is not there, whatever the record says
-    if record.mask:
-        raise PlanError(f"layer '{path}': masks cannot be built yet; use a factorized or frozen cut")
     if record.out_idx is not None or record.in_idx is not None:
         if isinstance(part, nn.Parameter):
             _replace(built, path, narrowed_parameter(path, part, record))

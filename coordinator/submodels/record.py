@@ -46,7 +46,9 @@ class LayerCut(msgspec.Struct, frozen=True):
             and a bare parameter have outputs alone. On an identity shortcut ``in_idx`` are the channels that come in
             and ``out_idx``, among them, those that are passed on. Linear layers behind a flatten count columns.
         factor: the factorization, or None for a dense layer.
-        mask: name of the boolean mask tensor stored with the assignment, or empty.
+        mask: name of the boolean mask tensor stored with the assignment, or empty; values, not shapes, so that one
+            artifact serves every mask.
+        scored: the device sums the squared gradients of the layer's weight, over masked entries too.
         frozen_norm: what a frozen norm normalises with.
         scale: outputs are divided by it in training (HeteroFL's Scaler).
         atoms: of the record of the whole module, path "": the device holds these atoms, each of them a copy of the
@@ -58,6 +60,7 @@ class LayerCut(msgspec.Struct, frozen=True):
     in_idx: tuple[int, ...] | None = None
     factor: Factor | None = None
     mask: str = ""
+    scored: bool = False
     frozen_norm: Literal["batch", "static"] = "batch"
     scale: float = 1.0
     atoms: tuple[int, ...] = ()

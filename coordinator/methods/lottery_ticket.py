@@ -1,0 +1,47 @@
+"""The lottery-ticket check: a pruned run's final masks, the first weights, and no further pruning.
+
+The masked model is a ticket when its accuracy per round tracks that of the whole model trained from the same weights.
+Source: Frankle and Carbin, "The lottery ticket hypothesis"; PruneFL, section VI-D.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.methods.options import Options
+from coordinator.methods.sparse import FixedMask
+from edge.contracts.errors import ArtifactCorrupt, ConfigError
+from edge.contracts.tensor_file import read_tensor_file
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class LotteryTicket(FixedMask):
+    """Options, in kebab case:
+
+    - ``mask-file``: a run's ``checkpoints/final.safetensors``; what is 0 there is masked here; needed.
+    - ``loss``, ``norm``: as FedAvg's.
+
+    The first weights are those of the run's seed: take the pruned run's for the ticket, another for the control.
+    """
+
+    name = "lottery_ticket"
+
+    def _read_masks(self, module: nn.Module, read: Options) -> dict[str, np.ndarray]:
+        given = read.names("mask-file")
+        read.finish()
+        if not given:
+            raise ConfigError(["$.method.mask-file: none given; name the final.safetensors of the pruned run"])
+        try:
+            tensors = read_tensor_file(Path(given[0]), where=given[0])
+        except (OSError, ArtifactCorrupt) as error:
+            raise ConfigError([f"$.method.mask-file: {given[0]} cannot be read ({error})"]) from error
+        shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+        wrong = [n for n in self._model.prunable if n not in tensors or tuple(tensors[n].shape) != shapes[n]]
+        if wrong:
+            raise ConfigError([f"$.method.mask-file: {given[0]} is of another model, it does not fit {wrong[:3]}"])
+        return {name: np.asarray(tensors[name] != 0) for name in self._model.prunable}

@@ -1,0 +1,173 @@
+"""PruneFL: the model shrinks and grows during training, by importance per second of training time.
+
+First one device alone prunes, then all of them train what is kept. In reconfiguration rounds the devices also sum the
+squared gradients of every prunable coordinate, pruned ones too, and Algorithm 2 chooses anew; weights that come back
+start at 0. Source: Jiang et al., "Model pruning enables efficient federated learning on edge devices", Algorithms 1, 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
+from coordinator.methods.options import Options
+from coordinator.methods.sparse import SparseModel
+from coordinator.pruning.masks import density
+from coordinator.pruning.reconfigure import PRUNABLE_SHARE, largest_density, prunable_share, reconfigure
+from coordinator.pruning.time_model import PRESETS, TimeModel
+from coordinator.submodels.record import Cut
+from edge.contracts.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SETTLED_CHANGE, SETTLED_COUNT = 0.1, 5
+"""Initial pruning ends when the density changed by at most a tenth in five reconfigurations in a row."""
+
+INITIAL_LEFT, SETTLED = "prunefl/initial-left", "prunefl/settled"
+"""State: rounds of initial pruning still to come (0 once it has ended), and small changes in a row."""
+
+
+class PruneFL:
+    """Options, in kebab case:
+
+    - ``interval``: rounds between reconfigurations; 50.
+    - ``initial-rounds``: most rounds in which the selected device prunes alone; 0 = none.
+    - ``initial-interval``: rounds between its reconfigurations; 1.
+    - ``selected-device``: who prunes alone; by default the first of those there, by name.
+    - ``time-model``: a published one (``pi4-conv2``, ``pi4-vgg11``, ``android-resnet18``), or ``even``: every weight
+      takes equal time, ``1 / weights`` of a round, beside a constant of one tenth.
+    - ``constant-s`` and ``layer-s``: your own: seconds of a round at density 0, and per weight for every layer.
+    - ``iterations``: local iterations the published coefficients are taken for; 5.
+    - ``first-density``, ``last-density``: limit of the density, from the first to the last of ``limit-rounds`` rounds;
+      without them there is none.
+    - ``loss``, ``norm``: as FedAvg's; the paper's own loss is ``bce_one_hot``.
+
+    The importance of a reconfiguration is the mean over that round's iterations: squared gradients of every round would
+    cost a dense upload each, and what a device keeps to itself is lost with it.
+    """
+
+    name = "prunefl"
+
+    def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
+        """Raises ConfigError for unknown or impossible options, PlanError for a model without prunable layers."""
+        read = Options(self.name, options)
+        self._model = SparseModel(module, read)
+        self._model.name = self.name
+        self._interval = read.integer("interval", 50, low=1)
+        self._initial_rounds = read.integer("initial-rounds", 0, low=0)
+        self._initial_interval = read.integer("initial-interval", 1, low=1)
+        chosen = read.names("selected-device")
+        self._selected = chosen[0] if chosen else ""
+        preset = read.choice("time-model", ("even", *PRESETS), "even")
+        iterations = read.integer("iterations", 5, low=1)
+        constant = read.number("constant-s", None, low=0)
+        layers = read.sequence("layer-s")
+        self._first = read.number("first-density", None, low=0, strict=True)
+        self._last = read.number("last-density", self._first, low=0, strict=True)
+        self._limit_rounds = read.integer("limit-rounds", 1000, low=1)
+        read.finish()
+        self._sizes = {name: p.numel() for name, p in module.named_parameters()}
+        self._times = self._time_model(preset, iterations, constant, layers)
+
+    def init(self) -> State:
+        """The module's own initial weights, everything kept."""
+        state = self._model.first_state()
+        counters = {INITIAL_LEFT: np.array(self._initial_rounds), SETTLED: np.array(0)}
+        return replace(state, extra={**state.extra, **counters})
+
+    def levels(self) -> tuple[Level, ...]:
+        """One level: the mask is everybody's."""
+        return self._model.levels()
+
+    def select(self, state: State, devices: Sequence[str]) -> Sequence[str]:
+        """The selected device alone during initial pruning, then everybody."""
+        if int(state.extra[INITIAL_LEFT]) == 0 or not devices:
+            return devices
+        return [self._selected] if self._selected in devices else sorted(devices)[:1]
+
+    def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
+        """A mask on every prunable layer; scored in the rounds that may end with a reconfiguration."""
+        return self._model.masked_cut(level, scored=self._may_reconfigure(round_index))
+
+    def program(self, cut: Cut) -> DeviceProgram:
+        """See :meth:`SparseModel.program`."""
+        return self._model.program(cut)
+
+    def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
+        """The masked model with its masks."""
+        return self._model.submodel(state, self.cut_shape(level, round_index=round_index, device=device, seed=seed))
+
+    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+        """The mean of the kept weights; then, when the round was scored and it is time, Algorithm 2.
+
+        Raises:
+            PlanError: no update.
+            UpdateRejected: an update that does not fit the model, or without examples.
+        """
+        new, scores = self._model.mean(state, updates)
+        left = int(state.extra[INITIAL_LEFT])
+        if left:
+            return self._initial(new, scores, left - 1)
+        due = (state.round + 1) % self._interval == 0
+        return self._reconfigured(new, scores, prunable_share(state.round)) if due and scores else new
+
+    def refresh(self, state: State) -> State:
+        """The state itself: reconfiguration needs the scores and is part of aggregation."""
+        return state
+
+    def eval_models(self, state: State) -> Mapping[str, Submodel]:
+        """The masked model as ``server``."""
+        return self._model.eval_models(state)
+
+    def round_seconds(self, state: State) -> float:
+        """Seconds of a round under the state's masks, by the time model."""
+        return self._times.round_s(self._model.masks(state))
+
+    def _may_reconfigure(self, round_index: int) -> bool:
+        if round_index < self._initial_rounds and (round_index + 1) % self._initial_interval == 0:
+            return True
+        return (round_index + 1) % self._interval == 0
+
+    def _initial(self, state: State, scores: Mapping[str, np.ndarray], left: int) -> State:
+        """After a round of the selected device: reconfigure when due, and see whether the density has settled."""
+        settled = int(state.extra[SETTLED])
+        if scores and state.round % self._initial_interval == 0:
+            before = density(self._model.masks(state))
+            state = self._reconfigured(state, scores, PRUNABLE_SHARE)
+            change = abs(density(self._model.masks(state)) / before - 1)
+            settled = settled + 1 if change <= SETTLED_CHANGE else 0
+        if settled >= SETTLED_COUNT:
+            left = 0
+        counters = {INITIAL_LEFT: np.array(left), SETTLED: np.array(settled)}
+        return replace(state, extra={**state.extra, **counters})
+
+    def _reconfigured(self, state: State, scores: Mapping[str, np.ndarray], share: float) -> State:
+        cap = None
+        if self._first is not None and self._last is not None:
+            allowed = largest_density(state.round, rounds=self._limit_rounds, first=self._first, last=self._last)
+            cap = int(allowed * sum(self._sizes[name] for name in self._model.prunable))
+        weights = {name: state.tensors[name] for name in self._model.prunable}
+        masks = reconfigure(weights, self._model.masks(state), scores, self._times, share=share, cap=cap)
+        return self._model.with_masks(state, masks)
+
+    def _time_model(
+        self, preset: str, iterations: int, constant: float | None, layers: tuple[float, ...] | None
+    ) -> TimeModel:
+        names = self._model.prunable
+        if constant is not None or layers is not None:
+            if constant is None or layers is None or len(layers) != len(names):
+                raise ConfigError(
+                    [
+                        f"$.method.layer-s: {len(layers or ())} values with constant-s {constant}; give constant-s and "
+                        f"one value per prunable layer ({', '.join(names)})"
+                    ]
+                )
+            return TimeModel(constant, dict(zip(names, layers, strict=True)))
+        if preset == "even":
+            return TimeModel(0.1, dict.fromkeys(names, 1 / sum(self._sizes[name] for name in names)))
+        return PRESETS[preset].model(names, iterations=iterations)
