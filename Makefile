@@ -11,13 +11,14 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12; do \
 TORCH_INDEX ?=
 TORCH = torch==2.13.0
 EXECUTORCH = executorch==1.5.1
+ORT_TRAINING = onnxruntime-training-cpu==1.19.2
 EXTRAS = coordinator,onnxruntime,images,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
 TESTS ?= tests
 ARGS ?=
 
-.PHONY: setup demo test check format bench clean runtime-executorch
+.PHONY: setup demo test check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -67,6 +68,18 @@ runtime-executorch: .venv-executorch/.ready
 	.venv-executorch/bin/python -m edge.native.build
 	@touch $@
 
+# A device that trains with ONNX Runtime Training, and the exporter for it: the wheel without its dependencies (onnx, sympy,
+# h5py, ...; nothing here uses them), in an environment of its own, because it writes over stock onnxruntime. x86-64 Linux.
+runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
+
+.venv-onnxruntime-training/.ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "runtime-onnxruntime-training: no Python 3.11 or 3.12 with venv on PATH" >&2; exit 1; }
+	@test -x .venv-onnxruntime-training/bin/python || $(PYTHON) -m venv .venv-onnxruntime-training
+	.venv-onnxruntime-training/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	.venv-onnxruntime-training/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(ORT_TRAINING)'
+	.venv-onnxruntime-training/bin/python -c "import edge.runtimes.onnxruntime_training as r; assert r.version() == '1.19.2'"
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-executorch runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

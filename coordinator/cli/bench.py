@@ -36,6 +36,7 @@ def bench_step(
     threads: Annotated[int, typer.Option(min=1, help="intra-op threads of both sides")] = 1,
     freeze: Annotated[int, typer.Option(min=0, help="freeze the stem and the first K blocks")] = 0,
     cut: Annotated[str, typer.Option(help="submodel, method:level[,key=value]")] = "",
+    optimizer: Annotated[str, typer.Option(help="of both sides: sgd (momentum 0.9), adam or adamw")] = "sgd",
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
     classes: Annotated[int, typer.Option(min=0, help="number of classes; 0: the model's own")] = 0,
     blocks: Annotated[int, typer.Option(min=3, help="blocks of ten steps per side")] = 9,
@@ -47,7 +48,7 @@ def bench_step(
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
     from export.bundle import export_artifact
 
-    prepared = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut).prepare()
+    prepared = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer).prepare()
     with tempfile.TemporaryDirectory(prefix="apportion-bench-") as name:
         folder = Path(name)
         manifest = export_artifact(
@@ -72,6 +73,7 @@ def bench_step(
         "runtime": runtime,
         "batch": batch,
         "threads": threads,
+        "optimizer": optimizer,
         "ratio_to_torch": round(statistics.median(device_ms) / statistics.median(torch_ms), 3),
         "step_ms": round(statistics.median(device_ms), 3),
         "torch_step_ms": round(statistics.median(torch_ms), 3),

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.bench_device import BenchInputs, bench_order
 from edge.contracts.errors import DeviceRefused
-from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid, default_python
+from edge.runtimes.environments import runtime_python
+from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid
 from edge.trainer_messages import Failed, Train, Trained
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class DeviceSide:
     def __init__(self, inputs: BenchInputs, threads: int) -> None:
         self._inputs, self._threads = inputs, threads
         self._events: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
-        self._link = TrainerLink(python=default_python(), runtime=inputs.manifest.runtime, deliver=self._events.put)
+        runtime = inputs.manifest.runtime
+        self._link = TrainerLink(python=str(runtime_python(runtime)), runtime=runtime, deliver=self._events.put)
         self._count = 0
 
     def __enter__(self) -> DeviceSide:

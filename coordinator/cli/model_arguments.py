@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from export.training_step import Loss, StepSpec
 
+OPTIMIZERS = ("sgd", "adam", "adamw")
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -38,6 +40,7 @@ class ModelArguments:
     Attributes:
         freeze: number of blocks, after the stem, whose parameters are frozen.
         cut: ``method:level[,key=value]`` or empty for the whole model.
+        optimizer: ``sgd`` (with momentum), ``adam`` or ``adamw``, with weight decay.
     """
 
     model: str
@@ -46,15 +49,18 @@ class ModelArguments:
     batch: int
     freeze: int = 0
     cut: str = ""
+    optimizer: str = "sgd"
 
     def prepare(self) -> Prepared:
-        """The cut module and its step: SGD with momentum and weight decay, cross-entropy, running statistics.
+        """The cut module and its step: the optimizer with weight decay, cross-entropy, running statistics.
 
         Raises:
             ConfigError: an unknown model, method or level, or more blocks to freeze than there are.
         """
         from export.training_step import FactorPair, Optimizer, StepSpec
 
+        if self.optimizer not in OPTIMIZERS:
+            raise parse_problem("--optimizer", f"'{self.optimizer}' is unknown, known are {', '.join(OPTIMIZERS)}")
         spec = input_spec(self.model, input_shape=self.input_shape or None)
         entry = model_entry(self.model)
         classes = self.classes or (entry.classes if entry else 0)
@@ -68,7 +74,7 @@ class ModelArguments:
             classes=classes,
             batch=self.batch,
             loss=cast("Loss", program.loss),
-            optimizer=Optimizer(),
+            optimizer=Optimizer(kind=cast('Literal["sgd", "adam", "adamw"]', self.optimizer)),
             frobenius=tuple(FactorPair(u=u, v=v) for u, v in program.frobenius),
             frozen=tuple(dict.fromkeys((*program.frozen, *frozen_prefix(module, self.freeze)))),
             squared_gradient=program.accumulators,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 RUNTIMES: dict[str, str] = {
     "onnxruntime": "edge.runtimes.onnxruntime",
+    "onnxruntime_training": "edge.runtimes.onnxruntime_training",
     "executorch": "edge.runtimes.executorch",
 }
 

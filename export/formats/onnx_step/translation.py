@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,10 @@ class Translation:
     Attributes:
         make: nodes and constants so far.
         dims: sizes of tensors.
+        operators: the table in use; formats with operators of their own lay theirs over it.
     """
+
+    operators: Mapping[str, Operator] = OPERATORS
 
     def __init__(self, program: Capture) -> None:
         self.program = program
@@ -170,7 +173,7 @@ class Translation:
             return  # arithmetic on sizes; the expression is in the meta value
         self.make.scope = f"{_marked_layer(node)}/{node.name}"
         full = str(target).removeprefix("aten.").removeprefix("prims.")
-        function = OPERATORS.get(full) or OPERATORS.get(full.rpartition(".")[0])
+        function = self.operators.get(full) or self.operators.get(full.rpartition(".")[0])
         if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
             raise self.refuse(node, f"operation {full} draws random numbers in every step", "p=0, or no noise")
         if function is None:

@@ -1,0 +1,58 @@
+"""Which ONNX operators ONNX Runtime Training 1.19.2 differentiates on a CPU, and the refusal of all others by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from edge.contracts.errors import ExportRefused
+
+DIFFERENTIABLE = frozenset({
+    "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Conv", "Cos", "Div", "Erf", "Exp",
+    "Expand", "Flatten", "Gather", "GatherElements", "Gelu", "Gemm", "GlobalAveragePool", "Identity",
+    "LSTM", "LayerNormalization", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Pad", "Pow",
+    "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Reshape", "ScatterElements", "ScatterND", "Sigmoid", "Sin",
+    "Slice", "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where",
+})  # fmt: skip
+_STOPS = frozenset({
+    "Shape", "Size", "ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN",
+})  # fmt: skip
+"""Operators whose outputs are shapes, positions or truths: nothing flows back through them, in torch neither."""
+_INSTEAD = {
+    "ConvTranspose": "plain convolutions, or the runtime onnxruntime",
+    "ReduceMax": "average pooling, or the runtime onnxruntime",
+    "ReduceMin": "average pooling, or the runtime onnxruntime",
+}
+
+
+def require_gradients(model: onnx.ModelProto, objective: str, trained: Iterable[str]) -> None:
+    """Nothing when every operator between ``trained`` inputs and ``objective`` has a gradient.
+
+    Raises:
+        ExportRefused: naming the layer of the first one that has not.
+    """
+    reached = set(trained)
+    moving: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        if node.op_type not in _STOPS and reached.intersection(node.input):
+            reached.update(node.output)
+            moving.append(node)
+    wanted = {objective}
+    on_path = []
+    for node in reversed(moving):
+        if wanted.intersection(node.output):
+            wanted.update(node.input)
+            on_path.append(node)
+    for node in reversed(on_path):
+        if node.op_type not in DIFFERENTIABLE:
+            raise ExportRefused(
+                layer_of_node(node),
+                f"ONNX Runtime Training has no gradient of {node.op_type}",
+                instead=_INSTEAD.get(node.op_type, "another layer, or the runtime onnxruntime"),
+            )
+
+
+def layer_of_node(node: onnx.NodeProto) -> str:
+    """Path of the layer a translated node came from."""
+    return node.name.partition("/")[0] or "(the module itself)"

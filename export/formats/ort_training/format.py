@@ -1,0 +1,193 @@
+"""The ONNX Runtime Training format: the files of its training API, plain graphs beside them, and the update rule."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from torch import nn
+
+from edge.contracts.errors import ParityError
+from edge.contracts.manifest import GraphOutput, Parity, Program
+from edge.contracts.tensors import BATCH, TensorSpec
+from edge.native.update_rule import FILE_NAME, UpdateRule
+from export.capture import capture
+from export.cost import forward_macs
+from export.formats.memory_plan import MemoryPlan
+from export.formats.onnx_step import translate
+from export.formats.ort_training.child import MODEL, Checkpoint
+from export.formats.ort_training.differentiable import require_gradients
+from export.formats.ort_training.environment import RuntimeEnvironment
+from export.formats.ort_training.forward import capture_forward
+from export.formats.ort_training.gate_run import GateRun
+from export.formats.ort_training.memory import training_memory
+from export.formats.ort_training.operators import ForwardTranslation
+from export.formats.ort_training.optimizer_model import BETAS, EPSILON, optimizer_model
+from export.formats.ort_training.training_model import training_model
+from export.formats.written_programs import WrittenPrograms
+from export.gate_values import gate_values
+from export.parity import check_parity, self_test_losses
+from export.programs import program_functions
+from export.traceable_module import LOOPS
+from export.training_step import StepSpec
+
+GRADIENT = "grad:"
+_FILES = {"train": "training_model.onnx", "eval": "eval_model.onnx"}
+"""Names that the training API's documentation uses; other programs are called after themselves."""
+_STEP_TOLERANCE = 1e-5
+"""Of a moved parameter, relative to its largest entry: the optimizer model against the agent's rule, both float32."""
+
+
+class OrtTraining:
+    """Writes the training API's files, ``update.json``, with batch norm ``stats.onnx`` (and ``eval_static.onnx``)."""
+
+    name = "ort_training"
+    minimum_runtime_version = "1.19.2"
+
+    def __init__(self) -> None:
+        self._programs: tuple[Program, ...] = ()
+
+    def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
+        """Trace, translate and differentiate; the files depend on nothing but module, step and versions.
+
+        Raises:
+            ExportRefused: naming the layer that has no training step on this runtime.
+            ConfigError: the runtime's environment is not there.
+        """
+        functions = program_functions(module, spec, loops=LOOPS)
+        forward = capture_forward(functions["train"], spec)
+        captures = {n: capture(f.function, f.inputs, f.module) for n, f in functions.items() if n != "train"}
+        inputs = {"train": tuple(i.spec for i in functions["train"].inputs)}
+        inputs |= {name: program.inputs for name, program in captures.items()}
+        tensors = _tensors(inputs.values(), spec)
+        trained = [t.name for t in tensors if t.role == "parameter"]
+        translation = ForwardTranslation(forward)
+        graph = translation.model()
+        require_gradients(graph, graph.graph.output[0].name, trained)
+        with RuntimeEnvironment() as environment:
+            training = training_model(graph, trained, translation.silent_rows, environment)
+            checkpoint = environment.ask(_checkpoint(training, tensors))[MODEL].tobytes()
+        files = {
+            FILE_NAME: _rule(spec).to_bytes(),
+            "checkpoint": checkpoint,
+            _FILES["train"]: _bytes(training),
+            **{_file(name): _bytes(translate(program)) for name, program in captures.items()},
+        }
+        optimizer = optimizer_model(spec.optimizer)
+        if optimizer is not None:
+            files["optimizer_model.onnx"] = _bytes(optimizer)
+        outputs = {name: program.outputs for name, program in captures.items()}
+        reported = [o for o in forward.outputs if o == "loss" or o == "correct" or o.startswith("next:")]
+        outputs["train"] = (*reported, *(f"{GRADIENT}{name}" for name in trained))
+        self._programs = tuple(
+            Program(
+                name=name,
+                file=_file(name),
+                inputs=tuple(i.name for i in inputs[name]),
+                outputs=tuple(GraphOutput(o, o.removeprefix("next:").removeprefix(GRADIENT)) for o in outputs[name]),
+            )
+            for name in inputs
+        )
+        memory = training_memory(training, tensors, spec.batch)
+        return WrittenPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory)
+
+    def check(
+        self,
+        module: nn.Module,
+        spec: StepSpec,
+        files: Mapping[str, bytes],
+        programs: Iterable[Program],
+        tensors: Iterable[TensorSpec],
+    ) -> Parity:
+        """The parity gate on the very bytes that are shipped, run by the device's own session.
+
+        Raises:
+            ParityError: naming program and tensor.
+        """
+        programs, tensors = list(programs), list(tensors)
+        with tempfile.TemporaryDirectory(prefix="apportion-ort-") as name, RuntimeEnvironment() as environment:
+            folder = _written(files, Path(name))
+
+            def opener(program: str) -> Callable[[], GateRun]:
+                return lambda: GateRun(environment, folder, programs, tensors, program)
+
+            parity = check_parity(module, spec, {p.name: opener(p.name) for p in programs}, tensors)
+            if "optimizer_model.onnx" in files:
+                _check_optimizer_model(opener("train"), spec, tensors)
+        return parity
+
+    def self_test_losses(
+        self, spec: StepSpec, files: Mapping[str, bytes], tensors: Iterable[TensorSpec], *, seed: int, steps: int
+    ) -> tuple[float, ...]:
+        """Losses of the first steps on the self-test's formula values; of files that this object wrote."""
+        tensors = list(tensors)
+        with tempfile.TemporaryDirectory(prefix="apportion-ort-") as name, RuntimeEnvironment() as environment:
+            folder = _written(files, Path(name))
+
+            def opened() -> GateRun:
+                return GateRun(environment, folder, self._programs, tensors, "train")
+
+            return self_test_losses(spec, opened, tensors, seed=seed, steps=steps)
+
+    def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
+        """Peak of the trainer process above an idle one with the runtime loaded."""
+        return memory.live
+
+
+def _check_optimizer_model(opened: Callable[[], GateRun], spec: StepSpec, tensors: list[TensorSpec]) -> None:
+    """One step of the optimizer model from zero slots beside one of the rule, on its own hyper-parameters.
+
+    Raises:
+        ParityError: they differ.
+    """
+    values = gate_values(spec, tensors, masked=False)
+    own = {"weight_decay": 0.0, "beta1": BETAS[0], "beta2": BETAS[1], "eps": EPSILON, "clip_norm": 1e30}
+    values |= {n: np.array(v, np.float32) for n, v in own.items() if n in values}
+    values |= {t.name: np.zeros_like(values[t.name]) for t in tensors if t.role == "slot"}
+    by_rule, by_model = opened().run(values), opened().run_optimizer_model(values)
+    for name in [t.name for t in tensors if t.role == "parameter"]:
+        expected, found = by_rule[f"next:{name}"], by_model[f"next:{name}"]
+        error = float(np.abs(expected - found).max()) / max(float(np.abs(expected).max()), 1e-30)
+        if not error <= _STEP_TOLERANCE:
+            raise ParityError(
+                f"optimizer model: '{name}' is {error:.2e} from the agent's rule after a step, at most "
+                f"{_STEP_TOLERANCE:.0e} expected; the model is wrong, do not use it"
+            )
+
+
+def _checkpoint(training: onnx.ModelProto, tensors: Iterable[TensorSpec]) -> Checkpoint:
+    """What the training model takes besides its batch: parameters with a gradient buffer, and all others."""
+    taken = {value.name for value in training.graph.input}
+    held = {t.name: tuple(int(s) for s in t.shape) for t in tensors if t.role in ("parameter", "frozen", "buffer")}
+    trained = {n: s for n, s in held.items() if f"{n}_grad.accumulation.buffer" in taken}
+    return Checkpoint(trained, {n: s for n, s in held.items() if n in taken and n not in trained})
+
+
+def _rule(spec: StepSpec) -> UpdateRule:
+    undecayed = tuple(sorted(spec.factors))
+    return UpdateRule(kind=spec.optimizer.kind, nesterov=spec.optimizer.nesterov, undecayed=undecayed)
+
+
+def _tensors(inputs: Iterable[tuple[TensorSpec, ...]], spec: StepSpec) -> tuple[TensorSpec, ...]:
+    """Every tensor of every program once, those of ``train`` first; then what the programs report."""
+    known = {item.name: item for program in inputs for item in program}
+    logits = TensorSpec("logits", (BATCH, spec.classes, *spec.target_shape), "float32", "metric")
+    reported = (TensorSpec("loss", (), "float32", "loss"), TensorSpec("correct", (), "int64", "metric"), logits)
+    return (*known.values(), *reported)
+
+
+def _file(program: str) -> str:
+    return _FILES.get(program, f"{program}.onnx")
+
+
+def _bytes(model: onnx.ModelProto) -> bytes:
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _written(files: Mapping[str, bytes], folder: Path) -> Path:
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return folder

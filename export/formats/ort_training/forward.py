@@ -1,0 +1,60 @@
+"""The half of a training step that the runtime differentiates: loss, metrics and moved running statistics."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from edge.contracts.errors import ExportRefused
+from export.capture import Capture, capture
+from export.programs import INPUT, LABEL_MASK, TARGET, ProgramFunction, state_buffers
+from export.step_functions import check_pair, masked_logits, summed_loss
+from export.training_step import StepSpec
+
+OBJECTIVE = "objective"
+"""What is differentiated where a penalty is added to the loss; elsewhere it is ``loss``."""
+_ROLES = ("parameter", "frozen", "buffer", "input", "target", "label_mask")
+PENALTY_WEIGHT = "frobenius_lambda"
+
+
+def capture_forward(train: ProgramFunction, spec: StepSpec) -> Capture:
+    """The forward pass of the traced-to-be step ``train``; its first output is what is to be differentiated.
+
+    Raises:
+        ExportRefused: as :func:`export.capture.capture`, or the step needs a second model.
+    """
+    if spec.distillation or spec.variants:
+        raise ExportRefused(
+            "(the module itself)",
+            "its step has a teacher or variants, which this runtime's exporter does not write",
+            instead="the runtime onnxruntime",
+        )
+    module = train.module
+    names = [name for name, _ in module.named_parameters()]
+
+    def forward(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        with torch.no_grad():
+            live = {name: values[name].clone() for name in state_buffers(module)}
+            state = {name: values[name] for name in names} | live
+            logits = masked_logits(functional_call(module, state, (values[INPUT],)), values.get(LABEL_MASK))
+            total, correct = summed_loss(logits, values[TARGET], spec)
+            loss = total / values[TARGET].numel()
+            outputs = {"loss": loss, "correct": correct, **{f"next:{name}": v for name, v in live.items()}}
+            if spec.frobenius:
+                outputs = {OBJECTIVE: loss + _penalty(values, spec), **outputs}
+        return outputs, {}
+
+    inputs = [i for i in train.inputs if i.spec.role in _ROLES or i.spec.name == PENALTY_WEIGHT]
+    return capture(forward, inputs, module)
+
+
+def _penalty(values: dict[str, Tensor], spec: StepSpec) -> Tensor:
+    """lambda/2 * sum over pairs of ||U V||_F^2 = <U^T U, V V^T>. Source: FedHM, Frobenius decay."""
+    total = torch.zeros(())
+    for pair in spec.frobenius:
+        check_pair(pair, values)
+        v_R = values[pair.v].reshape(values[pair.v].shape[0], -1)
+        u_R = values[pair.u].transpose(0, 1).reshape(v_R.shape[0], -1)
+        total = total + ((u_R @ u_R.t()) * (v_R @ v_R.t())).sum()
+    return 0.5 * values[PENALTY_WEIGHT] * total

@@ -1,0 +1,215 @@
+"""Operators that ONNX Runtime Training differentiates, in place of those of the plain step graph that it does not.
+
+Everything not named here is translated as for stock ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import fx
+
+from export.capture import Capture
+from export.formats.onnx_step import operators as plain  # noqa: F401  (registers the plain table)
+from export.formats.onnx_step.graph import ABSENT
+from export.formats.onnx_step.operators.normalization import _affine, _count, _inverse_deviation, _per_channel
+from export.formats.onnx_step.translation import OPERATORS, Operator, Translation
+
+_OVERLAY: dict[str, Operator] = {}
+
+
+def translates(*targets: str) -> Callable[[Operator], Operator]:
+    """Register a function for ATen operators in this format only."""
+
+    def register(function: Operator) -> Operator:
+        for target in targets:
+            if target in _OVERLAY:
+                raise ValueError(f"operator {target} is translated twice; remove one of the two")
+            _OVERLAY[target] = function
+        return function
+
+    return register
+
+
+class ForwardTranslation(Translation):
+    """One forward pass on its way to ONNX.
+
+    Attributes:
+        silent_rows: (parameter, row) of embedding rows that get no gradient, ``padding_idx``.
+    """
+
+    operators: Mapping[str, Operator] = ChainMap(_OVERLAY, OPERATORS)
+
+    def __init__(self, program: Capture) -> None:
+        super().__init__(program)
+        self.silent_rows: dict[str, int] = {}
+
+
+@translates("_native_batch_norm_legit_functional")
+def batch_norm(
+    t: Translation,
+    node: fx.Node,
+    x: fx.Node,
+    weight: Any,
+    bias: Any,
+    running_mean: fx.Node,
+    running_var: fx.Node,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+) -> tuple[str, ...]:
+    """Running statistics move in the graph: the runtime's never reach the parameters, and its variance is biased."""
+    if not training:
+        return _static(t, x, weight, bias, running_mean, running_var, epsilon)
+    y, mean, variance = _trained(t, x, weight, bias, epsilon)
+    count = _count(t, x)
+    unbiased = t.make.node("Mul", variance, t.make.node("Div", count, t.make.node("Sub", count, 1.0)))
+    moved = [
+        t.make.node("Add", t.make.node("Mul", t.value(old), 1.0 - momentum), t.make.node("Mul", new, float(momentum)))
+        for old, new in ((running_mean, mean), (running_var, unbiased))
+    ]
+    return y, mean, _inverse_deviation(t, variance, epsilon), moved[0], moved[1]
+
+
+@translates("_native_batch_norm_legit.no_stats")
+def batch_norm_without_statistics(
+    t: Translation, node: fx.Node, x: fx.Node, weight: Any, bias: Any, training: bool, momentum: float, epsilon: float
+) -> tuple[str, ...]:
+    y, mean, variance = _trained(t, x, weight, bias, epsilon)
+    return y, mean, _inverse_deviation(t, variance, epsilon)
+
+
+@translates("_native_batch_norm_legit_no_training")
+def batch_norm_in_evaluation(
+    t: Translation,
+    node: fx.Node,
+    x: fx.Node,
+    weight: Any,
+    bias: Any,
+    running_mean: fx.Node,
+    running_var: fx.Node,
+    momentum: float,
+    epsilon: float,
+) -> tuple[str, ...]:
+    return _static(t, x, weight, bias, running_mean, running_var, epsilon)[:3]
+
+
+def _trained(t: Translation, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[str, str, str]:
+    """y, and the batch's own mean and biased variance [C]: with momentum 0 the moved statistics are the batch's.
+
+    The kernel writes them over the statistics it is given, so those are fresh zeros of this layer's own. Constants
+    will not do: layers of one width share them, and each would get the statistics of the last (measured).
+    """
+    scale, shift = _affine(t, x, weight, bias)
+    if weight is None or bias is None:
+        rank = t.tensor(x).dim()
+        corner = [0, *range(2, rank)]
+        first = t.make.node("Slice", t.value(x), [0] * len(corner), [1] * len(corner), corner)
+        sources = [t.make.node("Reshape", first, [-1]), t.make.node("Neg", t.make.node("Reshape", first, [-1]))]
+    else:
+        sources = [scale, shift]
+    zeros = [t.make.node("Sub", source, source) for source in sources]
+    y, mean, variance = t.make.node_with_outputs(
+        "BatchNormalization",
+        3,
+        t.value(x),
+        scale,
+        shift,
+        *zeros,
+        training_mode=1,
+        momentum=0.0,
+        epsilon=float(epsilon),
+    )
+    return y, mean, variance
+
+
+def _static(
+    t: Translation, x: fx.Node, weight: Any, bias: Any, running_mean: fx.Node, running_var: fx.Node, epsilon: float
+) -> tuple[str, ...]:
+    """An affine map: the runtime has no gradient for batch norm with given statistics."""
+    scale, shift = _affine(t, x, weight, bias)
+    mean, variance = t.value(running_mean), t.value(running_var)
+    inverse = _inverse_deviation(t, variance, epsilon)
+    slope = t.make.node("Mul", scale, inverse)
+    offset = t.make.node("Sub", shift, t.make.node("Mul", mean, slope))
+    scaled = t.make.node("Mul", t.value(x), _per_channel(t, x, slope))
+    return t.make.node("Add", scaled, _per_channel(t, x, offset)), mean, inverse, mean, variance
+
+
+@translates("softplus")
+def softplus(t: Translation, node: fx.Node, a: fx.Node, beta: float = 1, threshold: float = 20) -> str:
+    """max(z, 0) + log(1 + e^-|z|), over beta; there is no gradient of Softplus. The threshold changes no float32."""
+    z = t.value(a) if beta == 1 else t.make.node("Mul", t.value(a), float(beta))
+    decay = t.make.node("Exp", t.make.node("Neg", t.make.node("Abs", z)))
+    smooth = t.make.node("Add", t.make.node("Relu", z), t.make.node("Log", t.make.node("Add", decay, 1.0)))
+    return smooth if beta == 1 else t.make.node("Mul", smooth, 1.0 / beta)
+
+
+@translates("hardsigmoid")
+def hardsigmoid(t: Translation, node: fx.Node, a: fx.Node) -> str:
+    return _hard_sigmoid(t, a)
+
+
+@translates("hardswish")
+def hardswish(t: Translation, node: fx.Node, a: fx.Node) -> str:
+    return t.make.node("Mul", t.value(a), _hard_sigmoid(t, a))
+
+
+def _hard_sigmoid(t: Translation, a: fx.Node) -> str:
+    line = t.make.node("Add", t.make.node("Mul", t.value(a), 1.0 / 6.0), 0.5)
+    return t.make.node("Clip", line, t.scalar(0.0), t.scalar(1.0))
+
+
+@translates("expm1")
+def expm1(t: Translation, node: fx.Node, a: fx.Node) -> str:
+    # The plain table's form that is exact near 0 divides by 0 far from it, which only its gradient would notice.
+    return t.make.node("Sub", t.make.node("Exp", t.value(a)), 1.0)
+
+
+@translates("embedding")
+def embedding(
+    t: ForwardTranslation, node: fx.Node, table: fx.Node, index: fx.Node, padding_index: int = -1, *_: Any
+) -> str:
+    if padding_index >= 0:
+        name = t.value(table)
+        if table.op != "placeholder" or len(table.users) > 1:
+            raise t.refuse(node, "an embedding with padding_idx whose table is used elsewhere", "no padding_idx")
+        t.silent_rows[name] = padding_index
+    return t.make.node("Gather", t.value(table), t.value(index))
+
+
+@translates("apportion.lstm_layer")
+def lstm_layer(
+    t: Translation, node: fx.Node, x: fx.Node, w_ih: fx.Node, w_hh: fx.Node, bias: fx.Node | None
+) -> tuple[str, ...]:
+    """The runtime's own LSTM: gates in the order i, o, f, c; only the sequence of outputs is given."""
+    read = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+    if read - {0}:
+        raise t.refuse(node, "an LSTM whose cell state is read", "its outputs only")
+    make, hidden = t.make.node, t.fixed_shape(w_hh)[0]
+    operands = [t.value(x), *(make("Unsqueeze", _onnx_order(t, t.value(w), hidden), [0]) for w in (w_ih, w_hh))]
+    if bias is not None:
+        # A second bias of zeros. Joining one as a constant fails: the builder names a gradient for it, in every layer.
+        both = make("Pad", _onnx_order(t, t.value(bias), hidden), [0, 4 * hidden])
+        operands.append(make("Unsqueeze", both, [0]))
+    else:
+        operands.append(ABSENT)
+    # The gradient builder takes the inputs it reads by position and fails where trailing ones are left out.
+    operands += [ABSENT, _zero_state(t, x, hidden), _zero_state(t, x, hidden)]
+    y = t.make.node_with_outputs("LSTM", 3, *operands, hidden_size=hidden)[0]
+    return make("Squeeze", y, [1]), "", "", "", "", "", ""
+
+
+def _zero_state(t: Translation, x_TBI: fx.Node, hidden: int) -> str:
+    """Zeros [1, B, H]."""
+    batch = t.make.node("Shape", t.value(x_TBI), start=1, end=2)
+    return t.make.node("Expand", t.scalar(0.0), t.make.node("Concat", [1], batch, [hidden], axis=0))
+
+
+def _onnx_order(t: Translation, value: str, hidden: int) -> str:
+    """Rows i, f, g, o of a weight or bias in ONNX's order i, o, f, g."""
+    first, middle, last = t.make.node_with_outputs("Split", 3, value, [hidden, 2 * hidden, hidden], axis=0)
+    return t.make.node("Concat", first, last, middle, axis=0)
