@@ -49,6 +49,7 @@ class Format(Protocol):
 
 FORMATS = {
     "onnxruntime": "export.formats.onnx_step.format:OnnxStep",
+    "onnxruntime_training": "export.formats.ort_training.format:OrtTraining",
     "executorch": "export.formats.executorch_program.format:ExecutorchProgram",
 }
 """Runtime name, as registered in ``edge/runtimes`` -> format class that writes for it."""
