@@ -63,9 +63,11 @@ def trace(module: nn.Module, spec: InputSpec, selections: tuple[str, ...]) -> Tr
     """Trace ``module`` on one zero batch.
 
     Raises:
-        PlanError: it does not run on ``spec``, or its operations cannot be followed.
+        PlanError: it does not run on ``spec``, it has a layer without a cut in width whose inside cannot be followed
+            either, or operations that cannot be followed.
     """
     name = type(module).__name__
+    _refuse_opaque(module)
     copied = copy.deepcopy(module).float().eval().requires_grad_(True)
     dtype = torch.int64 if spec.dtype == "int64" else torch.float32
     example = torch.zeros(BATCH, *spec.shape, dtype=dtype)
@@ -96,6 +98,17 @@ def trace(module: nn.Module, spec: InputSpec, selections: tuple[str, ...]) -> Tr
     channels.join_blocks()
     whole = channels.whole_layers(tuple(getattr(module, "whole_layers", ())))
     return Traced(channels.numbered(), order, whole)
+
+
+def _refuse_opaque(module: nn.Module) -> None:
+    for path, part in module.named_modules():
+        holds = next(part.parameters(recurse=False), None) is not None
+        is_opaque = type(part).__module__.startswith("torch.") and not isinstance(part, CUTTABLE)
+        if (holds and is_opaque) or (isinstance(part, nn.LSTM) and (part.bidirectional or part.proj_size)):
+            raise PlanError(
+                f"layer '{path}': this {type(part).__name__} has no cut in width, nor are channels followed through it; "
+                "use a factorized or frozen cut, or another layer"
+            )
 
 
 def _run(module: nn.Module, example: Tensor, name: str) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
@@ -231,7 +244,7 @@ class _Channels:
     def _outputs(self, part: Any, node: Any) -> int:
         if isinstance(part, nn.Parameter):
             return int(part.shape[node.pruning_dim])
-        if isinstance(part, (_ConvNd, nn.Linear, nn.Embedding, nn.LSTM, nn.MultiheadAttention)):
+        if isinstance(part, (_ConvNd, nn.Linear, nn.Embedding, nn.LSTM)):
             return int(self._graph.get_pruner_of_module(part).get_out_channels(part))
         return 0
 
@@ -299,17 +312,9 @@ class _Channels:
         part = node.module
         if end != "in" and any(fnmatchcase(path, pattern) for pattern in patterns):
             return "kept whole by the model's whole_layers"
-        if isinstance(part, nn.Parameter):
-            owner = self._module.get_submodule(path.rpartition(".")[0])
-            if type(owner).__module__.startswith("torch."):
-                return f"{type(owner).__name__} has no cut in width"
-        elif not isinstance(part, CUTTABLE) or (
-            isinstance(part, nn.LSTM) and (part.bidirectional or part.proj_size or part.dropout)
-        ):
-            return f"this {type(part).__name__} has no cut in width"
-        elif isinstance(part, nn.LayerNorm) and len(part.normalized_shape) != 1:
+        if isinstance(part, nn.LayerNorm) and len(part.normalized_shape) != 1:
             return "it normalises over more than channels"
-        elif isinstance(part, _ConvNd) and self._is_both(node) and part.in_channels != part.out_channels:
+        if isinstance(part, _ConvNd) and self._is_both(node) and part.in_channels != part.out_channels:
             return "a grouped convolution that is not depthwise"
         shared = [p for p in ([part] if isinstance(part, nn.Parameter) else part.parameters()) if owners[id(p)] > 1]
         return "it shares its weight with another layer" if shared else ""
