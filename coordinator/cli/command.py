@@ -28,6 +28,7 @@ VERBS: dict[str, str] = {
     "demo": "coordinator.cli.demo",
     "run": "coordinator.cli.run",
     "resume": "coordinator.cli.resume",
+    "simulate": "coordinator.cli.simulate",
     "plan": "coordinator.cli.plan",
     "export": "coordinator.cli.export",
     "verify": "coordinator.cli.verify",

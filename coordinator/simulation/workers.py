@@ -6,6 +6,7 @@ Results come in the order of the work, whatever order they were finished in.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
 import subprocess
@@ -126,7 +127,8 @@ class WorkerProcesses:
                 child.kill()  # an unwinding simulator waits for no one
         self._threads.shutdown(cancel_futures=True)
         for child in self._children:
-            assert child.stdin is not None and child.stdout is not None
+            assert child.stdin is not None
+            assert child.stdout is not None
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.close()
             try:
@@ -155,7 +157,7 @@ class WorkerProcesses:
             cut, weights = cut_to_json(model.cut), encode_tensors(model.tensors)
             requests = [
                 LogitsRequest(cut=cut, weights=weights, first=first, last=last)
-                for first, last in zip(borders, borders[1:], strict=False)
+                for first, last in itertools.pairwise(borders)
                 if first < last
             ]
             asked.append([self._threads.submit(self._ask, request) for request in requests])
@@ -163,7 +165,8 @@ class WorkerProcesses:
 
     def _ask(self, request: Request) -> Reply:
         child = self._idle.get()
-        assert child.stdin is not None and child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
         try:
             write_frame(child.stdin, request)
             reply = read_reply(child.stdout)

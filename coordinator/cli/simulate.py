@@ -1,0 +1,107 @@
+"""``apportion simulate CONFIG``: the run of a run file with devices that torch stands in for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from coordinator.cli.command import parse_problem, verb
+from coordinator.cli.run import check_new, default_run_dir, with_seed
+from coordinator.configuration import RunConfig, canonical_toml
+from edge.contracts.errors import ApportionError
+
+if TYPE_CHECKING:
+    from coordinator.simulation.record import Record
+
+EXAMPLE = "Example: apportion simulate examples/digits.toml --rounds 2 --run-dir runs/simulated --json"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("simulate", epilog=EXAMPLE)(simulate)
+
+
+@verb("simulate")
+def simulate(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="the run file (TOML)")],
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="where everything is left; goes on with an unfinished one; runs/<name>-<time> if unset"),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="instead of federation.seed")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="instead of federation.rounds")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="processes that train; results do not depend on it")] = 1,
+    device: Annotated[str, typer.Option(help="where torch computes: cpu or cuda")] = "cpu",
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """Run a federation with simulated devices: same cuts, batches and aggregation; no broker, no export."""
+    from coordinator.cli.assembly import lock_run
+    from coordinator.configuration_file import load_config
+    from coordinator.simulation.assembly import SimulationOptions
+    from coordinator.simulation.assembly import simulate as run_simulation
+    from coordinator.simulation.local_training import checked_device
+    from coordinator.simulation.results import finished_summary
+
+    settings = with_rounds(with_seed(load_config(config), seed), rounds)
+    options = SimulationOptions(workers=workers, device=checked_device(device), quiet=quiet)
+    folder = run_dir or default_run_dir(settings)
+    check_new(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_run(folder):
+        record = begin(settings, folder)
+        summary = finished_summary(folder) if record.finished else None
+        try:
+            summary = summary or run_simulation(settings, folder, record, options)
+        except (KeyboardInterrupt, ApportionError):
+            if record.done:
+                print(f"{record.done} rounds are in {folder}; the same command goes on from there", file=sys.stderr)
+            raise
+    if not as_json:
+        print(describe(summary))
+    return summary
+
+
+def with_rounds(config: RunConfig, rounds: int | None) -> RunConfig:
+    """``config`` with another number of rounds, or itself."""
+    if rounds is None:
+        return config
+    return msgspec.structs.replace(config, federation=msgspec.structs.replace(config.federation, rounds=rounds))
+
+
+def begin(config: RunConfig, run_dir: Path) -> Record:
+    """The record of the simulation in ``run_dir``, a new one where there is none.
+
+    Raises:
+        ConfigError: another configuration is simulated there.
+    """
+    from coordinator.global_model import write_atomically
+    from coordinator.simulation.record import Record, read_record, write_record
+
+    text, path = canonical_toml(config), run_dir / "config.toml"
+    record = read_record(run_dir)
+    if record is None:
+        write_atomically(path, text.encode())
+        record = Record()
+        write_record(run_dir, record)
+    elif not path.exists() or path.read_text(encoding="utf-8") != text:
+        raise parse_problem("--run-dir", f"{run_dir} holds a simulation of another configuration; name another")
+    return record
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """The result for people."""
+    models = summary["evaluation"]["models"]
+    scores = "\n".join(
+        f"  {label:<16} accuracy {m['accuracy']:.4f}  loss {m['loss']:.4f}" for label, m in models.items()
+    )
+    return (
+        f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds on {summary['devices']} simulated "
+        f"devices ({summary['levels']} cuts) in {summary['wall_s']:.1f} s; "
+        f"simulated time {summary['simulated_s']:.0f} s, down {summary['bytes_down'] / 1e6:.1f} MB, up {summary['bytes_up'] / 1e6:.1f} MB; "
+        f"everything is in {summary['run_dir']}\n{scores}"
+    )

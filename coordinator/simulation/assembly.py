@@ -1,0 +1,155 @@
+"""Puts a simulation together from a configuration and a run directory, and runs it to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from coordinator.cli.exporting import dense_module, run_input_spec
+from coordinator.cli.local_data_folders import device_shares
+from coordinator.configuration import RunConfig
+from coordinator.costs import Costs, cut_costs
+from coordinator.datasets import Dataset, load_dataset
+from coordinator.evaluation import Score, score_logits
+from coordinator.methods import build_method
+from coordinator.methods.method import Level, Method, State, Submodel
+from coordinator.progress import Progress
+from coordinator.simulation.capacity import Capacities, device_names
+from coordinator.simulation.device_speed import device_speed
+from coordinator.simulation.local_training import LocalTraining, SimulatedData
+from coordinator.simulation.record import Record, write_record
+from coordinator.simulation.results import finish
+from coordinator.simulation.simulator import Simulation, run_rounds
+from coordinator.simulation.worker import local_training
+from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers, write_data
+from coordinator.submodels.record import Cut, cut_digest
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    """What a command line adds to a configuration: where and by how many processes it is computed."""
+
+    workers: int = 1
+    device: str = "cpu"
+    quiet: bool = False
+
+
+def simulate(config: RunConfig, run_dir: Path, record: Record, options: SimulationOptions) -> dict[str, Any]:
+    """Simulate from the last committed round of ``record`` to the end; the values of ``summary.json``.
+
+    ``run_dir`` holds ``config.toml`` already.
+
+    Raises:
+        ConfigError: the configuration does not suit its method, model or data.
+    """
+    progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
+    dense = dense_module(config)
+    method = build_method(config.method.name, dense, config.method.options)
+    spec = run_input_spec(config)
+
+    def costs_of(level: Level) -> Costs:
+        return cut_costs(dense, _shape(method, level), spec, batch=config.training.batch)
+
+    capacities = Capacities(config, method.levels(), costs_of)
+    dataset = load_dataset(config.data.source, config.data_path(), config.federation.seed, config.evaluation.holdout)
+    data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
+    training = local_training(config, data, options.device)
+    top = _shape(method, method.levels()[0])
+    programs = training.manifest(top, method.program(top)).programs
+    with _workers(config, run_dir, data, training, options) as workers:
+        simulation = Simulation(
+            config=config,
+            run_dir=run_dir,
+            method=method,
+            shares=_shares(config, dataset),
+            capacities=capacities,
+            speed=device_speed(config.simulation),
+            manifest=training.manifest,
+            macs=_macs(dense, config),
+            workers=workers,
+            evaluate=_evaluation(method, workers, dataset.y_test),
+            has_statistics=config.evaluation.norm == "static" and any(p.name == "stats" for p in programs),
+            progress=progress,
+            record=record,
+        )
+        progress.say(
+            f"{config.cohort.local_devices} simulated devices, {config.cohort.size} in a round, "
+            f"{options.workers} process(es) on {options.device}; run directory {run_dir}"
+        )
+        state = run_rounds(simulation)
+    summary = finish(run_dir, config, state, record, {"workers": options.workers, "device": options.device})
+    record.finished = True
+    write_record(run_dir, record)
+    return summary
+
+
+def _shape(method: Method, level: Level) -> Cut:
+    return method.cut_shape(level, round_index=0, device="", seed=0)
+
+
+def _shares(config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
+    """Device -> its training examples; the first devices' parts when the data is dealt into more."""
+    names = device_names(config.cohort)
+    return dict(zip(names, device_shares(config, dataset, max(len(names), config.data.devices)), strict=False))
+
+
+@contextlib.contextmanager
+def _workers(
+    config: RunConfig, run_dir: Path, data: SimulatedData, training: LocalTraining, options: SimulationOptions
+) -> Iterator[Workers]:
+    if options.workers == 1:
+        yield ThisProcess(training, len(data.y_test))
+        return
+    with tempfile.TemporaryDirectory(prefix="apportion-simulate-") as folder:
+        write_data(data, Path(folder))
+        with WorkerProcesses(
+            options.workers,
+            run_dir / "config.toml",
+            Path(folder),
+            options.device,
+            held_out=len(data.y_test),
+            batch=config.evaluation.batch,
+        ) as workers:
+            yield workers
+
+
+def _macs(dense: nn.Module, config: RunConfig) -> Callable[[Cut], int]:
+    """Forward multiply-accumulates of a cut, per example; counted once for each."""
+    spec = run_input_spec(config)
+    known: dict[str, int] = {}
+
+    def macs(cut: Cut) -> int:
+        digest = cut_digest(cut)
+        if digest not in known:
+            known[digest] = cut_costs(dense, cut, spec).macs
+        return known[digest]
+
+    return macs
+
+
+def _evaluation(method: Method, workers: Workers, labels: np.ndarray) -> Callable[[State], dict[str, Score]]:
+    def evaluate(state: State) -> dict[str, Score]:
+        models = method.eval_models(state)
+        distinct = _distinct(models.values())
+        logits = dict(zip(distinct, workers.logits(distinct.values()), strict=True))
+        scores = {key: score_logits(values, labels) for key, values in logits.items()}
+        return {label: scores[_identity(model)] for label, model in models.items()}
+
+    return evaluate
+
+
+def _distinct(models: Iterable[Submodel]) -> Mapping[tuple[str, int], Submodel]:
+    """Each model once: the whole model often has several labels."""
+    return {_identity(model): model for model in models}
+
+
+def _identity(model: Submodel) -> tuple[str, int]:
+    return cut_digest(model.cut), id(model.tensors)

@@ -1,0 +1,84 @@
+"""What a simulation has on disk between rounds: the state, and what the rounds so far came to.
+
+The checkpoint of a round is written first, then ``simulation.json`` that names it, then the one before is removed: a
+simulation that is killed anywhere goes on from a whole round and ends with the same bits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordinator.global_model import decode_state, encode_state, write_atomically
+from coordinator.methods.method import State
+from edge.contracts.codec import encode_json
+from edge.contracts.errors import LedgerError
+
+FILE = "simulation.json"
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """Everything but the tensors.
+
+    Attributes:
+        done: rounds committed, the statistics round included.
+        checkpoint: name of the file with the state after them, empty before the first.
+        rounds: metrics of each, as in ``metrics.jsonl``.
+        devices: device -> its totals, as in the device table.
+        wall_s: spent so far.
+        finished: whether nothing is left to do.
+    """
+
+    done: int = 0
+    checkpoint: str = ""
+    rounds: list[dict[str, Any]] = []
+    devices: dict[str, dict[str, Any]] = {}
+    wall_s: float = 0.0
+    finished: bool = False
+
+
+def read_record(run_dir: Path) -> Record | None:
+    """What is there; None where no simulation was begun.
+
+    Raises:
+        LedgerError: the file cannot be read.
+    """
+    path = run_dir / FILE
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Record)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise LedgerError(f"{path}: cannot be read ({error}); simulate into another --run-dir") from error
+
+
+def write_record(run_dir: Path, record: Record) -> None:
+    """Write ``simulation.json``."""
+    write_atomically(run_dir / FILE, encode_json(record))
+
+
+def commit_state(run_dir: Path, record: Record, state: State) -> None:
+    """Put ``state`` on disk as what follows the ``done`` rounds of ``record``, which is changed and written, too."""
+    before, record.checkpoint = record.checkpoint, f"after-{record.done:05d}.safetensors"
+    write_atomically(run_dir / "checkpoints" / record.checkpoint, encode_state(state))
+    write_record(run_dir, record)
+    if before and before != record.checkpoint:
+        (run_dir / "checkpoints" / before).unlink(missing_ok=True)
+
+
+def restored_state(run_dir: Path, record: Record, *, rounds: int) -> State | None:
+    """The state after the last committed round; None before the first.
+
+    Raises:
+        LedgerError: the checkpoint is gone.
+    """
+    if not record.checkpoint:
+        return None
+    path = run_dir / "checkpoints" / record.checkpoint
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error}); simulate into another --run-dir") from error
+    return decode_state(data, round_index=min(record.done, rounds))

@@ -1,0 +1,70 @@
+"""What a simulation says of its rounds, and what it leaves: the global model, ``summary.json`` with a run's keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator.configuration import RunConfig
+from coordinator.global_model import write_atomically, write_final
+from coordinator.methods.method import State
+from coordinator.progress import megabytes
+from coordinator.simulation.record import Record
+
+
+def describe_round(metrics: Mapping[str, Any], program: str) -> str:
+    """One line for people."""
+    what = "statistics" if program == "stats" else f"loss {metrics['train_loss']:.4f}"
+    levels = ", ".join(f"{count} {name}" for name, count in metrics["levels"].items())
+    scores = metrics.get("evaluation", {})
+    accuracy = ", ".join(f"{label} {values['accuracy']:.4f}" for label, values in scores.items())
+    return (
+        f"{metrics['reports']} reports ({levels}), {what}, down {megabytes(metrics['bytes_down'])}, "
+        f"up {megabytes(metrics['bytes_up'])}, {metrics['wall_s']:.1f} s, simulated {metrics['simulated_s']:.0f} s"
+        + (f", accuracy {accuracy}" if accuracy else "")
+    )
+
+
+def finish(
+    run_dir: Path, config: RunConfig, state: State, record: Record, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the final files; the values of ``summary.json``.
+
+    Args:
+        settings: how it was computed (workers, torch's device); kept in the summary.
+    """
+    write_final(state, run_dir / "checkpoints" / "final.safetensors")
+    models = record.rounds[-1]["evaluation"]
+    trained = [entry for entry in record.rounds if entry["program"] == "train"]
+    summary = {
+        "accuracy": models["server"]["accuracy"],
+        "rounds": config.federation.rounds,
+        "devices": config.cohort.local_devices,
+        "levels": len({name for entry in trained for name in entry["levels"]}),
+        "wall_s": round(record.wall_s, 2),
+        "simulated_s": sum(entry["simulated_s"] for entry in record.rounds),
+        "bytes_up": sum(entry["bytes_up"] for entry in record.rounds),
+        "bytes_down": sum(entry["bytes_down"] for entry in record.rounds),
+        "refused": sum(entry["refused"] for entry in record.rounds),
+        "run_dir": str(run_dir),
+        "evaluation": {
+            "batch": config.evaluation.batch,
+            "order": "file",
+            "norm": config.evaluation.norm,
+            "models": models,
+        },
+        "simulation": dict(settings),
+        "device_table": [{"device": device, **row} for device, row in sorted(record.devices.items())],
+    }
+    write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
+    return summary
+
+
+def finished_summary(run_dir: Path) -> dict[str, Any] | None:
+    """The summary of a finished simulation; None when some of what it left is gone."""
+    if not all((run_dir / name).exists() for name in ("summary.json", "checkpoints/final.safetensors")):
+        return None
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    return summary
