@@ -5,12 +5,13 @@ from __future__ import annotations
 from coordinator.artifacts import Artifact
 from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment
-from coordinator.methods.method import Level, Submodel
+from coordinator.methods.method import Level, Submodel, Tensors
+from coordinator.packed_tensors import split_tensors
 from coordinator.planner import Placement, choose_runtime, place
 from coordinator.round_metrics import measured_correction
 from coordinator.submodels.record import cut_to_json
 from edge.contracts.codec import encode_msgpack
-from edge.contracts.errors import ExportRefused, ParityError, PlanError
+from edge.contracts.errors import ConfigError, ExportRefused, ParityError, PlanError
 from edge.contracts.manifest import Cost
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
@@ -31,7 +32,7 @@ def export_while_waiting(federation: Federation) -> None:
                 return
             try:
                 _artifact_of(federation, level, runtime, round_index=0, device="")
-            except (ExportRefused, ParityError):
+            except (ConfigError, ExportRefused, ParityError):
                 if len(config.runtime.names) == 1:
                     raise
 
@@ -51,9 +52,10 @@ def place_device(federation: Federation, profile: DeviceProfile, round_index: in
     """The first of the run's runtimes that the device has, and the largest level of the method's ladder that fits it.
 
     Raises:
-        PlanError: it has none of the runtimes, no level fits, or its runtime is one of several and cannot train the
-            model: then only the devices with that runtime stay away.
-        ExportRefused: the run's only runtime cannot train the model; also ParityError.
+        PlanError: it has none of the runtimes, no level fits, or its runtime is one of several and there is no
+            artifact for it: then only the devices with that runtime stay away.
+        ExportRefused: the run's only runtime cannot train the model; also ParityError, and ConfigError where its
+            exporter is not installed.
     """
     config = federation.config
     runtime = choose_runtime(profile, config.runtime.names)
@@ -76,15 +78,20 @@ def place_device(federation: Federation, profile: DeviceProfile, round_index: in
             headroom=config.planner.headroom,
             correction_of=correction_of,
         )
-    except (ExportRefused, ParityError) as error:
+    except (ConfigError, ExportRefused, ParityError) as error:
         if len(config.runtime.names) == 1:
             raise
         raise PlanError(f"device {profile.device}: no artifact for its runtime '{runtime}': {error}") from error
 
 
-def store_weights(federation: Federation, submodel: Submodel) -> BlobRef:
-    """The submodel's values as a blob that is on disk and in the ledger."""
-    data = encode_tensors(submodel.tensors)
+def store_weights(federation: Federation, submodel: Submodel) -> tuple[BlobRef, BlobRef | None]:
+    """The submodel's values as blobs that are on disk and in the ledger: what changes, and what stays over rounds."""
+    changing, constant = split_tensors(submodel)
+    return _store(federation, changing), _store(federation, constant) if constant else None
+
+
+def _store(federation: Federation, tensors: Tensors) -> BlobRef:
+    data = encode_tensors(tensors)
     digest = federation.blobs.put(data)
     federation.ledger.add_blob(digest, len(data))
     return BlobRef(digest, len(data), "raw", len(data))

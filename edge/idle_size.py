@@ -14,7 +14,8 @@ _SUPERVISOR = (
     "from edge.startup_pages import SUPERVISOR_MODULES, import_in_stages; import_in_stages(*SUPERVISOR_MODULES);"
     "from edge.meter import peak_rss_bytes; print(peak_rss_bytes())"
 )
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
+"""A runtime may build its library at the first start, on a device that has other work."""
 
 
 def measure_idle_sizes(runtime: str, *, python: str = sys.executable) -> tuple[int, int]:
@@ -36,6 +37,8 @@ def measure_idle_sizes(runtime: str, *, python: str = sys.executable) -> tuple[i
     link.start()
     try:
         event = events.get(timeout=TIMEOUT_S)
+    except queue.Empty as error:
+        raise DeviceRefused(f"a trainer with runtime '{runtime}' says nothing within {TIMEOUT_S:.0f} s") from error
     finally:
         link.end()
     if isinstance(event, TrainerSaid) and isinstance(event.reply, Ready):

@@ -14,7 +14,7 @@ from coordinator.ledger import Ledger
 from coordinator.methods import build_method
 from coordinator.methods.method import Level
 from coordinator.planner import MB, Placement, place
-from edge.contracts.errors import ExportRefused, ParityError, PlanError
+from edge.contracts.errors import ConfigError, ExportRefused, ParityError, PlanError
 from edge.contracts.manifest import Cost
 from edge.idle_size import measure_idle_sizes
 from edge.runtimes.environments import runtime_python
@@ -60,7 +60,7 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanEr
                     )
                 except PlanError as error:
                     placement = error
-                except (ExportRefused, ParityError) as error:
+                except (ConfigError, ExportRefused, ParityError) as error:
                     if len(allowed.names) == 1:
                         raise
                     placement = PlanError(f"{profile.device}: no artifact for its runtime '{name}': {error}")
