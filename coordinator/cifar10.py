@@ -29,7 +29,7 @@ def decoded(jpeg: np.ndarray, offset: np.ndarray, *, where: str) -> np.ndarray:
     import numpy as np
     from PIL import Image
 
-    data = memoryview(np.ascontiguousarray(jpeg))
+    data = jpeg.tobytes()
     images = np.empty((len(offset) - 1, 3, _SIDE, _SIDE), np.uint8)
     for i, (begin, end) in enumerate(zip(offset[:-1].tolist(), offset[1:].tolist(), strict=True)):
         try:

@@ -243,7 +243,7 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
     step_overhead_ms: float = 0.0
     link_mbit: float = 0.0
     latency_ms: float = 0.0
-    idle_mb: float = 75.0
+    idle_mb: float = 71.0
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,6 +102,6 @@ def describe(summary: dict[str, Any]) -> str:
     return (
         f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds on {summary['devices']} simulated "
         f"devices ({summary['levels']} cuts) in {summary['wall_s']:.1f} s; "
-        f"simulated time {summary['simulated_s']:.0f} s, down {summary['bytes_down'] / 1e6:.1f} MB, up {summary['bytes_up'] / 1e6:.1f} MB; "
-        f"everything is in {summary['run_dir']}\n{scores}"
+        f"simulated time {summary['simulated_s']:.0f} s, down {summary['bytes_down'] / 1e6:.1f} MB, "
+        f"up {summary['bytes_up'] / 1e6:.1f} MB; everything is in {summary['run_dir']}\n{scores}"
     )

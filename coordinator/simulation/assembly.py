@@ -50,6 +50,19 @@ def simulate(config: RunConfig, run_dir: Path, record: Record, options: Simulati
     Raises:
         ConfigError: the configuration does not suit its method, model or data.
     """
+    with open_simulation(config, run_dir, record, options) as simulation:
+        state = run_rounds(simulation)
+    summary = finish(run_dir, config, state, record, {"workers": options.workers, "device": options.device})
+    record.finished = True
+    write_record(run_dir, record)
+    return summary
+
+
+@contextlib.contextmanager
+def open_simulation(
+    config: RunConfig, run_dir: Path, record: Record, options: SimulationOptions
+) -> Iterator[Simulation]:
+    """The simulation, its workers waiting while the context is open; as :func:`simulate`."""
     progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
     dense = dense_module(config)
     method = build_method(config.method.name, dense, config.method.options)
@@ -65,7 +78,11 @@ def simulate(config: RunConfig, run_dir: Path, record: Record, options: Simulati
     top = _shape(method, method.levels()[0])
     programs = training.manifest(top, method.program(top)).programs
     with _workers(config, run_dir, data, training, options) as workers:
-        simulation = Simulation(
+        progress.say(
+            f"{config.cohort.local_devices} simulated devices, {config.cohort.size} in a round, "
+            f"{options.workers} process(es) on {options.device}; run directory {run_dir}"
+        )
+        yield Simulation(
             config=config,
             run_dir=run_dir,
             method=method,
@@ -80,15 +97,6 @@ def simulate(config: RunConfig, run_dir: Path, record: Record, options: Simulati
             progress=progress,
             record=record,
         )
-        progress.say(
-            f"{config.cohort.local_devices} simulated devices, {config.cohort.size} in a round, "
-            f"{options.workers} process(es) on {options.device}; run directory {run_dir}"
-        )
-        state = run_rounds(simulation)
-    summary = finish(run_dir, config, state, record, {"workers": options.workers, "device": options.device})
-    record.finished = True
-    write_record(run_dir, record)
-    return summary
 
 
 def _shape(method: Method, level: Level) -> Cut:

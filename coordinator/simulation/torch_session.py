@@ -91,7 +91,8 @@ class TorchSession:
         """As :meth:`edge.runtimes.base.Session.read`."""
         if name not in self._state:
             raise DeviceRefused(f"no program carries a tensor '{name}'; order others")
-        return self._state[name].detach().cpu().numpy()
+        value: np.ndarray = self._state[name].detach().cpu().numpy()
+        return value
 
 
 def is_carried(spec: TensorSpec) -> bool:
