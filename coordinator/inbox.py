@@ -16,6 +16,7 @@ from coordinator.blob_store import BlobStore, PartialBlob
 from coordinator.cohort import Cohort
 from coordinator.ledger import Ledger
 from coordinator.ledger_records import Assignment, Measurement
+from coordinator.packed_tensors import order_masks, upload_specs
 from coordinator.publisher import MAX_BLOCK_BYTES, Publisher, read_order
 from coordinator.update_check import check_report, check_storable, check_update
 from edge.contracts import topics
@@ -212,6 +213,9 @@ class Inbox:
     def _drop_corrupt_blobs(self, entry: Assignment) -> None:
         """Delete what the device was sent and is not its digest on our own disk: the next attempt makes it anew."""
         digests = [entry.weights_digest, entry.artifact_digest]
+        constants = read_order(entry.order).constants
+        if constants is not None:
+            digests.append(constants.digest)
         if entry.artifact_digest in self._blobs:
             try:
                 digests += [file.sha256 for file in self._manifest(entry).files]
@@ -310,8 +314,8 @@ class Inbox:
         return manifest
 
     def _upload_specs(self, entry: Assignment) -> list[TensorSpec]:
-        names = set(read_order(entry.order).upload)
-        return [spec for spec in self._manifest(entry).tensors if spec.name in names]
+        order = read_order(entry.order)
+        return upload_specs(self._manifest(entry), order, order_masks(self._blobs, order))
 
     def _update_limit(self, entry: Assignment) -> int:
         return sum(spec.byte_count() for spec in self._upload_specs(entry)) + MAX_HEADER_BYTES

@@ -17,14 +17,16 @@ from coordinator.federation import Federation
 from coordinator.global_model import decode_state, encode_state
 from coordinator.ledger_records import RecordedUpdate, Round
 from coordinator.methods.method import SelectsDevices, State, Submodel, Update
+from coordinator.packed_tensors import order_masks
 from coordinator.planner import Placement
 from coordinator.progress import megabytes
 from coordinator.publisher import read_order
 from coordinator.round_metrics import describe_metrics, missing_reports, round_metrics
-from coordinator.statistics import mean_statistics
+from coordinator.statistics import state_with_statistics
 from coordinator.submodels.record import cut_from_json
 from coordinator.work_orders import build_order
 from edge.contracts.errors import DeadlineExpired, PlanError
+from edge.contracts.packing import unpacked
 from edge.contracts.tensor_file import read_tensor_file
 from profiles.device import DeviceProfile
 
@@ -93,7 +95,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
             federation.progress.say(f"device {profile.device}: no '{program}' program on {placement.runtime}; left out")
             able -= 1
             continue
-        weights = store_weights(federation, submodel)
+        weights, constants = store_weights(federation, submodel)
         order = build_order(
             config,
             federation.name,
@@ -101,6 +103,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
             artifact,
             weights,
             submodel.program,
+            constants=constants,
             round_index=round_index,
             attempt=attempt,
             program=program,
@@ -250,7 +253,7 @@ def aggregate(federation: Federation, state: State, attempt: Round, program: str
         u for u in federation.ledger.updates(attempt.round, attempt.attempt) if u.assignment.device in participants
     ]
     if program == "stats":
-        return replace(state, tensors={**state.tensors, **mean_statistics(_updates(federation, recorded))})
+        return state_with_statistics(federation.method, state, _updates(federation, recorded))
     return replace(federation.method.aggregate(state, _updates(federation, recorded)), round=state.round + 1)
 
 
@@ -258,12 +261,15 @@ def _updates(federation: Federation, recorded: list[RecordedUpdate]) -> Iterator
     levels = {level.name: level for level in federation.method.levels()}
     for index, entry in enumerate(recorded):
         assignment = entry.assignment
+        masks = order_masks(federation.blobs, read_order(assignment.order))
         where = f"device {assignment.device}, round {assignment.round}"
         yield Update(
             device=assignment.device,
             level=levels[assignment.level],
             cut=cut_from_json(assignment.cut),
-            tensors=read_tensor_file(federation.blobs.path(entry.update_digest), where=where),
+            tensors=unpacked(
+                read_tensor_file(federation.blobs.path(entry.update_digest), where=where), masks, where=where
+            ),
             num_examples=entry.report.num_examples,
         )
         federation.on_point(f"aggregated-{index}")

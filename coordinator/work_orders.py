@@ -7,6 +7,8 @@ import math
 from coordinator.artifacts import Artifact
 from coordinator.configuration import RunConfig, TrainingConfig
 from coordinator.methods.method import DeviceProgram
+from coordinator.packed_tensors import trained_names
+from coordinator.turns import training_turns
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef, Schedule, Turn, WorkOrder, assignment_id
@@ -68,6 +70,7 @@ def build_order(
     weights: BlobRef,
     device_program: DeviceProgram,
     *,
+    constants: BlobRef | None = None,
     round_index: int,
     attempt: int,
     program: str,
@@ -76,8 +79,11 @@ def build_order(
     """The order of one device; ``program`` is ``train`` or ``stats`` (one pass over the data, buffers come back)."""
     training, manifest = config.training, artifact.manifest
     if program == "train":
-        schedule = Schedule(epochs=training.epochs, steps=training.steps)
-        upload = [s.name for s in manifest.specs("parameter", "buffer", "accumulator")]
+        turns = training_turns(
+            device_program, seed=config.federation.seed, round_index=round_index, device=profile.device
+        )
+        schedule = Schedule(epochs=training.epochs, steps=training.steps, turns=turns)
+        upload = trained_names(manifest)
     else:
         schedule = Schedule(epochs=1, turns=(Turn(program),))
         upload = [s.name for s in manifest.specs("buffer")]
@@ -90,6 +96,7 @@ def build_order(
         attempt=attempt,
         artifact=artifact.ref,
         weights=weights,
+        constants=constants,
         schedule=schedule,
         batch=training.batch,
         last_batch=training.last_batch,

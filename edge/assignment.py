@@ -15,6 +15,7 @@ from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import DeadlineExpired, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import AgentState, Refuse
+from edge.contracts.packing import KEPT
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.fetcher import OrderFetch
@@ -105,12 +106,12 @@ class Assignment:
         )
 
     def update_bytes(self, manifest: ArtifactManifest) -> int:
-        """Size of the tensors the update will hold.
+        """Size of the tensors the update will hold, masked ones taken whole.
 
         Raises:
             PlanError: one of them is not in the manifest.
         """
-        return sum(manifest.tensor(name).byte_count() for name in self.order.upload)
+        return sum(manifest.tensor(name.removesuffix(KEPT)).byte_count() for name in self.order.upload)
 
     def crash_refusal(self, reason: str, settings: AgentSettings) -> Refuse:
         """The refusal when the trainer crashed once too often; ``reason`` names the last signal."""
@@ -157,6 +158,7 @@ class Assignment:
             manifest=str(store.path(order.artifact.digest)),
             files={file.name: str(store.path(file.sha256)) for file in manifest.files},
             weights=str(store.path(order.weights.digest)),
+            constants="" if order.constants is None else str(store.path(order.constants.digest)),
             data=settings.data,
             update=update,
             threads=min(order.threads, settings.threads or order.threads),

@@ -92,6 +92,8 @@ class OrderFetch:
         for file in manifest.files:
             self._fetcher.want(BlobRef(file.sha256, file.size, "raw", file.size), now)
         self._fetcher.want(self._order.weights, now)
+        if self._order.constants is not None:
+            self._fetcher.want(self._order.constants, now)
 
 
 class Fetcher:

@@ -38,7 +38,7 @@ from edge.trainer_messages import (
     read_request,
     write_frame,
 )
-from edge.training import train
+from edge.training import train, uploaded
 from edge.update_file import write_update
 from edge.weights_file import WeightsFile
 
@@ -88,7 +88,10 @@ class Trainer:
         order = request.order
         manifest, session = self._load(request)
         examples = Examples(self._local_data(request.data), manifest)
-        session.load_state(WeightsFile(Path(request.weights), where=f"weights of round {order.round}"))
+        constants = Path(request.constants) if request.constants else None
+        session.load_state(
+            WeightsFile(Path(request.weights), where=f"weights of round {order.round}", constants=constants)
+        )
         last_sent = time.monotonic()
 
         def progress(step: int, total: int, loss: float) -> None:
@@ -99,7 +102,7 @@ class Trainer:
 
         outcome = train(session, manifest, order, examples, progress=progress)
         digest, size, encoded_size = write_update(
-            Path(request.update), {name: session.read(name) for name in order.upload}, order.encoding
+            Path(request.update), {name: uploaded(session, name) for name in order.upload}, order.encoding
         )
         return Trained(
             assignment_id=order.assignment_id,

@@ -28,7 +28,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Carry out an order.
 
     Attributes:
-        manifest, weights: paths of verified blobs.
+        manifest, weights, constants: paths of verified blobs; constants may be empty.
         files: file name in the manifest -> path of its verified blob.
         update: path to write the encoded update to.
         threads: intra-op threads.
@@ -45,6 +45,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     threads: int
     progress_s: float
     self_test: bool = False
+    constants: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

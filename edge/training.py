@@ -14,6 +14,7 @@ import numpy as np
 from edge.batches import BatchOrder, Examples
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, Program
+from edge.contracts.packing import KEPT, MASK, kept_values
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensors import TensorSpec, concrete_shape
 from edge.meter import percentile
@@ -81,6 +82,14 @@ def train(
         step_ms_p50=percentile(step_ms, 0.50),
         step_ms_p95=percentile(step_ms, 0.95),
     )
+
+
+def uploaded(session: Session, name: str) -> np.ndarray:
+    """What an update holds as ``name``: a tensor's present value, or the kept entries of a masked one."""
+    if not name.endswith(KEPT):
+        return session.read(name)
+    base = name.removesuffix(KEPT)
+    return kept_values(session.read(base), session.read(base + MASK))
 
 
 class _Feeder:

@@ -22,6 +22,7 @@ from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import Cut, cut_digest
 from edge.batches import Examples
 from edge.contracts.errors import ConfigError
+from edge.contracts.packing import KEPT
 from edge.contracts.plan import WorkOrder
 from edge.local_data import LocalData
 from edge.training import Outcome, train
@@ -100,7 +101,8 @@ class LocalTraining:
         examples = Examples(local, manifest)
         session.load_state(weights)
         outcome = train(session, manifest, order, examples)
-        tensors = {name: np.array(session.read(name)) for name in order.upload}
+        whole = [name.removesuffix(KEPT) for name in order.upload]
+        tensors = {name: np.array(session.read(name)) for name in whole}
         return Trained(tensors, len(examples), outcome)
 
     def logits(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:

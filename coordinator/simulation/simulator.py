@@ -26,12 +26,13 @@ from coordinator.simulation.record import Record, commit_state, restored_state
 from coordinator.simulation.results import describe_round
 from coordinator.simulation.traffic import Traffic
 from coordinator.simulation.workers import Refused, Work, Workers
-from coordinator.statistics import mean_statistics
+from coordinator.statistics import state_with_statistics
 from coordinator.submodels.record import Cut
 from coordinator.update_check import check_trained
 from coordinator.work_orders import build_order
 from edge.contracts.errors import PlanError, UpdateRejected
 from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.packing import KEPT
 from edge.contracts.plan import BlobRef
 from profiles.device import DeviceProfile
 
@@ -167,7 +168,8 @@ def train(simulation: Simulation, state: State, devices: list[str], program: str
         if isinstance(result, Trained):
             try:
                 manifest = simulation.manifest(item.submodel.cut, item.submodel.program)
-                check_trained(result.tensors, [manifest.tensor(name) for name in item.order.upload], where=where)
+                specs = [manifest.tensor(name.removesuffix(KEPT)) for name in item.order.upload]
+                check_trained(result.tensors, specs, where=where)
             except UpdateRejected as error:
                 result = Refused(str(error))
         if isinstance(result, Refused):
@@ -217,7 +219,7 @@ def _count(simulation: Simulation, item: Work, result: Trained, tally: Tally) ->
 def aggregate(simulation: Simulation, state: State, program: str, updates: Iterator[Update]) -> State:
     """The state after the updates, summed one at a time in device-id order."""
     if program == "stats":
-        return replace(state, tensors={**state.tensors, **mean_statistics(updates)})
+        return state_with_statistics(simulation.method, state, updates)
     return replace(simulation.method.aggregate(state, updates), round=state.round + 1)
 
 

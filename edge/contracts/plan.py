@@ -47,10 +47,11 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         artifact: the manifest's bytes; the files follow by the digests inside it.
-        weights: safetensors of every parameter, frozen tensor, buffer and sent slot or accumulator.
+        weights: safetensors of every parameter, buffer and sent slot or accumulator.
+        constants: safetensors of what stays the same over rounds, frozen tensors and masks; kept by digest.
         hyper: values of the program's scalar ``hyper`` inputs.
         data_seed: of the Fisher-Yates batch order; epoch e uses ``stream_seed(data_seed, "epoch", e)``.
-        upload: names of the tensors the update holds.
+        upload: names of the tensors the update holds; ``<name>#kept`` is the kept entries of a masked one.
         deadline_s: seconds left when the order was sent; the receiver counts on its monotonic clock. 0 = none.
         peak_bytes: what the planner expects supervisor and trainer to reach together.
         threads: intra-op threads of the runtime.
@@ -73,6 +74,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int = 0
     threads: int = 1
     encoding: Encoding = "raw"
+    constants: BlobRef | None = None
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int) -> str:

@@ -25,11 +25,8 @@ def runtime_python(runtime: str, environment: str = "") -> Path:
     if environment:
         python = Path(environment) / "bin" / "python"
         if not python.exists():
-            raise ConfigError(
-                [
-                    f"$.runtime.environment: {environment} has no bin/python; make it with `make runtime-{_folder(runtime)}`"
-                ]
-            )
+            make = f"make runtime-{_folder(runtime)}"
+            raise ConfigError([f"$.runtime.environment: {environment} has no bin/python; make it with `{make}`"])
         return python
     beside = Path(sys.prefix).parent / f".venv-{_folder(runtime)}" / "bin" / "python"
     return beside if beside.exists() else Path(sys.executable)

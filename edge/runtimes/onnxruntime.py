@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from edge.contracts.errors import ArtifactCorrupt, DeviceRefused
+from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, Program
-from edge.contracts.tensors import STATE_ROLES, TEACHER, TensorSpec, concrete_shape
+from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
+from edge.runtimes.state_values import load_value
 from edge.startup_pages import release_startup_pages
-from edge.weights_file import WeightsFile
 
 NAME = "onnxruntime"
 _ALIGNMENT_BYTES = 64
@@ -63,22 +63,7 @@ class OnnxSession:
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """As :meth:`edge.runtimes.base.Session.load_state`."""
         for name, spec in self._carried.items():
-            target = self._buffers[name][self._present[name]].array
-            source = name.removesuffix(TEACHER) if spec.role == "teacher" else name
-            given = tensors.get(source)
-            if given is None and spec.role in ("slot", "accumulator"):
-                target.fill(0)
-            elif given is None:
-                raise ArtifactCorrupt(f"the weights hold no {spec.role} '{name}' that the artifact needs; order again")
-            elif given.shape != target.shape or given.dtype != target.dtype:
-                raise ArtifactCorrupt(
-                    f"weights: '{name}' is {given.dtype}{list(given.shape)}, the artifact says "
-                    f"{target.dtype}{list(target.shape)}; order again"
-                )
-            elif isinstance(tensors, WeightsFile):
-                tensors.copy_into(source, target)
-            else:
-                np.copyto(target, given)
+            load_value(spec, self._buffers[name][self._present[name]].array, tensors)
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
         """As :meth:`edge.runtimes.base.Session.run`."""

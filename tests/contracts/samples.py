@@ -72,6 +72,7 @@ ORDER = WorkOrder(
     peak_bytes=120_000_000,
     threads=2,
     encoding="zstd",
+    constants=BlobRef(digest=A, size=900, encoding="raw", encoded_size=900),
 )
 
 REPORT = TrainReport(
