@@ -87,6 +87,17 @@ class ReferenceStep:
             trace.states.append(self._state())
         return trace
 
+    def start_from(self, other: ReferenceStep) -> None:
+        """Take the present state of ``other`` (or one's own), rounded to float32 as a graph is given it."""
+        with torch.no_grad():
+            for mine, theirs in zip(self._held(), other._held(), strict=True):
+                mine.copy_(theirs.float())
+
+    def _held(self) -> list[Tensor]:
+        slots = [self.optimizer.state[p] for p in self.trained.values()]
+        values = [v for slot in slots for _, v in sorted(slot.items()) if isinstance(v, Tensor)]
+        return [*self.module.parameters(), *self.module.buffers(), *values, *self.squares.values()]
+
     def masked(self, logits: Tensor) -> Tensor:
         """Logits with those of absent classes set to 0."""
         return logits if self.mask is None else logits * self.mask.reshape([1, -1] + [1] * (logits.dim() - 2))

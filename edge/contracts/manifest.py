@@ -102,7 +102,7 @@ class Parity(msgspec.Struct, frozen=True):
         torch_fp32_rel_err: the same measure for torch float32.
         loss_rel_err: relative error of the first loss against torch float64.
         tolerance: what ``max_grad_rel_err`` was held to.
-        steps: training steps executed.
+        steps: the later step that was compared beside the first one.
     """
 
     max_grad_rel_err: float

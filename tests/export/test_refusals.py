@@ -137,6 +137,10 @@ def flipped(data: bytes, change: str) -> bytes:
         node = next(n for n in model.graph.node if "weight_decay" in n.input)
         node.input[list(node.input).index("weight_decay")] = "zero"
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.float32), "zero"))
+    elif change == "no-momentum":  # shows in a later step only: slots are zero in the first
+        for node in model.graph.node:
+            node.input[:] = ["zero" if name == "momentum" else name for name in node.input]
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.float32), "zero"))
     elif change == "ascent":
         nodes["next:0.weight"].op_type = "Add"
     elif change == "gradient":
@@ -150,7 +154,7 @@ def flipped(data: bytes, change: str) -> bytes:
     return bytes(model.SerializeToString())
 
 
-@pytest.mark.parametrize("change", ["no-decay", "ascent", "gradient", "buffer"])
+@pytest.mark.parametrize("change", ["no-decay", "no-momentum", "ascent", "gradient", "buffer"])
 def test_gate_refuses_a_corrupted_graph(change: str, tmp_path: Path) -> None:
     module = with_layer(nn.BatchNorm1d(8))
     export_artifact(module, STEP, tmp_path / "artifact")
