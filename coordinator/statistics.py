@@ -6,10 +6,18 @@ Source: sBN of HeteroFL (Diao et al., ICLR 2021), gathered on the devices' own d
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
-from coordinator.methods.method import Update
+from coordinator.methods.method import KeepsStatistics, Method, State, Update
+
+
+def state_with_statistics(method: Method, state: State, updates: Iterable[Update]) -> State:
+    """The state with the static statistics that devices gathered; a method may keep them in its own way."""
+    if isinstance(method, KeepsStatistics):
+        return method.with_statistics(state, updates)
+    return replace(state, tensors={**state.tensors, **mean_statistics(updates)})
 
 
 def mean_statistics(updates: Iterable[Update]) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 AGGREGATIONS: dict[str, str] = {
+    "entrywise": "coordinator.aggregation.entrywise:EntrywiseMean",
     "weighted_mean": "coordinator.aggregation.weighted_mean:WeightedMean",
 }
 """Name -> ``module:class``, imported when used."""

@@ -10,6 +10,7 @@ from coordinator.methods.method import DeviceProgram
 from coordinator.models import build_model, input_spec, model_entry
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import Cut, cut_from_json, cut_to_json
+from coordinator.submodels.width import shape_of_cut
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import ArtifactManifest, InputSpec
 
@@ -49,7 +50,7 @@ class CutExporter:
 
     def step(self, program: DeviceProgram) -> StepSpec:
         """The step the devices are asked to do, as the exporter specifies it."""
-        from export.training_step import FactorPair, Optimizer, StepSpec
+        from export.training_step import FactorPair, Optimizer, StepSpec, Variant
 
         training = self._config.training
         return StepSpec(
@@ -70,6 +71,7 @@ class CutExporter:
             masked=program.masked,
             distillation=program.distillation,
             norm=cast('Literal["running", "batch"]', program.norm),
+            variants=tuple(Variant(v.name, v.sizes, v.submodule) for v in program.variants),
         )
 
     def build(self, cut: Cut) -> dict[str, Any]:
@@ -80,7 +82,8 @@ class CutExporter:
             "input": list(self._input.shape),
             "classes": len(class_names(self._config)),
             "options": dict(model.options),
-            "cut": cut_to_json(cut),
+            # Shapes alone: a window that moves every round has one artifact.
+            "cut": cut_to_json(shape_of_cut(self._dense, cut)),
         }
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from coordinator.cli.command import parse_problem
-from coordinator.methods import build_method
-from coordinator.methods.method import DeviceProgram
+from coordinator.methods import METHODS, build_method
+from coordinator.methods.method import DeviceProgram, Level, Method
 from coordinator.models import build_model, input_spec, model_entry
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.freeze import frozen_prefix
 from coordinator.submodels.record import Cut, cut_to_json
+from coordinator.submodels.width import shape_of_cut
+from edge.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,7 +59,7 @@ class ModelArguments:
         Raises:
             ConfigError: an unknown model, method or level, or more blocks to freeze than there are.
         """
-        from export.training_step import FactorPair, Optimizer, StepSpec
+        from export.training_step import FactorPair, Optimizer, StepSpec, Variant
 
         if self.optimizer not in OPTIMIZERS:
             raise parse_problem("--optimizer", f"'{self.optimizer}' is unknown, known are {', '.join(OPTIMIZERS)}")
@@ -78,14 +80,17 @@ class ModelArguments:
             frobenius=tuple(FactorPair(u=u, v=v) for u, v in program.frobenius),
             frozen=tuple(dict.fromkeys((*program.frozen, *frozen_prefix(module, self.freeze)))),
             squared_gradient=program.accumulators,
+            masked=program.masked,
+            distillation=program.distillation,
             norm=cast('Literal["running", "batch"]', program.norm),
+            variants=tuple(Variant(v.name, v.sizes, v.submodule) for v in program.variants),
         )
         build = {
             "model": self.model,
             "input": list(spec.shape),
             "classes": classes,
             "options": {},
-            "cut": cut_to_json(cut),
+            "cut": cut_to_json(shape_of_cut(dense, cut)),
         }
         return Prepared(dense, cut, module, step, build, tuple(str(i) for i in range(classes)))
 
@@ -108,8 +113,10 @@ def parse_shape(text: str) -> tuple[int, ...]:
 def parse_cut(dense: nn.Module, text: str) -> tuple[Cut, DeviceProgram]:
     """The cut that ``method:level[,key=value]`` names, and what devices holding it are asked to do.
 
+    The level becomes the only one; a method with a ladder of its own has it among its levels, by value or name.
+
     Raises:
-        ConfigError: unknown method or option, or a level that is not a number.
+        ConfigError: unknown method or option, or a level that is neither a number nor one of the method's.
     """
     if not text:
         return {}, DeviceProgram()
@@ -121,14 +128,29 @@ def parse_cut(dense: nn.Module, text: str) -> tuple[Cut, DeviceProgram]:
         if not equals:
             raise parse_problem("--cut", f"'{pair}' is not key=value")
         options[key.strip()] = _number_or_text(value.strip())
-    try:
-        level = float(level_text)
-    except ValueError:
-        raise parse_problem("--cut", f"'{text}' has no level; write method:level, e.g. fedhm:4") from None
-    method = build_method(name, dense, {**options, "levels": [level]} if name != "fedavg" else options)
-    chosen = method.levels()[0]
+    value = _number_or_text(level_text.strip())
+    if not level_text.strip() or (name not in METHODS and isinstance(value, str)):
+        raise parse_problem("--cut", f"'{text}' has no level; write method:level, e.g. fedhm:4")
+    method, chosen = _method_at(name, dense, value, options)
     cut = method.cut_shape(chosen, round_index=0, device="", seed=0)
     return cut, method.program(cut)
+
+
+def _method_at(name: str, dense: nn.Module, value: Any, options: dict[str, Any]) -> tuple[Method, Level]:
+    """The method with ``value`` as its only level, or with its own ladder that has it."""
+    if not isinstance(value, str):
+        try:
+            method = build_method(name, dense, {**options, "levels": [value]})
+            return method, method.levels()[0]
+        except ConfigError as error:
+            if not any("has no such option" in p and p.startswith("$.method.levels") for p in error.problems):
+                raise
+    method = build_method(name, dense, options)
+    for level in method.levels():
+        if value in (level.name, level.value):
+            return method, level
+    known = ", ".join(f"'{level.name}' ({level.value:g})" for level in method.levels())
+    raise parse_problem("--cut", f"{name} has no level '{value}'; its levels are {known}")
 
 
 def _number_or_text(text: str) -> Any:

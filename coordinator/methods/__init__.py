@@ -9,11 +9,16 @@ __all__ = ["METHODS", "DeviceProgram", "Level", "Method", "State", "Submodel", "
 
 METHODS: dict[str, str] = {
     "fedavg": "coordinator.methods.fedavg:FedAvg",
+    "federated_dropout": "coordinator.methods.federated_dropout:FederatedDropout",
     "fedhm": "coordinator.methods.fedhm:FedHM",
     "fedlora": "coordinator.methods.fedlora:FedLoRA",
+    "fedrolex": "coordinator.methods.fedrolex:FedRolex",
+    "fjord": "coordinator.methods.fjord:FjORD",
+    "heterofl": "coordinator.methods.heterofl:HeteroFL",
     "iterative_magnitude": "coordinator.methods.iterative_magnitude:IterativeMagnitude",
     "lottery_ticket": "coordinator.methods.lottery_ticket:LotteryTicket",
     "prunefl": "coordinator.methods.prunefl:PruneFL",
+    "small_model": "coordinator.methods.small_model:SmallModel",
     "snip": "coordinator.methods.snip:Snip",
     "synflow": "coordinator.methods.synflow:SynFlow",
 }

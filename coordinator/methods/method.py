@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from coordinator.submodels.record import Cut
 
@@ -36,6 +36,21 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A training program that moves a part of the parameters; the exporter's own class of that name compiles it.
+
+    Attributes:
+        name: the program is ``train_<name>``.
+        sizes: (tensor, leading sizes) of those that take part narrower; entries beyond them keep their bits.
+        submodule: path of the only submodule that runs; empty for the whole module.
+    """
+
+    name: str
+    sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    submodule: str = ""
+
+
+@dataclass(frozen=True)
 class DeviceProgram:
     """What a device is asked to do beyond plain SGD; compiled into the artifact's graph.
 
@@ -47,6 +62,9 @@ class DeviceProgram:
         masked: parameter names of which only entries under a mask move: tensor ``<name>#mask`` of the submodel.
         distillation: the received model teaches; ``distillation_weight`` and ``_temperature`` are in ``extra_hyper``.
         norm: ``running`` or ``batch`` statistics.
+        variants: training programs of a part of the tensors, beside ``train``.
+        turns: which programs a device runs: ``train`` alone; ``draw``, one for every batch, drawn among ``train`` and
+            the variants (FjORD); ``each``, all variants on every batch (Split-Mix).
         extra_hyper: values for further ``hyper`` inputs (``frobenius_lambda``).
     """
 
@@ -57,6 +75,8 @@ class DeviceProgram:
     masked: tuple[str, ...] = ()
     distillation: bool = False
     norm: str = "running"
+    variants: tuple[Variant, ...] = ()
+    turns: Literal["train", "draw", "each"] = "train"
     extra_hyper: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -97,7 +117,8 @@ class Update:
 
     Attributes:
         tensors: the uploaded tensors (trained parameters, running buffers, accumulators), the cut's shapes.
-        weight: num_examples of the device.
+        num_examples: examples the device trained on.
+        labels: classes the device owns, where it says so.
     """
 
     device: str
@@ -105,6 +126,7 @@ class Update:
     cut: Cut
     tensors: Tensors
     num_examples: int
+    labels: tuple[int, ...] | None = None
 
 
 @runtime_checkable
@@ -113,6 +135,14 @@ class SelectsDevices(Protocol):
 
     def select(self, state: State, devices: Sequence[str]) -> Sequence[str]:
         """Those of ``devices`` that may take part in the round after ``state``."""
+
+
+@runtime_checkable
+class KeepsStatistics(Protocol):
+    """A method whose evaluated models do not all share their static statistics (cuts in width)."""
+
+    def with_statistics(self, state: State, updates: Iterable[Update]) -> State:
+        """``state`` with what the devices' ``stats`` programs gathered; ``updates`` hold buffers, in cut shapes."""
 
 
 class Method(Protocol):

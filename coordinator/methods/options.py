@@ -75,6 +75,20 @@ class Options:
         found = self._value(key, default, valid, f"one or more different numbers from {low:g}")
         return tuple(float(v) for v in found)
 
+    def ratios(self, key: str, default: Sequence[float]) -> tuple[float, ...]:
+        """One or more different numbers above 0 and up to 1."""
+
+        def valid(value: object) -> bool:
+            return (
+                isinstance(value, list | tuple)
+                and len(value) > 0
+                and all(is_number(v) and 0 < v <= 1 for v in value)
+                and len(set(value)) == len(value)
+            )
+
+        found = self._value(key, default, valid, "one or more different ratios above 0 up to 1")
+        return tuple(float(v) for v in found)
+
     def integer(self, key: str, default: int, *, low: int) -> int:
         """A whole number from ``low`` up."""
 

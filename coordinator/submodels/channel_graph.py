@@ -106,7 +106,7 @@ def _refuse_opaque(module: nn.Module) -> None:
         is_opaque = type(part).__module__.startswith("torch.") and not isinstance(part, CUTTABLE)
         if (holds and is_opaque) or (isinstance(part, nn.LSTM) and (part.bidirectional or part.proj_size)):
             raise PlanError(
-                f"layer '{path}': this {type(part).__name__} has no cut in width, nor are channels followed through it; "
+                f"layer '{path}': this {type(part).__name__} has no cut in width, nor can channels pass it; "
                 "use a factorized or frozen cut, or another layer"
             )
 

@@ -18,7 +18,9 @@ from torch import nn
 from coordinator.methods import METHODS, Method, State, Submodel, Update, build_method
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import cut_digest, cut_from_json, cut_to_json
+from coordinator.submodels.width import cut_tensors, tensor_slices
 from edge.contracts.errors import ApportionError, ConfigError
+from edge.contracts.manifest import InputSpec
 from edge.contracts.tensor_file import encode_tensors
 
 pytestmark = pytest.mark.parametrize("name", sorted(METHODS))
@@ -34,6 +36,7 @@ class Net(nn.Module):
         self.conv2 = nn.Conv2d(16, 16, 3, 1, 1)
         self.bn2 = nn.BatchNorm2d(16)
         self.conv3 = nn.Conv2d(16, 32, 3, 2, 1)
+        self.input_spec = InputSpec(layout="chw", shape=(3, 4, 4))
         self.fc1 = nn.Linear(32 * 4, 64)
         self.fc2 = nn.Linear(64, 5)
 
@@ -88,15 +91,26 @@ def test_is_named_as_registered(name: str) -> None:
 
 
 def test_init_holds_the_modules_own_weights(name: str) -> None:
-    state = method_and_state(name)[1]
+    method, state = method_and_state(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        expected = Net().state_dict()
+        dense = Net()
+    server = method.eval_models(state)["server"].cut
+    expected = {key: value.numpy() for key, value in dense.state_dict().items()}
+    if server:
+        # The server holds less than the module, or several parts of it.
+        slices = tensor_slices(dense, {path: record for path, record in server.items() if path})
+        part = cut_tensors(expected, slices)
+        atoms = server[""].atoms if "" in server else ()
+        expected = {f"atoms.{atom}.{key}": value for atom in atoms for key, value in part.items()} or part
     assert state.round == 0
     assert state.tensors.keys() == expected.keys()
     for key, value in expected.items():
+        if key.startswith("atoms.") and not key.startswith("atoms.0."):
+            assert state.tensors[key].shape == value.shape  # another part of the module than the first atom
+            continue
         mask = state.extra.get(f"{key}#mask", True)
-        assert np.array_equal(state.tensors[key], np.where(mask, value.numpy(), 0))
+        assert np.array_equal(state.tensors[key], np.where(mask, value, 0))
 
 
 def test_levels_are_a_ladder_largest_first(name: str) -> None:
