@@ -1,0 +1,72 @@
+"""Which level a simulated device holds."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from coordinator.configuration import CohortConfig, LocalGroup, RunConfig
+from coordinator.costs import Costs
+from coordinator.methods.method import Level
+from coordinator.simulation.capacity import Capacities, device_names, find_level
+from edge.contracts.errors import ConfigError, PlanError
+from tests.coordinator.simulation.small_simulation import small
+
+LEVELS = (Level("full", 1.0, 1.0), Level("rank 1/2", 2.0, 0.5), Level("rank 1/8", 8.0, 0.125))
+COSTS = {
+    level: Costs(
+        params=0, macs=0, activation_elements=0, train_bytes=int(level.capacity * 80 * 2**20), bytes_up=0, bytes_down=0
+    )
+    for level in LEVELS
+}
+
+
+def capacities(cohort: CohortConfig) -> Capacities:
+    config: RunConfig = small(
+        cohort={name: getattr(cohort, name) for name in cohort.__struct_fields__},
+        simulation={"idle_mb": 50.0},
+        planner={"headroom": 0.0},
+    )
+    return Capacities(config, LEVELS, COSTS.__getitem__)
+
+
+def test_fixed_level_is_the_groups_by_name_or_value_or_the_largest() -> None:
+    groups = (LocalGroup(count=1, level="rank 1/2"), LocalGroup(count=2, level="8"), LocalGroup(count=1))
+    found = capacities(CohortConfig(size=4, local=groups))
+    assert [found.level(name, 3).name for name in device_names(CohortConfig(size=4, local=groups))] == [
+        "rank 1/2",
+        "rank 1/8",
+        "rank 1/8",
+        "full",
+    ]
+
+
+def test_budget_takes_the_largest_level_that_is_predicted_to_fit() -> None:
+    # 50 MB idle; the levels' steps take 80, 40 and 10 MB.
+    for budget, expected in ((131, "full"), (129, "rank 1/2"), (89, "rank 1/8"), (61, "rank 1/8")):
+        group = LocalGroup(count=1, budget_mb=budget)
+        assert capacities(CohortConfig(size=1, local=(group,))).level("device-00", 0).name == expected
+    with pytest.raises(PlanError, match=r"local\[0\]: budget 59 MB fits no level; .*'rank 1/8' 60 MB"):
+        capacities(CohortConfig(size=1, local=(LocalGroup(count=1, budget_mb=59.0),)))
+
+
+def test_dynamic_level_is_drawn_each_round_with_the_groups_shares() -> None:
+    groups = (LocalGroup(count=2, level="full"), LocalGroup(count=6, level="rank 1/8"))
+    found = capacities(CohortConfig(size=8, local=groups, capacity="dynamic"))
+    drawn = [found.level(f"device-{d:02d}", number).name for d in range(8) for number in range(250)]
+    counts = collections.Counter(drawn)
+    # 2,000 draws with probability 1/4: 500, and a standard deviation of 19.
+    assert abs(counts["full"] - 500) < 80
+    assert counts["full"] + counts["rank 1/8"] == 2000
+    assert found.level("device-03", 17) == found.level("device-03", 17)
+
+
+def test_unknown_level_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"\$\.x: the method has no level 'rank 1/3'; its levels are 'full' \(1\), "):
+        find_level("rank 1/3", LEVELS, path="$.x")
+
+
+def test_no_local_devices_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\$\.cohort\.local: no simulated devices"):
+        capacities(CohortConfig(size=1))
