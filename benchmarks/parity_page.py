@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.parity_table import BATCH, LORA, MODELS, STEPS, Cell, blocks_to_freeze
+from benchmarks.parity_table import BATCH, CALM, LORA, MODELS, PATIENCE, STEPS, Cell, blocks_to_freeze
 from coordinator.models import build_model
 from coordinator.submodels.freeze import block_names
 from export.gate_values import BATCH as GATE_BATCH
@@ -24,9 +24,13 @@ onnxruntime_training: AdamW, as its SGD has no momentum), on one thread: formula
 gradients of one step against torch in float64. The error of a tensor is
 `max|g - g64| / max(max|g64|, 1e-4 of the largest over all tensors)`; the worst tensor counts. torch float32 is measured
 alike on the same values. A graph passes up to {FACTOR:.0f} times torch's own error, which is taken as {FLOOR:.0e} where
-it is less (25 float32 roundings). Losses are those of {STEPS} steps on one batch in the runtime's own session, in the
-runtime's own environment, from the values that torch starts from; their error is the largest difference from float64
-relative to the largest loss.
+it is less (25 float32 roundings).
+
+Losses are those of {STEPS} steps on one batch in the runtime's own session, in the runtime's own environment, from the
+values that torch starts from; their error is the largest difference from float64 relative to the largest loss. One
+rectifier whose input is so close to 0 that two roundings disagree on its sign changes every later step, in torch as in
+a runtime; so values on which torch float32 itself leaves float64 by more than {CALM:.0e} are passed over, and the
+closest of up to {PATIENCE} sets of values counts. Where more than one was needed, the loss error says so.
 
 Forms: `full`; `frozen`, the stem and the first two thirds of the blocks without gradient (below); `fedhm:4`,
 factorized at rank outputs / 4 with Frobenius decay. `vit+lora` is the vision transformer under `--cut {LORA}`:
@@ -83,7 +87,7 @@ def _gradients(rows: dict[Cell, Row], cells: Sequence[Cell]) -> str:
         else:
             lines.append(
                 f"{start} {row['trained']:,} of {row['parameters']:,} | {row['max_grad_rel_err']:.1e} | "
-                f"{row['torch_fp32_rel_err']:.1e} | {_ratio(row):.1f} | {row['loss_rel_err']:.1e} | "
+                f"{row['torch_fp32_rel_err']:.1e} | {_ratio(row):.1f} | {row['loss_rel_err']:.1e}{_sets(row)} | "
                 f"{row['torch_fp32_loss_rel_err']:.1e} |"
             )
     return "\n".join(lines)
@@ -135,6 +139,10 @@ def _by_model(cells: Sequence[Cell]) -> list[Cell]:
 
 def _ratio(row: Row) -> float:
     return float(row["max_grad_rel_err"]) / max(float(row["torch_fp32_rel_err"]), 1e-30)
+
+
+def _sets(row: Row) -> str:
+    return f" ({row['loss_sets']} sets)" if row.get("loss_sets", 1) > 1 else ""
 
 
 def _plain(text: str) -> str:
