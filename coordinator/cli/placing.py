@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from coordinator.artifacts import Artifacts
@@ -14,7 +14,7 @@ from coordinator.ledger import Ledger
 from coordinator.methods import build_method
 from coordinator.methods.method import Level
 from coordinator.planner import MB, Placement, place
-from edge.contracts.errors import ConfigError, ExportRefused, ParityError, PlanError
+from edge.contracts.errors import ConfigError, DeviceRefused, ExportRefused, ParityError, PlanError
 from edge.contracts.manifest import Cost
 from edge.idle_size import measure_idle_sizes
 from edge.runtimes.environments import runtime_python
@@ -22,15 +22,15 @@ from profiles.device import DeviceProfile
 
 
 def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanError]]:
-    """Each local group with its placement, or the reason there is none. Exports what it has to look at."""
+    """Each local group with its placement, or the reason there is none. Exports what it has to look at.
+
+    Raises:
+        ApportionError: the run's only runtime cannot be started here or cannot train the model; where there are
+            several, that is the reason for its groups.
+    """
     dense = dense_module(config)
     method = build_method(config.method.name, dense, config.method.options)
     allowed = config.runtime
-    used = sorted({allowed.of_group(group) for group in config.cohort.local})
-    idle_sizes = {
-        name: measure_idle_sizes(name, python=str(runtime_python(name, allowed.environments.get(name, ""))))
-        for name in used
-    }
     placements: list[tuple[LocalGroup, Placement | PlanError]] = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -41,16 +41,21 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanEr
                 cut = method.cut_shape(level, round_index=0, device="", seed=config.federation.seed)
                 return artifacts.get(cut, method.program(cut), runtime).manifest.cost
 
+            @cache
+            def idle_sizes(runtime: str) -> tuple[int, int]:
+                python = runtime_python(runtime, allowed.environments.get(runtime, ""))
+                return measure_idle_sizes(runtime, python=str(python))
+
             for number, group in enumerate(config.cohort.local):
                 name = allowed.of_group(group)
-                supervisor, trainer = idle_sizes[name]
-                profile = DeviceProfile(
-                    device=f"cohort.local[{number}]",
-                    budget_bytes=round(group.budget_mb * MB),
-                    supervisor_idle_bytes=supervisor,
-                    trainer_idle_bytes={name: trainer},
-                )
                 try:
+                    supervisor, trainer = idle_sizes(name)
+                    profile = DeviceProfile(
+                        device=f"cohort.local[{number}]",
+                        budget_bytes=round(group.budget_mb * MB),
+                        supervisor_idle_bytes=supervisor,
+                        trainer_idle_bytes={name: trainer},
+                    )
                     placement: Placement | PlanError = place(
                         profile,
                         name,
@@ -60,9 +65,9 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanEr
                     )
                 except PlanError as error:
                     placement = error
-                except (ConfigError, ExportRefused, ParityError) as error:
+                except (ConfigError, DeviceRefused, ExportRefused, ParityError) as error:
                     if len(allowed.names) == 1:
                         raise
-                    placement = PlanError(f"{profile.device}: no artifact for its runtime '{name}': {error}")
+                    placement = PlanError(f"cohort.local[{number}]: cannot train on its runtime '{name}': {error}")
                 placements.append((group, placement))
     return placements

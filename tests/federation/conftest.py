@@ -23,7 +23,20 @@ def executorch() -> str:
     """The name of that runtime; skips where artifacts for it cannot be made, or no trainer with it starts."""
     try:
         wheel_folder()
-        measure_idle_sizes("executorch", python=str(runtime_python("executorch")))
     except DeviceRefused as error:
         pytest.skip(f"executorch is not installed here (make runtime-executorch, and g++): {error}")
-    return "executorch"
+    return _startable("executorch")
+
+
+@pytest.fixture(scope="session")
+def onnxruntime_training() -> str:
+    """The name of that runtime; skips where no trainer with it starts, nor then its exporter."""
+    return _startable("onnxruntime_training")
+
+
+def _startable(runtime: str) -> str:
+    try:
+        measure_idle_sizes(runtime, python=str(runtime_python(runtime)))
+    except DeviceRefused as error:
+        pytest.skip(f"{runtime} is not installed here (make runtime-{runtime.replace('_', '-')}): {error}")
+    return runtime

@@ -74,26 +74,42 @@ def assert_close(one: Finished, other: Finished) -> None:
         np.testing.assert_allclose(value, right[name], rtol=0, atol=TOLERANCE, err_msg=name)
 
 
+@pytest.fixture(scope="module", params=["executorch", "onnxruntime_training"])
+def other(request: pytest.FixtureRequest) -> str:
+    """Each runtime beside onnxruntime that can be started here, in turn."""
+    name: str = request.getfixturevalue(request.param)
+    return name
+
+
 @pytest.fixture(scope="module")
-def mixed(executorch: str, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    return finished(tmp_path_factory.mktemp("mixed") / "run", "onnxruntime", executorch)
+def mixed(other: str, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return finished(tmp_path_factory.mktemp("mixed") / "run", "onnxruntime", other)
 
 
-def test_mixed_federation_ends_where_one_with_a_single_runtime_ends(mixed: Finished, tmp_path: Path) -> None:
-    alone = finished(tmp_path / "run", "onnxruntime")
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return finished(tmp_path_factory.mktemp("alone") / "run", "onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def alone_with_convolutions(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return finished(tmp_path_factory.mktemp("convolutions") / "run", "onnxruntime", convolutions=True)
+
+
+def test_mixed_federation_ends_where_one_with_a_single_runtime_ends(mixed: Finished, alone: Finished) -> None:
     assert set(alone.runtimes().values()) == {"onnxruntime"}
     assert_close(mixed, alone)
     assert mixed.summary["accuracy"] == pytest.approx(alone.summary["accuracy"], abs=0.005)
     assert mixed.summary["torch_loaded_on_devices"] is False
 
 
-def test_every_device_gets_artifacts_of_its_runtime_and_the_metrics_count_them(mixed: Finished) -> None:
-    expected = {f"device-0{i}": ("onnxruntime", "executorch")[i % 2] for i in range(DEVICES)}
+def test_every_device_gets_artifacts_of_its_runtime_and_the_metrics_count_them(mixed: Finished, other: str) -> None:
+    expected = {f"device-0{i}": ("onnxruntime", other)[i % 2] for i in range(DEVICES)}
     assert mixed.runtimes() == expected
-    assert mixed.summary["runtimes"] == {"executorch": 2, "onnxruntime": 2}
+    assert mixed.summary["runtimes"] == {other: 2, "onnxruntime": 2}
     with Ledger.open(mixed.folder / "ledger.sqlite") as ledger:
         for entry in ledger.rounds():
-            assert entry.metrics["runtimes"] == {"executorch": 2, "onnxruntime": 2}
+            assert entry.metrics["runtimes"] == {other: 2, "onnxruntime": 2}
             for assignment in ledger.assignments(entry.round, entry.attempt):
                 digest = read_order(assignment.order).artifact.digest
                 manifest = (mixed.folder / "blobs" / digest[:2] / digest).read_bytes()
@@ -111,12 +127,13 @@ def test_mixed_run_that_was_killed_ends_with_the_same_bits(mixed: Finished, tmp_
     assert summary["runtimes"] == mixed.summary["runtimes"]
 
 
-def test_mixed_statistics_round_ends_where_one_with_a_single_runtime_ends(executorch: str, tmp_path: Path) -> None:
-    mixed = finished(tmp_path / "mixed", executorch, "onnxruntime", convolutions=True)
-    alone = finished(tmp_path / "alone", executorch, convolutions=True)
-    assert_close(mixed, alone)
+def test_mixed_statistics_round_ends_where_one_with_a_single_runtime_ends(
+    other: str, alone_with_convolutions: Finished, tmp_path: Path
+) -> None:
+    mixed = finished(tmp_path / "mixed", other, "onnxruntime", convolutions=True)
+    assert_close(mixed, alone_with_convolutions)
     with Ledger.open(mixed.folder / "ledger.sqlite") as ledger:
         last = ledger.rounds()[-1]
         orders = [read_order(entry.order) for entry in ledger.assignments(last.round, last.attempt)]
     assert [order.schedule.turns[0].program for order in orders] == ["stats"] * DEVICES
-    assert last.metrics["runtimes"] == {"executorch": 2, "onnxruntime": 2}
+    assert last.metrics["runtimes"] == {other: 2, "onnxruntime": 2}
