@@ -86,8 +86,9 @@ class Evaluator:
                 if isinstance(child, torch.nn.modules.batchnorm._BatchNorm):
                     child.train()
         with torch.no_grad():
+            # torch.tensor copies: how an array is aligned decides the last bits of a product.
             parts = [
-                module(torch.from_numpy(self.inputs[i : i + self.batch]).to(self._device)).cpu().numpy()
+                module(torch.tensor(self.inputs[i : i + self.batch]).to(self._device)).cpu().numpy()
                 for i in range(0, len(self.inputs), self.batch)
             ]
         return np.concatenate(parts)

@@ -67,15 +67,15 @@ class TorchSession:
                 raise ArtifactCorrupt(
                     f"weights: '{name}' is {given.dtype}{list(given.shape)}, the step says {spec.dtype}{list(shape)}"
                 )
-            # A copy: running statistics are written in place, and the global model is not ours to write.
-            self._state[name] = torch.from_numpy(np.array(given)).to(self._device)
+            # Running statistics are written in place, and the global model is not ours to write.
+            self._state[name] = _own(given).to(self._device)
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
         """As :meth:`edge.runtimes.base.Session.run`."""
         if program not in self._functions:
             raise PlanError(f"no program '{program}', there are {', '.join(self._functions)}; order one of them")
         values = {
-            name: self._state[name] if carried else torch.from_numpy(feeds[name]).to(self._device)
+            name: self._state[name] if carried else _own(feeds[name]).to(self._device)
             for name, carried in self._inputs[program]
         }
         outputs, _ = self._functions[program].function(values)
@@ -93,6 +93,11 @@ class TorchSession:
             raise DeviceRefused(f"no program carries a tensor '{name}'; order others")
         value: np.ndarray = self._state[name].detach().cpu().numpy()
         return value
+
+
+def _own(value: np.ndarray) -> Tensor:
+    """A copy in row order and in memory that torch allocated: both decide the last bits of a product (seen)."""
+    return torch.tensor(np.asarray(value, order="C"))
 
 
 def is_carried(spec: TensorSpec) -> bool:

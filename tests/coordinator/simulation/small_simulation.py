@@ -24,7 +24,7 @@ classes = 10
 options = { hidden = [32, 32] }
 [method]
 name = "fedhm"
-levels = [1, 2, 4]
+levels = [1, 4, 8]
 [training]
 epochs = 1
 batch = 16
@@ -47,10 +47,10 @@ count = 2
 level = "full"
 [[cohort.local]]
 count = 2
-level = 2
+level = 4
 [[cohort.local]]
 count = 2
-level = "rank 1/4"
+level = "rank 1/8"
 """
 
 WITH_NORM = TEXT.replace(

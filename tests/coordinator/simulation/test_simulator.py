@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ import pytest
 
 from coordinator.cohort import select
 from coordinator.configuration_file import load_config_text
-from coordinator.methods.method import State
+from coordinator.methods.method import State, Submodel
 from coordinator.simulation import simulator
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
 from coordinator.simulation.capacity import device_names
+from coordinator.simulation.local_training import Trained
 from coordinator.simulation.record import Record, read_record
 from coordinator.simulation.simulator import Tally, plan, run_rounds, train
+from coordinator.simulation.workers import Refused, Work, Workers
 from edge.contracts.errors import ConfigError, LedgerError, PlanError
 from edge.contracts.tensor_file import decode_tensors
 from tests.coordinator.simulation.small_simulation import WITH_NORM, changed, final_bytes, simulated, small
@@ -49,9 +53,9 @@ def test_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
 
 
 def test_learns_and_scores_every_model_of_the_method(tmp_path: Path) -> None:
-    config = small(federation={"rounds": 12})
+    config = small(federation={"rounds": 12}, training={"epochs": 2})
     summary = simulated(config, tmp_path / "run")
-    assert set(summary["evaluation"]["models"]) == {"server", "full", "rank 1/2", "rank 1/4"}
+    assert set(summary["evaluation"]["models"]) == {"server", "full", "rank 1/4", "rank 1/8"}
     assert summary["accuracy"] == summary["evaluation"]["models"]["full"]["accuracy"] > 0.7
     assert summary["devices"] == len(summary["device_table"]) == 6
     evaluated = [line["round"] for line in without_times(tmp_path / "run") if "evaluation" in line]
@@ -68,7 +72,7 @@ def test_round_has_the_devices_and_bytes_of_a_real_one(tmp_path: Path) -> None:
     assert record is not None
     for number, metrics in enumerate(record.rounds):
         chosen = select(device_names(config.cohort), 4, seed=5, round_index=number, attempt=0)
-        levels = [("full", "rank 1/2", "rank 1/4")[int(name[-2:]) // 2] for name in chosen]
+        levels = [("full", "rank 1/4", "rank 1/8")[int(name[-2:]) // 2] for name in chosen]
         assert metrics["levels"] == {level: levels.count(level) for level in sorted(set(levels))}
         assert metrics["bytes_down"] == metrics["bytes_up"]  # an MLP has no frozen tensor and no buffer
     # By hand: 3,466 values of float32 in the whole model, and a header of the file below 1 kB.
@@ -143,16 +147,35 @@ def test_diverged_devices_are_left_out_and_too_few_end_the_run(tmp_path: Path) -
         simulated(config, tmp_path)
 
 
-def test_device_that_cannot_train_is_skipped_by_name(tmp_path: Path) -> None:
+class RefusingSecond:
+    """Workers whose second device refuses and whose third sends what is not finite."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def train(self, work: Iterable[Work]) -> Iterator[Trained | Refused]:
+        for number, result in enumerate(self._workers.train(work)):
+            assert isinstance(result, Trained)
+            if number == 2:
+                result = replace(result, tensors={n: v * np.float32("nan") for n, v in result.tensors.items()})
+            yield Refused("out of memory") if number == 1 else result
+
+    def logits(self, models: Iterable[Submodel]) -> list[np.ndarray]:
+        return self._workers.logits(models)
+
+
+def test_devices_that_refuse_or_diverge_are_left_out(tmp_path: Path) -> None:
     with open_simulation(small(), tmp_path, Record(), SimulationOptions(quiet=True)) as simulation:
+        simulation = replace(simulation, workers=RefusingSecond(simulation.workers))
         state: State = simulation.method.init()
         devices = plan(simulation)
-        simulation.shares[devices[1]] = np.array([], np.int64)
         tally = Tally()
         updates = list(train(simulation, state, devices, "train", tally))
-    assert [u.device for u in updates] == [d for d in devices if d != devices[1]]
-    assert tally.reports == 3
-    assert len(tally.refused) == 1
+    assert [u.device for u in updates] == [devices[0], devices[3]]
+    assert tally.reports == 2
+    assert tally.refused[0] == "out of memory"
+    assert devices[2] in tally.refused[1]
+    assert "not finite" in tally.refused[1]
 
 
 def test_dynamic_capacity_changes_a_devices_level_between_rounds(tmp_path: Path) -> None:
