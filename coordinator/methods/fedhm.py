@@ -73,6 +73,11 @@ class FedHM:
         self._extra_hyper = {} if strength is None else {"frobenius_lambda": strength}
         self._module = module
         layers = hybrid_layout(module, patterns)
+        if not layers and "levels" in options and factors[-1] > 1:
+            raise PlanError(
+                f"fedhm has nothing to factorize in {type(module).__name__}: of convolutions and linear layers the first "
+                "and the last stay dense, and recurrent layers have no factorized form; use fedavg or a cut in width"
+            )
         self._cuts: dict[Level, dict[str, LayerCut]] = {}
         for factor in factors:
             cut = factorized_cut(module, layers, factor, rounding="floor" if rounding == "floor" else "round")

@@ -91,7 +91,7 @@ def test_last_row_of_a_cell_counts(tmp_path: Path) -> None:
 def test_cut_that_the_model_cannot_have_is_a_row_with_its_reason() -> None:
     row = measure(Cell("lstm", "fedhm:4", "onnxruntime"))
     assert (row["outcome"], row["model"]) == ("refused", "lstm")
-    assert "fedhm level 4" in row["reason"]
+    assert "recurrent layers have no factorized form" in row["reason"]
 
 
 @pytest.mark.runtime

@@ -224,6 +224,7 @@ def test_level_that_makes_nothing_smaller_is_refused_when_named_and_left_out_by_
         build_method("fedhm", module, {"levels": [1, 2]})
 
 
-def test_model_without_a_layer_to_cut_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"fedhm level 4 .* NextCharacter"):
+def test_model_without_a_layer_to_factorize_is_refused_with_what_to_use() -> None:
+    with pytest.raises(PlanError, match=r"NextCharacter.*recurrent layers have no factorized form.*fedavg"):
         build_method("fedhm", build_model("lstm"), {"levels": [1, 4]})
+    assert [level.value for level in build_method("fedhm", build_model("lstm"), {}).levels()] == [1]
