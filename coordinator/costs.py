@@ -67,6 +67,9 @@ def cut_costs(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int = BATC
     Args:
         batch: of the memory figures; the MACs are per sample.
     """
+    whole = cut.get("")
+    if whole is not None and len(whole.atoms) > 1:
+        return _costs_of_atoms(module, cut, spec, batch=batch)
     run_batch = max(batch, 2)  # batch norm refuses a single example in training
     # Shapes only: ResNet-34 at batch 32 takes half a second and no memory.
     built = apply_cut(module, cut).to("meta").train()
@@ -84,6 +87,21 @@ def cut_costs(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int = BATC
         train_bytes=4 * (counter.gradient_elements * batch // run_batch + params + trained),
         bytes_up=4 * (trained + statistics),
         bytes_down=4 * (params + statistics),
+    )
+
+
+def _costs_of_atoms(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int) -> Costs:
+    """All atoms are held and compute, one after the other: activations are those of one."""
+    count = len(cut[""].atoms)
+    one = cut_costs(module, {path: record for path, record in cut.items() if path}, spec, batch=batch)
+    trained = one.bytes_up - (one.bytes_down - 4 * one.params)
+    return Costs(
+        params=count * one.params,
+        macs=count * one.macs,
+        activation_elements=one.activation_elements,
+        train_bytes=one.train_bytes + (count - 1) * (4 * one.params + trained),
+        bytes_up=count * one.bytes_up,
+        bytes_down=count * one.bytes_down,
     )
 
 

@@ -19,7 +19,9 @@ METHODS: dict[str, str] = {
     "lottery_ticket": "coordinator.methods.lottery_ticket:LotteryTicket",
     "prunefl": "coordinator.methods.prunefl:PruneFL",
     "small_model": "coordinator.methods.small_model:SmallModel",
+    "slt": "coordinator.methods.slt:SLT",
     "snip": "coordinator.methods.snip:Snip",
+    "split_mix": "coordinator.methods.split_mix:SplitMix",
     "synflow": "coordinator.methods.synflow:SynFlow",
 }
 """Name -> ``module:class``, imported when used."""

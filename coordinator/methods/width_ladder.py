@@ -92,7 +92,7 @@ class WidthLadder:
         self.levels = tuple(self._counts)
         smallest = self.cut(self.levels[-1], first_channels(self._counts[self.levels[-1]]))
         if smallest:
-            check_runs(module, smallest, module.input_spec)  # type: ignore[arg-type]
+            check_runs(module, smallest, module.input_spec)
         largest = self.levels[0]
         self.server_cut: Cut = self.cut(largest, first_channels(self._counts[largest])) if shrink else {}
         self._server_module = apply_cut(module, self.server_cut) if self.server_cut else module
