@@ -31,6 +31,7 @@ from coordinator.simulation.simulator import Simulation, run_rounds
 from coordinator.simulation.worker import local_training
 from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers, write_data
 from coordinator.submodels.record import Cut, cut_digest
+from coordinator.submodels.width import shape_of_cut
 
 
 @dataclass(frozen=True)
@@ -130,12 +131,12 @@ def _workers(
 
 
 def _macs(dense: nn.Module, config: RunConfig) -> Callable[[Cut], int]:
-    """Forward multiply-accumulates of a cut, per example; counted once for each."""
+    """Forward multiply-accumulates of a cut, per example; counted once for each shape."""
     spec = run_input_spec(config)
     known: dict[str, int] = {}
 
     def macs(cut: Cut) -> int:
-        digest = cut_digest(cut)
+        digest = cut_digest(shape_of_cut(dense, cut))
         if digest not in known:
             known[digest] = cut_costs(dense, cut, spec).macs
         return known[digest]

@@ -20,6 +20,7 @@ from coordinator.methods.method import DeviceProgram, Level, Submodel, Tensors
 from coordinator.simulation.torch_session import TorchArtifact, TorchSession
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import Cut, cut_digest
+from coordinator.submodels.width import shape_of_cut
 from edge.batches import Examples
 from edge.contracts.errors import ConfigError
 from edge.contracts.packing import KEPT
@@ -113,7 +114,8 @@ class LocalTraining:
         return evaluator.logits(Submodel(cut, Level("", 1.0, 1.0), weights, DeviceProgram()))
 
     def _ready(self, cut: Cut, program: DeviceProgram) -> tuple[ArtifactManifest, TorchSession]:
-        key = (cut_digest(cut), repr(program))
+        # Shapes alone: a window that moves every round has one session.
+        key = (cut_digest(shape_of_cut(self._module, cut)), repr(program))
         if key not in self._sessions:
             artifact = TorchArtifact(apply_cut(self._module, cut), self._step(program), classes=self._classes)
             self._sessions[key] = artifact.manifest, artifact.session(self._device)

@@ -56,10 +56,14 @@ def finish(
             "models": models,
         },
         "simulation": dict(settings),
-        "device_table": [{"device": device, **row} for device, row in sorted(record.devices.items())],
+        "device_table": [_row(device, row) for device, row in sorted(record.devices.items())],
     }
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
     return summary
+
+
+def _row(device: str, totals: Mapping[str, Any]) -> dict[str, Any]:
+    return {"device": device, **{key: value for key, value in totals.items() if key != "constants"}}
 
 
 def finished_summary(run_dir: Path) -> dict[str, Any] | None:

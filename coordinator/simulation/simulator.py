@@ -17,7 +17,7 @@ from coordinator.artifacts import Artifact
 from coordinator.cohort import select
 from coordinator.configuration import RunConfig
 from coordinator.evaluation import Score
-from coordinator.methods.method import DeviceProgram, Method, State, Update
+from coordinator.methods.method import DeviceProgram, Method, SelectsDevices, State, Update
 from coordinator.progress import Progress
 from coordinator.simulation.capacity import Capacities
 from coordinator.simulation.device_speed import DeviceSpeed
@@ -98,7 +98,7 @@ def run_round(simulation: Simulation, state: State, *, program: str) -> State:
     """One round; the new state."""
     started = time.monotonic()
     tally = Tally()
-    devices = plan(simulation)
+    devices = plan(simulation, state)
     new_state = aggregate(simulation, state, program, train(simulation, state, devices, program, tally))
     check_enough(simulation, devices, tally)
     if program == "train":
@@ -110,11 +110,11 @@ def run_round(simulation: Simulation, state: State, *, program: str) -> State:
 # plan
 
 
-def plan(simulation: Simulation) -> list[str]:
+def plan(simulation: Simulation, state: State) -> list[str]:
     """The devices of the round, as a run with all of them present selects them in its first attempt."""
-    config = simulation.config
+    config, method, devices = simulation.config, simulation.method, list(simulation.shares)
     return select(
-        list(simulation.shares),
+        list(method.select(state, devices)) if isinstance(method, SelectsDevices) else devices,
         config.cohort.size + config.cohort.over_selection,
         seed=config.federation.seed,
         round_index=simulation.record.done,
@@ -188,7 +188,10 @@ def train(simulation: Simulation, state: State, devices: list[str], program: str
 
 def _count(simulation: Simulation, item: Work, result: Trained, tally: Tally) -> None:
     """Add a device's round to the round's figures and to the device's own."""
-    traffic = Traffic.of(item.submodel.tensors, result.tensors)
+    row = simulation.record.devices.setdefault(
+        item.order.device, {"rounds": 0, "bytes_up": 0, "bytes_down": 0, "simulated_s": 0.0, "constants": ""}
+    )
+    traffic = Traffic.of(item.submodel, item.order, result.tensors, held=row["constants"])
     seconds = simulation.speed.round_s(
         steps=result.outcome.steps,
         step_macs=simulation.macs(item.submodel.cut) * item.order.batch,
@@ -202,9 +205,7 @@ def _count(simulation: Simulation, item: Work, result: Trained, tally: Tally) ->
     tally.bytes_up += traffic.up
     tally.simulated_s = max(tally.simulated_s, seconds)
     tally.levels[item.submodel.level.name] += 1
-    row = simulation.record.devices.setdefault(
-        item.order.device, {"rounds": 0, "bytes_up": 0, "bytes_down": 0, "simulated_s": 0.0}
-    )
+    row["constants"] = traffic.constants
     row["level"] = item.submodel.level.name
     row["examples"] = result.num_examples
     row["rounds"] += 1

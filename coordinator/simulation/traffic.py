@@ -3,31 +3,68 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from coordinator.packed_tensors import masks_of, split_tensors
+from edge.contracts.packing import KEPT
+
 if TYPE_CHECKING:
     import numpy as np
+
+    from coordinator.methods.method import Submodel, Tensors
+    from edge.contracts.plan import WorkOrder
 
 _Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes to a device and back in one round."""
+    """Bytes to a device and back in one round.
+
+    Attributes:
+        constants: digest of what stays over rounds (frozen tensors, masks), empty when there is nothing; a device that
+            has it is not sent it again.
+    """
 
     down: int
     up: int
+    constants: str = ""
 
     @classmethod
-    def of(cls, weights: Mapping[str, np.ndarray], update: Mapping[str, np.ndarray]) -> Traffic:
-        """The size of the two files."""
-        return cls(_file_bytes(_layout(weights)), _file_bytes(_layout(update)))
+    def of(cls, submodel: Submodel, order: WorkOrder, update: Tensors, *, held: str = "") -> Traffic:
+        """What an order and its update cost.
+
+        Args:
+            update: whole tensors.
+            held: ``constants`` of the device's last round.
+        """
+        changing, constant = split_tensors(submodel)
+        digest = _digest(constant) if constant else ""
+        down = _file_bytes(_layout(changing)) + (_file_bytes(_layout(constant)) if digest not in ("", held) else 0)
+        masks = masks_of(submodel.tensors)
+        sent = []
+        for name in order.upload:
+            value = update[name.removesuffix(KEPT)]
+            shape = (int(masks[name.removesuffix(KEPT)].sum()),) if name.endswith(KEPT) else value.shape
+            sent.append((name, shape, value.dtype.name))
+        return cls(down, _file_bytes(tuple(sent)), digest or held)
 
 
 def _layout(tensors: Mapping[str, np.ndarray]) -> _Layout:
     return tuple((name, value.shape, value.dtype.name) for name, value in tensors.items())
+
+
+def _digest(tensors: Mapping[str, np.ndarray]) -> str:
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensors[name]).tobytes())
+    return digest.hexdigest()
 
 
 @functools.lru_cache(maxsize=256)

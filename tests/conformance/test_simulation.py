@@ -122,7 +122,7 @@ def pairs(text: str, folder: Path, exports: Path) -> tuple[list[Pair], Simulatio
     config = load_config_text(text)
     with open_simulation(config, folder, Record(), SimulationOptions(quiet=True)) as simulation:
         state: State = simulation.method.init()
-        devices = plan(simulation)
+        devices = plan(simulation, state)
         work = [work_of(simulation, state, device, "train") for device in devices]
         updates = list(train(simulation, state, devices, "train", Tally()))
     assert tuple(devices) == tuple(sorted(real)) == DEVICES

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from coordinator.configuration import SimulationConfig
 from coordinator.simulation.device_speed import DeviceSpeed, device_speed
-from coordinator.simulation.traffic import Traffic
-from edge.contracts.tensor_file import encode_tensors
 
 
 def test_round_is_latency_steps_and_both_transfers() -> None:
@@ -30,9 +27,3 @@ def test_values_of_the_file_replace_the_profiles() -> None:
     own = device_speed(SimulationConfig(link_mbit=100.0, latency_ms=20.0))
     named = device_speed(SimulationConfig())
     assert (own.link_mbit, own.latency_ms, own.gmac_per_s) == (100.0, 20.0, named.gmac_per_s)
-
-
-def test_traffic_is_the_size_of_the_files() -> None:
-    weights = {"a.weight": np.ones((3, 5), np.float32), "a.n": np.array(7, np.int64)}
-    update = {"a.weight": weights["a.weight"]}
-    assert Traffic.of(weights, update) == Traffic(len(encode_tensors(weights)), len(encode_tensors(update)))

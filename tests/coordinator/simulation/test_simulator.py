@@ -168,7 +168,7 @@ def test_devices_that_refuse_or_diverge_are_left_out(tmp_path: Path) -> None:
     with open_simulation(small(), tmp_path, Record(), SimulationOptions(quiet=True)) as simulation:
         simulation = replace(simulation, workers=RefusingSecond(simulation.workers))
         state: State = simulation.method.init()
-        devices = plan(simulation)
+        devices = plan(simulation, state)
         tally = Tally()
         updates = list(train(simulation, state, devices, "train", tally))
     assert [u.device for u in updates] == [devices[0], devices[3]]
