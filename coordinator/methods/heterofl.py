@@ -27,8 +27,8 @@ class HeteroFL:
     """Options, in kebab case:
 
     - ``levels``: width ratios, by default 1, 1/2, 1/4, 1/8 and 1/16. Without 1 the server holds the largest level.
-    - ``rounding`` of ratio times channels: ``round``, the default (FedHM's tables of HeteroFL), ``ceil`` (HeteroFL's own
-      code; the same at its levels, powers of two) or ``floor`` (SLT's).
+    - ``rounding`` of ratio times channels: ``round``, the default (FedHM's tables of HeteroFL), ``ceil`` (HeteroFL's
+      own code; the same at its levels, powers of two) or ``floor`` (SLT's).
     - ``concatenation``: ``each`` layer is rounded by itself, or ``cumulative``, so that the input of a layer behind
       concatenated ones is (SLT's DenseNet).
     - ``scaler``: outputs of narrowed layers are divided by the ratio while training; true.

@@ -174,7 +174,7 @@ def shape_of_cut(module: nn.Module, cut: Cut) -> dict[str, LayerCut]:
             into = None if into is None else tuple(range(len(into)))
             record = msgspec.structs.replace(record, out_idx=places, in_idx=into)
         elif layer is not None:
-            groups = layer.groups if isinstance(layer, nn.modules.conv._ConvNd) else getattr(layer, "num_groups", 1)
+            groups = _equal_blocks(layer)
             record = msgspec.structs.replace(
                 record,
                 out_idx=_first_of_blocks(out, _size(layer, "out"), groups),
@@ -283,6 +283,13 @@ def _first_of_blocks(indices: tuple[int, ...] | None, size: int, blocks: int) ->
         return tuple(range(len(indices)))
     block, kept = size // blocks, len(indices) // blocks
     return tuple(b * block + i for b in range(blocks) for i in range(kept))
+
+
+def _equal_blocks(layer: nn.Module | nn.Parameter) -> int:
+    """Blocks of which the same positions are kept; 1 where single channels go, or a group of them with its input."""
+    if isinstance(layer, nn.modules.conv._ConvNd):
+        return 1 if layer.groups == layer.in_channels else layer.groups
+    return layer.num_groups if isinstance(layer, nn.GroupNorm) else 1
 
 
 def _size(layer: nn.Module | nn.Parameter, end: str) -> int:
