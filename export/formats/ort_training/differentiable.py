@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import onnx
 
 from edge.contracts.errors import ExportRefused
 
 DIFFERENTIABLE = frozenset({
-    "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Conv", "Cos", "Div", "Erf", "Exp",
-    "Expand", "Flatten", "Gather", "GatherElements", "Gelu", "Gemm", "GlobalAveragePool", "Identity",
+    "Abs", "Add", "BatchNormalization", "Cast", "Clip", "Concat", "Conv", "Cos", "Div", "Erf", "Exp",
+    "Expand", "Flatten", "Gather", "GatherElements", "Gelu", "Gemm", "Identity",
     "LSTM", "LayerNormalization", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Pad", "Pow",
     "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Reshape", "ScatterElements", "ScatterND", "Sigmoid", "Sin",
     "Slice", "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where",
@@ -32,9 +32,22 @@ def require_gradients(model: onnx.ModelProto, objective: str, trained: Iterable[
     Raises:
         ExportRefused: naming the layer of the first one that has not.
     """
+    for error in missing_gradients(model.graph.node, objective, trained):
+        raise error
+
+
+def missing_gradients(
+    nodes: Iterable[onnx.NodeProto], objective: str, trained: Iterable[str], *, known: Collection[str] = ()
+) -> Iterator[ExportRefused]:
+    """A refusal for every operator between ``trained`` inputs and ``objective`` that has no gradient.
+
+    Args:
+        nodes: in an order in which they can run.
+        known: further operators to pass over.
+    """
     reached = set(trained)
     moving: list[onnx.NodeProto] = []
-    for node in model.graph.node:
+    for node in nodes:
         if node.op_type not in _STOPS and reached.intersection(node.input):
             reached.update(node.output)
             moving.append(node)
@@ -45,8 +58,8 @@ def require_gradients(model: onnx.ModelProto, objective: str, trained: Iterable[
             wanted.update(node.input)
             on_path.append(node)
     for node in reversed(on_path):
-        if node.op_type not in DIFFERENTIABLE:
-            raise ExportRefused(
+        if node.op_type not in DIFFERENTIABLE and node.op_type not in known:
+            yield ExportRefused(
                 layer_of_node(node),
                 f"ONNX Runtime Training has no gradient of {node.op_type}",
                 instead=_INSTEAD.get(node.op_type, "another layer, or the runtime onnxruntime"),

@@ -26,7 +26,9 @@ from export.formats.ort_training.gate_run import GateRun
 from export.formats.ort_training.memory import training_memory
 from export.formats.ort_training.operators import ForwardTranslation
 from export.formats.ort_training.optimizer_model import BETAS, EPSILON, optimizer_model
+from export.formats.ort_training.survey import survey_step
 from export.formats.ort_training.training_model import training_model
+from export.formats.survey import Captured, Survey
 from export.formats.written_programs import WrittenPrograms
 from export.gate_values import gate_values
 from export.parity import check_parity, self_test_losses
@@ -93,6 +95,10 @@ class OrtTraining:
         )
         memory = training_memory(training, tensors, spec.batch)
         return WrittenPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory)
+
+    def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
+        """Every layer that :meth:`write` refuses; needs no environment of the runtime."""
+        return survey_step(captured(LOOPS), spec)
 
     def check(
         self,

@@ -5,9 +5,10 @@ Everything not named here is translated as for stock ONNX Runtime.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -16,6 +17,7 @@ from export.capture import Capture
 from export.formats.onnx_step import operators as plain  # noqa: F401  (registers the plain table)
 from export.formats.onnx_step.graph import ABSENT
 from export.formats.onnx_step.operators.normalization import _affine, _count, _inverse_deviation, _per_channel
+from export.formats.onnx_step.operators.pooling import _apply, _averaging, _pairs
 from export.formats.onnx_step.translation import OPERATORS, Operator, Translation
 
 _OVERLAY: dict[str, Operator] = {}
@@ -103,15 +105,12 @@ def _trained(t: Translation, x: fx.Node, weight: Any, bias: Any, epsilon: float)
     The kernel writes them over the statistics it is given, so those are fresh zeros of this layer's own. Constants
     will not do: layers of one width share them, and each would get the statistics of the last (measured).
     """
-    scale, shift = _affine(t, x, weight, bias)
-    if weight is None or bias is None:
-        rank = t.tensor(x).dim()
-        corner = [0, *range(2, rank)]
-        first = t.make.node("Slice", t.value(x), [0] * len(corner), [1] * len(corner), corner)
-        sources = [t.make.node("Reshape", first, [-1]), t.make.node("Neg", t.make.node("Reshape", first, [-1]))]
-    else:
-        sources = [scale, shift]
-    zeros = [t.make.node("Sub", source, source) for source in sources]
+    corner = [0, *range(2, t.tensor(x).dim())]
+    first = t.make.node("Slice", t.value(x), [0] * len(corner), [1] * len(corner), corner)
+    zeros = [t.make.node("Sub", source, source) for source in _distinct(t, t.make.node("Reshape", first, [-1]))]
+    # A constant in the place of a parameter would get a gradient, and two layers that share it two of one name.
+    scale = t.value(weight) if weight is not None else t.make.node("Add", zeros[0], 1.0)
+    shift = t.value(bias) if bias is not None else t.make.node("Sub", scale, scale)
     y, mean, variance = t.make.node_with_outputs(
         "BatchNormalization",
         3,
@@ -126,6 +125,11 @@ def _trained(t: Translation, x: fx.Node, weight: Any, bias: Any, epsilon: float)
     return y, mean, variance
 
 
+def _distinct(t: Translation, value: str) -> tuple[str, str]:
+    """Two values of one shape that no pass over the graph takes for one."""
+    return value, t.make.node("Neg", value)
+
+
 def _static(
     t: Translation, x: fx.Node, weight: Any, bias: Any, running_mean: fx.Node, running_var: fx.Node, epsilon: float
 ) -> tuple[str, ...]:
@@ -137,6 +141,52 @@ def _static(
     offset = t.make.node("Sub", shift, t.make.node("Mul", mean, slope))
     scaled = t.make.node("Mul", t.value(x), _per_channel(t, x, slope))
     return t.make.node("Add", scaled, _per_channel(t, x, offset)), mean, inverse, mean, variance
+
+
+@translates("native_layer_norm")
+def layer_norm(
+    t: Translation, node: fx.Node, x: fx.Node, sizes: Sequence[int], weight: Any, bias: Any, epsilon: float
+) -> tuple[str, ...]:
+    """The runtime's own where it has both parameters, without which its gradient cannot be built; else written out."""
+    if weight is not None and bias is not None:
+        operands = [t.value(v) for v in (x, weight, bias)]
+        return t.make.node_with_outputs("LayerNormalization", 3, *operands, axis=-len(sizes), epsilon=float(epsilon))
+    axes = list(range(-len(sizes), 0))
+    mean = t.make.node("ReduceMean", t.value(x), axes, keepdims=1)
+    centred = t.make.node("Sub", t.value(x), mean)
+    variance = t.make.node("ReduceMean", t.make.node("Mul", centred, centred), axes, keepdims=1)
+    inverse = _inverse_deviation(t, variance, epsilon)
+    y = t.make.node("Mul", centred, inverse)
+    return y if weight is None else t.make.node("Mul", y, t.value(weight)), mean, inverse
+
+
+@translates("avg_pool2d")
+def average_pool(
+    t: Translation,
+    node: fx.Node,
+    x: fx.Node,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> str:
+    """Products with averaging matrices: the gradient of AveragePool ends the process (a division by 0, measured)."""
+    kernel, stride, padding = _pairs(kernel, stride or kernel, padding)
+    return _apply(t, t.value(x), _averaging(t, x, node, kernel, stride, padding, count_include_pad, divisor))
+
+
+@translates("gelu")
+def gelu(t: Translation, node: fx.Node, a: fx.Node, *, approximate: str = "none") -> str:
+    """The tanh form is written out: Gelu's gradient is that of the exact form whatever it says (measured)."""
+    x = t.value(a)
+    if approximate == "none":
+        return t.make.node("Gelu", x, approximate=approximate)
+    cube = t.make.node("Mul", t.make.node("Mul", x, x), x)
+    inner = t.make.node("Add", x, t.make.node("Mul", cube, 0.044715))
+    bell = t.make.node("Tanh", t.make.node("Mul", inner, math.sqrt(2.0 / math.pi)))
+    return t.make.node("Mul", t.make.node("Mul", x, 0.5), t.make.node("Add", bell, 1.0))
 
 
 @translates("softplus")

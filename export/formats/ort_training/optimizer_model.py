@@ -20,9 +20,9 @@ def optimizer_model(rule: Optimizer) -> onnx.ModelProto | None:
     """The model of ``rule``, None where the runtime has no operator for it."""
     lr = helper.make_tensor_value_info("learning_rate", TensorProto.FLOAT, [1])
     step = helper.make_tensor_value_info("step", TensorProto.INT64, [1])
-    sequences = ["params", "gradients"]
+    sequences = ["params", "gradients", "first_order_moments"]  # the API asks for moments even where nothing reads them
     if rule.kind == "adamw":
-        sequences += ["first_order_moments", "second_order_moments"]
+        sequences.append("second_order_moments")
         node = helper.make_node(
             "AdamWOptimizer",
             ["learning_rate", "step", *sequences],
