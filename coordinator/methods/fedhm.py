@@ -75,8 +75,9 @@ class FedHM:
         layers = hybrid_layout(module, patterns)
         if not layers and "levels" in options and factors[-1] > 1:
             raise PlanError(
-                f"fedhm has nothing to factorize in {type(module).__name__}: of convolutions and linear layers the first "
-                "and the last stay dense, and recurrent layers have no factorized form; use fedavg or a cut in width"
+                f"fedhm has nothing to factorize in {type(module).__name__}: of convolutions and linear layers the "
+                "first and the last stay dense, and recurrent layers have no factorized form; use fedavg or a "
+                "cut in width"
             )
         self._cuts: dict[Level, dict[str, LayerCut]] = {}
         for factor in factors:
