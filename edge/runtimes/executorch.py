@@ -7,13 +7,14 @@ planned at export. One thread: the kernels of ``edge/native`` have no other yet.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 
 import numpy as np
 
-from edge.contracts.errors import DeviceRefused, PlanError
+from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
 from edge.native.library import NativeProgram, library
@@ -33,13 +34,25 @@ def version() -> str:
 
 
 def load(manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int) -> ExecutorchSession:
-    """As :meth:`edge.runtimes.base.Runtime.load`."""
+    """As :meth:`edge.runtimes.base.Runtime.load`.
+
+    Raises:
+        ArtifactCorrupt: a file is not the one the manifest names; the runtime's own checks let a few flipped bits in a
+            hundred pass, and some of those end the process.
+    """
     if version() != manifest.minimum_runtime_version:
         # Programs of one release are not promised to load in another.
         raise DeviceRefused(
             f"artifact is for executorch {manifest.minimum_runtime_version}, {version()} is installed; "
             "install that release on the device"
         )
+    for file in manifest.files:
+        found = hashlib.sha256(files[file.name].read_bytes()).hexdigest()
+        if found != file.sha256:
+            raise ArtifactCorrupt(
+                f"artifact file {file.name} has digest {found[:12]}, the manifest says {file.sha256[:12]}; "
+                "fetch it again"
+            )
     return ExecutorchSession(manifest.programs, manifest.tensors, files, batch=manifest.batch)
 
 
