@@ -37,6 +37,11 @@ def write_inference_model(
     model = onnx.load(str(artifact_dir / program.file))
     for name in program.inputs:
         spec = manifest.tensor(name)
+        if spec.role == "label_mask":
+            # A deployed model knows all classes.
+            ones = np.ones([int(size) for size in spec.shape], spec.dtype)
+            model.graph.initializer.append(numpy_helper.from_array(ones, name))
+            continue
         if spec.role not in ("parameter", "frozen", "buffer"):
             continue
         if name not in tensors or tuple(tensors[name].shape) != spec.shape:
