@@ -9,6 +9,7 @@ Source: Diao et al., "HeteroFL: computation and communication efficient federate
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
@@ -100,4 +101,8 @@ class HeteroFL:
     def eval_models(self, state: State) -> Mapping[str, Submodel]:
         """``server``, which is the largest level's network where no device trains the whole, and every level."""
         levels = {lv.name: self.cut(state, lv, round_index=state.round, device="", seed=0) for lv in self.levels()}
-        return {"server": self._ladder.server(state, self._program), **levels}
+        server = self._ladder.server(state, self._program)
+        if server.cut:
+            # The same network as the devices', so that it is deployed from their artifact.
+            server = replace(server, cut=levels[self.levels()[0].name].cut)
+        return {"server": server, **levels}

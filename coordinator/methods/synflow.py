@@ -24,7 +24,7 @@ class SynFlow(FixedMask):
     """Options, in kebab case:
 
     - ``density``: share of the prunable weights kept; 0.1.
-    - ``input``: shape of one example; needed, because the flow starts from an input of ones.
+    - ``input``: shape of one example, because the flow starts from an input of ones; by default the module's own.
     - ``passes``: over which the density falls, geometrically; 100.
     - ``loss``, ``norm``: as FedAvg's.
     """
@@ -33,7 +33,8 @@ class SynFlow(FixedMask):
 
     def _read_masks(self, module: nn.Module, read: Options) -> dict[str, np.ndarray]:
         density = read.number("density", 0.1, low=0, strict=True)
-        shape = read.sequence("input", low=1)
+        spec = getattr(module, "input_spec", None)
+        shape = read.sequence("input", low=1) or (() if spec is None else spec.shape)
         passes = read.integer("passes", 100, low=1)
         read.finish()
         if density is None or density > 1 or not shape:

@@ -49,8 +49,10 @@ class Net(nn.Module):
 
 def needed_options(name: str) -> dict[str, Any]:
     """Options without which a method has nothing to go on."""
+    if name == "slt":
+        return {"levels": [0.5], "steps": [0.4, 0.6, 1], "rounds": 8}  # so small a network is all parameters
     if name == "synflow":
-        return {"input": [3, 4, 4], "passes": 5}
+        return {"passes": 5}
     if name == "lottery_ticket":
         path = Path(tempfile.gettempdir()) / f"apportion-ticket-{os.getpid()}.safetensors"
         generator = np.random.default_rng(0)

@@ -1,0 +1,183 @@
+"""Successive layer training's configurations: which layers are frozen, trained whole, or scaled in width, per step.
+
+A *layer* is a convolution (or a linear layer other than the classifier) with what follows it up to the next one;
+shortcut convolutions belong to the block they end. Configuration (K_F, K_T, s): layers 1..K_F are frozen and whole,
+K_F+1..K_T trained and whole, the rest trained at width s, always the first channels.
+Source: Pfeiffer et al., "Aggregating capacity in FL through successive layer training" (NeurIPS 2023), sections 3, 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import msgspec
+from torch import nn
+
+from coordinator.submodels.channel_groups import channel_map
+from coordinator.submodels.layout import SHORTCUTS
+from coordinator.submodels.record import LayerCut
+from coordinator.submodels.step_memory import step_memory
+from coordinator.submodels.width import first_channels, kept_count
+from edge.contracts.errors import PlanError
+from edge.contracts.manifest import InputSpec
+
+RESOLUTION = 100_000
+"""Bytes at which memory is compared: the published tables are at 0.1 MB."""
+_FINEST = 1000
+"""Ratios are whole thousandths."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One way to cut the network; ``ratio`` is the width s of the layers behind ``trained``."""
+
+    frozen: int
+    trained: int
+    ratio: float
+
+
+class LayerSteps:
+    """The layers of one module, and its cuts.
+
+    Attributes:
+        layers: paths in execution order.
+    """
+
+    def __init__(self, module: nn.Module, spec: InputSpec) -> None:
+        """Raises PlanError for a module without such layers, or one that cannot be cut in width."""
+        self.module, self.spec = module, spec
+        is_shortcut = {p for p, _ in module.named_modules() if any(fnmatchcase(p, pattern) for pattern in SHORTCUTS)}
+        identities = [p for p in sorted(is_shortcut) if isinstance(module.get_submodule(p), nn.Identity)]
+        self._channels = channel_map(module, spec, selections=identities)
+        self.layers = tuple(
+            path
+            for path, part in module.named_modules()
+            if isinstance(part, nn.Conv2d | nn.Conv1d | nn.Linear)
+            and path not in is_shortcut
+            and path not in self._channels.whole
+        )
+        if len(self.layers) < 2:
+            raise PlanError(f"{type(module).__name__} has {len(self.layers)} layers to train one after the other")
+        index = {path: i for i, path in enumerate(self.layers)}
+        self._group_layer = {
+            group.name: min((index[p] for p in group.producers if p in index), default=0)
+            for group in self._channels.groups
+        }
+        self._groups = {group.name: group.size for group in self._channels.groups}
+        self._cumulative = self._channels_before()
+        self._memory: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
+
+    def cut(self, configuration: Configuration) -> dict[str, LayerCut]:
+        """The records of a configuration."""
+        cut = dict(self._channels.cut(first_channels(self._counts(configuration))))
+        for path in self._frozen_parts(configuration.frozen):
+            cut[path] = msgspec.structs.replace(cut.get(path, LayerCut()), frozen=True)
+        return cut
+
+    def memory(self, configuration: Configuration) -> int:
+        """Bytes of a step, by SLT's model."""
+        counts = self._counts(configuration)
+        key = (configuration.frozen, tuple(sorted(counts.items())))
+        if key not in self._memory:
+            self._memory[key] = step_memory(self.module, self.cut(configuration), self.spec)
+        return self._memory[key]
+
+    def scaled_memory(self, ratio: float) -> int:
+        """Bytes of a step of the whole network at width ``ratio``: the limit a ratio stands for."""
+        return self.memory(Configuration(0, 0, ratio))
+
+    def table(self, limit: int) -> tuple[float, ...]:
+        """s_1 .. s_N: for every step n the widest head that fits beside layer n, N the first step with s = 1.
+
+        Found from the last layer backwards, so that the widths never fall from one step to the next.
+
+        Raises:
+            PlanError: some step does not fit at any width.
+        """
+        found: list[float] = []
+        ratio = _FINEST
+        for step in range(len(self.layers), 0, -1):
+            ratio = self._widest(step, ratio, limit)
+            found.append(ratio / _FINEST)
+        widths = found[::-1]
+        last = next(i for i, width in enumerate(widths) if width == 1.0)
+        return tuple(widths[: last + 1])
+
+    def depth(self, trained: int, ratio: float, limit: int) -> int:
+        """Most whole layers a device with ``limit`` can train below the head: K_T - K_F, at least 1 if K_T is."""
+        for frozen in range(trained):
+            if _rounded(self.memory(Configuration(frozen, trained, ratio))) <= _rounded(limit):
+                return trained - frozen
+        return min(1, trained)
+
+    def quantity(self, configuration: Configuration) -> int:
+        """Q(K_F, K_T, s): weights trained, kernel areas left out. Source: SLT, Eq. 6."""
+        total = 0
+        for k, path in enumerate(self.layers, start=1):
+            outputs, inputs = self.module.get_submodule(path).weight.shape[:2]
+            if configuration.frozen < k <= configuration.trained:
+                total += inputs * outputs
+            elif k > configuration.trained:
+                if k > configuration.trained + 1:
+                    inputs = kept_count(inputs, configuration.ratio, "floor")
+                total += inputs * kept_count(outputs, configuration.ratio, "floor")
+        return total
+
+    def _widest(self, step: int, at_most: int, limit: int) -> int:
+        """The largest ratio, in thousandths, that fits; memory never falls with the ratio, so halving finds it."""
+
+        def fits(ratio: int) -> bool:
+            needed = self.memory(Configuration(step - 1, step, ratio / _FINEST))
+            return _rounded(needed) <= _rounded(limit)
+
+        if fits(at_most):
+            return at_most
+        low, high = 0, at_most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        if not low:
+            raise PlanError(
+                f"step {step} of {len(self.layers)} does not fit {limit / 1e6:.1f} MB at any width; its layer "
+                f"'{self.layers[step - 1]}' alone takes more; raise the limit"
+            )
+        return low
+
+    def _counts(self, configuration: Configuration) -> dict[str, int]:
+        counts = {}
+        for name, size in self._groups.items():
+            if self._group_layer[name] < configuration.trained or configuration.ratio == 1:
+                continue
+            before = self._cumulative.get(name, 0)
+            upper = kept_count(before + size, configuration.ratio, "floor")
+            lower = kept_count(before, configuration.ratio, "floor") if before else 0
+            counts[name] = min(size, max(1, upper - lower))
+        return counts
+
+    def _channels_before(self) -> dict[str, int]:
+        """Channels that concatenation puts behind a group's own, of groups that are concatenated.
+
+        Source: SLT's DenseNet, whose growth at ratio s is floor((in + g) s) - floor(in s).
+        """
+        before: dict[str, int] = {}
+        for (path, end), side in self._channels.sides.items():
+            groups = list(dict.fromkeys(side.group_P.tolist()))
+            if end != "in" or len(groups) < 2 or not isinstance(self.module.get_submodule(path), nn.Conv2d):
+                continue
+            newest = self._channels.groups[groups[0]]
+            before.setdefault(newest.name, sum(self._channels.groups[g].size for g in groups[1:] if g >= 0))
+        return before
+
+    def _frozen_parts(self, count: int) -> Sequence[str]:
+        """Paths of everything with parameters that comes before layer ``count + 1``."""
+        if not count:
+            return ()
+        paths = [path for path, part in self.module.named_modules() if list(part.parameters(recurse=False))]
+        end = paths.index(self.layers[count]) if count < len(self.layers) else len(paths)
+        return paths[:end]
+
+
+def _rounded(size: int) -> int:
+    return round(size / RESOLUTION)

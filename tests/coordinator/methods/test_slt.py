@@ -1,0 +1,134 @@
+"""SLT: the published step tables and switching rounds, what a step freezes, trains and scales, entry-wise means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coordinator.methods import Method, State, Submodel, Update, build_method
+from coordinator.methods.slt import SLT, counted_form
+from coordinator.models import build_model
+from coordinator.submodels.build import apply_cut
+from coordinator.submodels.layer_steps import Configuration, LayerSteps
+from coordinator.submodels.width import lift_tensors, tensor_slices
+from edge.contracts.errors import ConfigError, PlanError
+
+EIGHTH = [0.062, 0.062, 0.062, 0.078, 0.078, 0.093, 0.093, 0.187, 0.187, 0.343, 0.343, 0.484, 0.531, 0.781, 0.859, 1]
+QUARTER = [0.218, 0.249, 0.249, 0.312, 0.312, 0.374, 0.406, 0.562, 0.578, 0.781, 0.859, 1]
+HALF = [0.499, 0.531, 0.562, 0.656, 0.718, 0.874, 0.968, 1]
+
+
+@pytest.fixture(scope="module")
+def resnet() -> nn.Module:
+    return build_model("resnet20_slt")
+
+
+@pytest.fixture(scope="module")
+def steps(resnet: nn.Module) -> LayerSteps:
+    return LayerSteps(counted_form(resnet, "batch"), resnet.input_spec)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def method(resnet: nn.Module) -> SLT:
+    built = build_method("slt", resnet, {"levels": [0.25, 0.125], "steps": EIGHTH, "rounds": 2500})
+    assert isinstance(built, SLT)
+    return built
+
+
+def trained(method: Method, submodel: Submodel, device: str, change: float) -> Update:
+    tensors = {
+        name: value + np.float32(change)
+        for name, value in submodel.tensors.items()
+        if name not in submodel.program.frozen and "running" not in name and not name.endswith("tracked")
+    }
+    return Update(device, submodel.level, submodel.cut, tensors, 4)
+
+
+@pytest.mark.parametrize(("ratio", "gigabytes"), [(1.0, 0.0984), (0.5, 0.0486), (0.25, 0.0242), (0.125, 0.0120)])
+def test_memory_limits_are_the_published_ones(steps: LayerSteps, ratio: float, gigabytes: float) -> None:
+    assert len(steps.layers) == 19
+    assert round(steps.scaled_memory(ratio) / 1e9, 4) == gigabytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ratio", "table"), [(0.5, HALF), (0.25, QUARTER), (0.125, EIGHTH)])
+def test_step_tables_are_the_published_ones(steps: LayerSteps, ratio: float, table: list[float]) -> None:
+    assert steps.table(steps.scaled_memory(ratio)) == tuple(table)
+
+
+def test_switching_rounds_are_the_published_ones(method: SLT, resnet: nn.Module) -> None:
+    assert method.switches == (5, 10, 32, 53, 79, 101, 126, 149, 253, 337, 595, 673, 977, 1153, 1849, 2149)
+    quarter = build_method("slt", resnet, {"levels": [0.25], "steps": QUARTER, "rounds": 2500})
+    assert isinstance(quarter, SLT)
+    assert quarter.switches == (100, 106, 158, 179, 280, 300, 417, 498, 884, 991, 1618, 1916)
+    assert [method.step(r) for r in (0, 4, 5, 9, 10, 2148, 2149, 10_000)] == [0, 0, 1, 1, 2, 15, 16, 16]
+    even = build_method("slt", resnet, {"steps": HALF, "rounds": 90, "schedule": "equal"})
+    assert isinstance(even, SLT)
+    assert even.switches == (10, 20, 30, 40, 50, 60, 70, 80)
+
+
+def test_a_step_freezes_below_trains_one_layer_whole_and_scales_above(method: SLT, resnet: nn.Module) -> None:
+    weakest = method.levels()[-1]
+    cut = method.cut_shape(weakest, round_index=253, device="", seed=0)  # step 9, layer3? s = 0.187
+    assert method.step(253) == 9
+    frozen = {path for path, record in cut.items() if record.frozen}
+    assert {"conv1", "layer1.2.conv2", "layer2.0.conv1"} <= frozen
+    assert "layer2.0.conv2" not in frozen
+    built = apply_cut(resnet, cut)
+    assert built.get_submodule("layer2.0.conv2").weight.shape == (32, 32, 3, 3)  # layer 9, whole
+    assert built.get_submodule("layer2.1.conv1").weight.shape == (5, 32, 3, 3)  # W^{1,s}
+    assert built.get_submodule("layer2.1.conv2").weight.shape == (5, 5, 3, 3)
+    assert built.get_submodule("layer3.0.downsample.0").weight.shape == (11, 5, 3, 3)
+    assert built.get_submodule("fc").weight.shape == (10, 11 * 4)
+    assert built(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert set(method.program(cut).frozen) == {n for n, p in built.named_parameters() if not p.requires_grad}
+
+
+def test_stronger_devices_train_deeper_within_their_limit(method: SLT, steps: LayerSteps) -> None:
+    strong, weak = method.levels()
+    for step in range(1, 17):
+        deep, shallow = method.configuration(strong, step), method.configuration(weak, step)
+        assert (deep.trained, deep.ratio) == (shallow.trained, shallow.ratio)
+        assert deep.frozen <= shallow.frozen == step - 1
+        assert steps.memory(deep) <= steps.scaled_memory(0.25) + 100_000
+        assert steps.memory(shallow) <= steps.scaled_memory(0.125) + 100_000
+    assert any(method.configuration(strong, n).frozen < n - 1 for n in range(1, 17))
+
+
+def test_last_step_of_the_whole_network_is_the_network_itself(method: SLT) -> None:
+    state = replace(method.init(), round=2300)
+    submodel = method.cut(state, method.levels()[-1], round_index=2300, device="", seed=0)
+    assert all(np.array_equal(submodel.tensors[n], v) for n, v in state.tensors.items())
+    assert method.configuration(method.levels()[-1], 16) == Configuration(15, 19, 1.0)
+
+
+def test_entries_outside_a_step_keep_their_bits_and_equal_devices_average_to_themselves(method: SLT) -> None:
+    state = replace(method.init(), round=253)
+    submodel = method.cut(state, method.levels()[-1], round_index=253, device="", seed=0)
+    after = method.aggregate(state, [trained(method, submodel, d, 0.5) for d in ("a", "b")])
+    slices = tensor_slices(build_model("resnet20_slt"), submodel.cut)
+    sent = trained(method, submodel, "a", 0.5).tensors
+    expected = lift_tensors(sent, slices, state.tensors)
+    assert all(np.array_equal(after.tensors[n], v) for n, v in expected.items())
+    assert np.array_equal(after.tensors["conv1.weight"], state.tensors["conv1.weight"])
+
+
+def test_evaluated_are_the_whole_network_and_the_present_step(method: SLT) -> None:
+    state: State = replace(method.init(), round=254)
+    models = method.eval_models(state)
+    assert set(models) == {"server", "step"}
+    assert models["step"].tensors["layer2.1.conv1.weight"].shape == (5, 32, 3, 3)
+    assert not any(record.frozen for record in models["step"].cut.values())
+
+
+def test_impossible_options_are_refused(resnet: nn.Module) -> None:
+    with pytest.raises(ConfigError, match="ratios that rise to 1"):
+        build_method("slt", resnet, {"steps": [0.5, 0.4, 1.0]})
+    with pytest.raises(ConfigError, match="at most 1"):
+        build_method("slt", resnet, {"levels": [2.0]})
+    with pytest.raises(PlanError, match="input_spec"):
+        build_method("slt", nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)), {})
