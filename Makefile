@@ -1,4 +1,4 @@
-# setup, demo, test, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, test, test-arm, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
 # Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...).
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
@@ -18,7 +18,7 @@ BIN = .venv/bin
 TESTS ?= tests
 ARGS ?=
 
-.PHONY: setup demo test check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo test test-arm check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -39,6 +39,10 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+# The device side on emulated aarch64 processors; fetches an aarch64 userland into .arm the first time.
+test-arm: setup
+	APPORTION_TEST_ARM=1 $(BIN)/python -m pytest tests/arm $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -81,5 +85,5 @@ runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .arm .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The device side on emulated aarch64 processors: run by `make test-arm`."""

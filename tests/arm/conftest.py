@@ -1,0 +1,45 @@
+"""Fixtures of the emulated boards. What this machine cannot do is skipped with its reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.arm.boards import BOARDS, EmulatedDevice
+from tests.arm.session_library import cross_build
+from tests.arm.userland import ROOT, Unavailable, Userland, prepare
+
+VARIABLE = "APPORTION_TEST_ARM"
+FOLDER = ROOT / ".arm"
+
+
+def pytest_runtest_setup() -> None:
+    """Emulation fetches a userland and takes its time: only where it was asked for."""
+    if not os.environ.get(VARIABLE):
+        pytest.skip(f"emulated boards have a target of their own, make test-arm, which sets {VARIABLE}")
+
+
+@pytest.fixture(scope="session")
+def userland() -> Userland:
+    """The aarch64 userland, fetched once into a folder that git ignores."""
+    try:
+        return prepare(FOLDER)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session", params=BOARDS, ids=lambda board: board.processor)
+def device(userland: Userland, request: pytest.FixtureRequest) -> EmulatedDevice:
+    """Each board in turn."""
+    return EmulatedDevice(request.param, userland)
+
+
+@pytest.fixture(scope="session")
+def session_library(userland: Userland) -> Path:
+    """The cross-built library, in its place on the device."""
+    try:
+        return cross_build(userland)
+    except Unavailable as reason:
+        pytest.skip(str(reason))

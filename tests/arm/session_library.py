@@ -1,0 +1,39 @@
+"""The ExecuTorch session library cross-built for the emulated boards, by the command that docs/runtimes.md gives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.arm.boards import FLAGS
+from tests.arm.userland import COMPILER, ROOT, SYSTEM_PACKAGES, Unavailable, Userland
+
+
+def cross_build(userland: Userland) -> Path:
+    """The library, put where the device looks for it.
+
+    Raises:
+        Unavailable: no executorch wheel in the userland, or no cross compiler.
+    """
+    if not (userland.packages / "executorch").is_dir():
+        raise Unavailable("executorch is not installed here: pip install 'apportion[executorch]'")
+    if shutil.which(COMPILER) is None:
+        raise Unavailable(f"{COMPILER} is not installed (Debian: {SYSTEM_PACKAGES[COMPILER]}) and nobody here is root")
+    # The device's packages come first in the search path: the build finds its wheel there, and imports none of them.
+    environment = os.environ | {
+        "CXX": COMPILER,
+        "APPORTION_NATIVE_FLAGS": FLAGS,
+        "PYTHONPATH": str(userland.packages),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "edge.native.build"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    built = Path(done.stdout.strip())
+    installed = userland.root / "usr/lib/apportion" / built.name
+    installed.parent.mkdir(exist_ok=True)
+    shutil.copy(built, installed)
+    return installed

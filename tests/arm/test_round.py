@@ -1,0 +1,87 @@
+"""Agents on emulated boards, supervisor and trainer, take part in a round over MQTT with a coordinator here."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.broker import BrokerAddress, BrokerProcess
+from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.local_data_folders import local_devices
+from coordinator.configuration_file import load_config_text
+from coordinator.datasets import load_dataset
+from coordinator.ledger import Ledger
+from coordinator.local_devices import LocalDevice
+from edge.transport.mqtt import PASSWORD_VARIABLE
+from tests.arm.boards import BOARDS, EmulatedDevice
+from tests.arm.userland import Userland
+from tests.federation.small_run import config_text
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.runtime]
+
+FAREWELL_S = 30.0
+RUNTIMES = ("executorch", "onnxruntime")
+"""What the boards train with, in their order."""
+
+
+@contextlib.contextmanager
+def agent(board: EmulatedDevice, place: LocalDevice, broker: BrokerAddress) -> Iterator[subprocess.Popen[str]]:
+    """An agent on ``board`` whose data and store are in ``place``; its log is ``agent.log`` there."""
+    python = board.interpreter(place.folder)
+    command = board.command("-m", "edge", "agent", "--broker", broker.url, "--user", broker.user)
+    command += ["--federation", "small", "--device", place.device, "--data", "data", "--store", "store"]
+    command += ["--runtime", place.runtime, "--trainer-python", str(python), "--self-test"]
+    with (place.folder / "agent.log").open("w") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=place.folder,
+            env=board.environment(**{PASSWORD_VARIABLE: broker.password}),
+            stderr=log,
+            text=True,
+        )
+        try:
+            yield process
+            process.terminate()
+            process.wait(FAREWELL_S)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_agents_on_boards_train_a_round(
+    userland: Userland,
+    session_library: Path,
+    amqtt_broker: BrokerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One board trains with executorch, the other with onnxruntime; neither has torch, and both end in good order."""
+    with_data = load_config_text(config_text(local=2, size=2, runtimes=RUNTIMES))
+    places = local_devices(with_data, load_dataset("digits", None, 3), tmp_path / "outside", None)
+    address = amqtt_broker.address
+    monkeypatch.setenv("SMALL_RUN_PASSWORD", address.password)
+    broker = f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "SMALL_RUN_PASSWORD"'
+    config = load_config_text(config_text(broker=broker, local=0, size=2, rounds=1, runtimes=RUNTIMES))
+    boards = [EmulatedDevice(board, userland) for board in BOARDS]
+    with contextlib.ExitStack() as running:
+        agents = [running.enter_context(agent(*pair, address)) for pair in zip(boards, places, strict=True)]
+        summary = start_run(config, tmp_path / "run", RunOptions(quiet=True))
+    logs = {place.device: (place.folder / "agent.log").read_text() for place in places}
+    assert [process.returncode for process in agents] == [0, 0], logs
+    assert summary["torch_loaded_on_devices"] is False
+    with Ledger.open(tmp_path / "run/ledger.sqlite") as ledger:
+        profiles = ledger.profiles()
+        reports = {update.report.device: update.report for update in ledger.updates(0, 0)}
+    for board, place, runtime in zip(BOARDS, places, RUNTIMES, strict=True):
+        profile, report = profiles[place.device], reports[place.device]
+        assert (profile.machine, profile.cpu_model) == ("aarch64", board.model)
+        assert (report.runtime, report.torch_loaded) == (runtime, False)
+        assert report.steps == -(-report.num_examples // 16)
+        assert 0.0 < report.loss < 2.5
+        print(
+            f"{board.model}, {runtime}: {report.steps} steps, loss {report.loss:.4f}, {report.step_ms_p50:.0f} ms each"
+        )
