@@ -9,6 +9,7 @@ from coordinator.methods.method import Level, Submodel, Tensors
 from coordinator.packed_tensors import split_tensors
 from coordinator.planner import Placement, choose_runtime, place
 from coordinator.round_metrics import measured_correction
+from coordinator.simulation.capacity import configured_level
 from coordinator.submodels.record import cut_to_json
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import ConfigError, ExportRefused, ParityError, PlanError
@@ -51,6 +52,8 @@ def _expected_runtimes(federation: Federation) -> list[str]:
 def place_device(federation: Federation, profile: DeviceProfile, round_index: int) -> Placement:
     """The first of the run's runtimes that the device has, and the largest level of the method's ladder that fits it.
 
+    A level that the run file gives the device's group is the whole ladder.
+
     Raises:
         PlanError: it has none of the runtimes, no level fits, or its runtime is one of several and there is no
             artifact for it: then only the devices with that runtime stay away.
@@ -69,11 +72,13 @@ def place_device(federation: Federation, profile: DeviceProfile, round_index: in
     def correction_of(level: Level) -> float:
         return measured_correction(federation, profile, artifact_of(level)) if config.planner.adapt else 1.0
 
+    levels = federation.method.levels()
+    given = configured_level(config, levels, profile.device, round_index)
     try:
         return place(
             profile,
             runtime,
-            federation.method.levels(),
+            levels if given is None else (given,),
             cost_of,
             headroom=config.planner.headroom,
             correction_of=correction_of,

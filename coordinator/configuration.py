@@ -132,7 +132,7 @@ class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
     """``[[cohort.local]]``: ``count`` agents started on this machine, each with ``budget_mb`` MB of memory and at most
     ``threads`` (0 = no limit), and with one of the run's runtimes (empty = the first of them).
 
-    ``level``, a level of the method by name or value, says what simulated devices hold, instead of a budget."""
+    ``level``, a level of the method by name or value, says what the group's devices hold, instead of a budget."""
 
     count: int
     budget_mb: float = 0.0
@@ -150,8 +150,8 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
         deadline_s: seconds from publishing to the end of a round.
         over_selection: devices ordered beyond ``size``, against stragglers.
         join_timeout_s: seconds to wait for ``size`` devices to be there.
-        capacity: of simulated devices: ``fixed``, each has its group's; ``dynamic``, each draws a group anew in every
-            round, with the groups' shares of devices as probabilities.
+        capacity: ``fixed``, a local device has its group's level; ``dynamic``, it draws a group anew in every round,
+            with the groups' shares of devices as probabilities.
     """
 
     size: int

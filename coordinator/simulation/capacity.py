@@ -1,15 +1,19 @@
-"""Which level a simulated device holds in a round: its group's, or one drawn anew, or the largest its budget takes."""
+"""Which level a local device holds in a round: its group's, or one drawn anew, or the largest its budget takes."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from coordinator.configuration import CohortConfig, LocalGroup, RunConfig
-from coordinator.costs import Costs
 from coordinator.methods.method import Level
 from coordinator.planner import MB
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.streams import stream_seed, uniform
+
+if TYPE_CHECKING:
+    from coordinator.costs import Costs
 
 
 def device_names(cohort: CohortConfig) -> list[str]:
@@ -17,8 +21,35 @@ def device_names(cohort: CohortConfig) -> list[str]:
     return [f"device-{index:02d}" for index in range(cohort.local_devices)]
 
 
+def configured_level(config: RunConfig, levels: Sequence[Level], device: str, round_index: int) -> Level | None:
+    """The level that the run file gives a local device in a round; None where a budget decides, or nothing.
+
+    Source of the dynamic form: FedHM and HeteroFL, "dynamic" heterogeneity.
+
+    Raises:
+        ConfigError: a group names a level that is not there.
+    """
+    group = _group_of(config, device, round_index)
+    if group is None or not config.cohort.local[group].level:
+        return None
+    return find_level(config.cohort.local[group].level, levels, path=f"$.cohort.local[{group}].level")
+
+
+def _group_of(config: RunConfig, device: str, round_index: int) -> int | None:
+    """The group that a local device belongs to, or has drawn for the round."""
+    names, groups = device_names(config.cohort), config.cohort.local
+    if device not in names:
+        return None
+    place = names.index(device)
+    if config.cohort.capacity == "dynamic":
+        draw = uniform(stream_seed(config.federation.seed, "capacity", round_index, device), 1)[0]
+        place = int(draw * len(names))
+    ends = itertools.accumulate(group.count for group in groups)
+    return next(index for index, end in enumerate(ends) if place < end)
+
+
 class Capacities:
-    """Levels of the devices of one run.
+    """Levels of the simulated devices of one run.
 
     Args:
         levels: the method's ladder, largest first.
@@ -35,26 +66,14 @@ class Capacities:
             raise ConfigError(
                 ["$.cohort.local: no simulated devices; add [[cohort.local]] groups, each with a count and a level"]
             )
-        self._seed = config.federation.seed
-        self._is_dynamic = config.cohort.capacity == "dynamic"
+        self._config = config
         self._groups = [_level_of_group(config, index, group, levels, costs_of) for index, group in enumerate(groups)]
-        self._counts = [group.count for group in groups]
-        members = [level for level, count in zip(self._groups, self._counts, strict=True) for _ in range(count)]
-        self._fixed = dict(zip(device_names(config.cohort), members, strict=True))
 
     def level(self, device: str, round_index: int) -> Level:
-        """The level of ``device`` in a round.
-
-        Source of the dynamic form: FedHM and HeteroFL, "dynamic" heterogeneity.
-        """
-        if not self._is_dynamic:
-            return self._fixed[device]
-        point = uniform(stream_seed(self._seed, "capacity", round_index, device), 1)[0] * sum(self._counts)
-        for level, count in zip(self._groups, self._counts, strict=True):
-            point -= count
-            if point < 0:
-                return level
-        return self._groups[-1]
+        """The level of ``device`` in a round."""
+        group = _group_of(self._config, device, round_index)
+        assert group is not None, f"{device} is no device of this run"
+        return self._groups[group]
 
 
 def find_level(text: str, levels: Sequence[Level], *, path: str) -> Level:

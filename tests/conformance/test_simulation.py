@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ import torch
 from coordinator.cli.exporting import CutExporter, class_names, dense_module
 from coordinator.configuration_file import load_config_text
 from coordinator.ledger_records import RecordedUpdate
+from coordinator.methods import METHODS as REGISTERED
 from coordinator.methods.method import State
 from coordinator.publisher import read_order
-from coordinator.simulation.assembly import SimulationOptions, open_simulation
+from coordinator.simulation.assembly import SimulationOptions, open_simulation, simulate
 from coordinator.simulation.local_training import SimulatedData
 from coordinator.simulation.record import Record
 from coordinator.simulation.simulator import Simulation, Tally, plan, train, work_of
@@ -24,6 +26,7 @@ from coordinator.simulation.workers import Work
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import cut_from_json
 from edge.batches import Examples
+from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensor_file import encode_tensors, read_tensor_file
 from edge.local_data import LocalData
@@ -49,8 +52,10 @@ options = { width = 8 }
 """
 METHODS = {
     "fedavg": 'name = "fedavg"',
-    "fedhm": 'name = "fedhm"\nlevels = [4]',
+    "fedhm": 'name = "fedhm"\nlevels = [1, 4]',
 }
+SMALLER = {"fedavg": "full", "fedhm": "rank 1/4"}
+"""What the second device holds."""
 
 
 def run_file(model: str, method: str) -> str:
@@ -81,7 +86,10 @@ scale = 0.0625
 every = 0
 norm = "running"
 [[cohort.local]]
-count = 2
+count = 1
+[[cohort.local]]
+count = 1
+level = "{SMALLER[method]}"
 """
 
 
@@ -140,6 +148,7 @@ def distance(value: np.ndarray, reference: np.ndarray) -> float:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_order_weights_and_update_are_those_of_a_device(method: str, tmp_path: Path, exports: Path) -> None:
     found, _ = pairs(run_file(WITHOUT_NORM, method), tmp_path, exports)
+    assert [pair.real.assignment.level for pair in found] == ["full", SMALLER[method]]
     for pair in found:
         entry, ordered, simulated = pair.real.assignment, read_order(pair.real.assignment.order), pair.work.order
         assert cut_from_json(entry.cut) == dict(pair.work.submodel.cut)
@@ -201,6 +210,51 @@ class Float64Session(TorchSession):
 
 
 def _sha256(data: bytes) -> str:
-    import hashlib
-
     return hashlib.sha256(data).hexdigest()
+
+
+OPTIONS = {
+    "lottery_ticket": None,  # starts from the masks of a pruned run
+    "synflow": "density = 0.3\ninput = [1, 8, 8]",
+    "slt": "levels = [0.5]",
+    "fedlora": None,  # adapts linear layers, of which a ResNet has none
+}
+"""What a method needs to cut ResNet-8 at 8x8; None where it cannot: it must say so."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", sorted(REGISTERED))
+def test_every_method_is_simulated_or_says_why_not(method: str, tmp_path: Path) -> None:
+    options = OPTIONS.get(method, "")
+    text = f"""
+[federation]
+name = "conformance"
+rounds = 2
+[model]
+build = "resnet8"
+input = [1, 8, 8]
+[method]
+name = "{method}"
+{options or ""}
+[training]
+steps = 2
+batch = 8
+[data]
+source = "tests.federation.tiny_convnet:digit_images"
+scale = 0.0625
+[evaluation]
+every = 0
+norm = "{"batch" if method == "slt" else "static"}"
+[[cohort.local]]
+count = 2
+"""
+    config = load_config_text(text)
+    if options is None:
+        with pytest.raises((ConfigError, PlanError)):
+            simulate(config, tmp_path, Record(), SimulationOptions(quiet=True))
+        return
+    summary = simulate(config, tmp_path, Record(), SimulationOptions(quiet=True))
+    assert {"server"} <= summary["evaluation"]["models"].keys()
+    assert all(0 <= model["accuracy"] <= 1 for model in summary["evaluation"]["models"].values())
+    assert summary["bytes_down"] > 0
+    assert summary["refused"] == 0
