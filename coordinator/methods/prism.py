@@ -1,0 +1,308 @@
+"""PriSM: every device trains a random part of the principal components of each layer, and of its channels.
+
+The server holds each decomposed layer as U sqrt(Sigma) and sqrt(Sigma) V^T. A device gets components drawn without
+replacement with probability sigma^kappa / sum, and the rows and input slices of the channels it keeps. Entries are
+averaged over the devices that held them, and after every round the product is decomposed anew.
+Source: Niu et al., "Overcoming resource constraints in federated learning: large models can be trained with only weak
+clients" (TMLR 2023), sections 3 and 4, Eq. 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from torch import nn
+
+from coordinator.aggregation.entrywise import EntrywiseMean
+from coordinator.methods.fedavg import FULL, examples
+from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
+from coordinator.methods.options import LOSSES, NORMS, Options
+from coordinator.submodels.build import module_tensors
+from coordinator.submodels.channel_groups import ChannelMap, channel_map
+from coordinator.submodels.factorize import unrolled
+from coordinator.submodels.layout import factorizable_layers, hybrid_layout
+from coordinator.submodels.record import Cut, Factor, Form, LayerCut
+from coordinator.submodels.spectrum import one_blas_thread, truncated_svd
+from coordinator.submodels.width import Kept, cut_tensors, first_channels, kept_count, random_channels, tensor_slices
+from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
+from edge.contracts.streams import stream_seed, uniform
+
+if TYPE_CHECKING:
+    from coordinator.submodels.narrowed import Slice
+
+ROWS = ("first", "random", "all")
+SAMPLINGS = ("power", "uniform", "softmax", "top")
+U, V, SIGMA = "prism/u/", "prism/v/", "prism/sigma/"
+"""Where in a state's ``extra`` the factors and singular values of a layer lie, by its path."""
+
+
+class PriSM:
+    """Options, in kebab case:
+
+    - ``levels``: keep ratios; 0.8, 0.6, 0.4, 0.2.
+    - ``kappa``: exponent of the sampling probabilities; 2.5. The paper takes 4 for ResNet-18 at 0.2, 2 for the LSTM.
+    - ``sampling``: ``power``, ``softmax`` of the singular values, ``uniform``, or ``top``: always the largest ones.
+    - ``rows``: channels a device keeps of every group: the ``first``, ``random`` ones per device and round, or ``all``.
+      Groups that a residual stream joins are cut alike, inputs as well as outputs: this is the reading whose costs are
+      those of the paper's Table 1. Its published code masks outputs instead and saves nothing; that is not built.
+    - ``layout``: name patterns of the layers to decompose; by default all but the first, 1x1 ones and the classifier.
+    - ``frobenius``: Frobenius decay on the factors instead of weight decay; true. ``frobenius-lambda``: its weight.
+    - ``norm``: of training and evaluation; ``batch``, as in the paper. ``loss``: as FedAvg's.
+    """
+
+    name = "prism"
+
+    def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
+        """Raises ConfigError for unknown or impossible options, PlanError for a model that cannot be cut so."""
+        self._prepare(module, Options(self.name, options), sampling="power", rows="first")
+
+    def _prepare(self, module: nn.Module, read: Options, *, sampling: str, rows: str) -> None:
+        ratios = sorted(read.numbers("levels", (0.8, 0.6, 0.4, 0.2), low=0.001), reverse=True)
+        self._kappa = read.number("kappa", 2.5, low=0) or 0.0
+        self._sampling = read.choice("sampling", SAMPLINGS, sampling)
+        self._rows = read.choice("rows", ROWS, rows)
+        patterns = read.names("layout")
+        self._frobenius = read.flag("frobenius", True)
+        strength = read.number("frobenius-lambda", None, low=0)
+        self._loss, self._norm = read.choice("loss", LOSSES, "cross_entropy"), read.choice("norm", NORMS, "batch")
+        read.finish()
+        if max(ratios) > 1:
+            raise ConfigError([f"$.method.levels: {max(ratios):g} given, keep ratios are at most 1"])
+        self._extra_hyper = {} if strength is None else {"frobenius_lambda": strength}
+        self._module = module
+        chosen = hybrid_layout(module, patterns) if patterns else _default_layout(module)
+        self._layers = {path: _form(module.get_submodule(path)) for path in chosen}
+        if not self._layers:
+            raise PlanError(f"{type(module).__name__} has no layer to decompose; name some in $.method.layout")
+        self._channels = channel_map(module) if self._rows != "all" else None
+        self._levels = tuple(Level(f"keep {ratio:g}", ratio, ratio) for ratio in ratios)
+        self._cuts: dict[Level, Cut] = {}
+
+    def init(self) -> State:
+        """The module's own initial weights and their components."""
+        tensors = module_tensors(self._module)
+        return State(tensors, self._decomposed({path: tensors[f"{path}.weight"] for path in self._layers}))
+
+    def levels(self) -> tuple[Level, ...]:
+        """One per keep ratio, largest first."""
+        return self._levels
+
+    def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
+        """The level's ranks and channel counts; which components and channels they are is drawn with the values.
+
+        Raises:
+            PlanError: a level this ladder does not have.
+        """
+        if level not in self._levels:
+            known = ", ".join(f"'{known.name}'" for known in self._levels)
+            raise PlanError(f"{self.name} has no level '{level.name}' ({level.value:g}); its levels are {known}")
+        if level not in self._cuts:
+            ranks = {path: tuple(range(self._rank(path, level))) for path in self._layers}
+            self._cuts[level] = self._cut(self._kept(level, "first", 0, "", 0), ranks)
+        return self._cuts[level]
+
+    def program(self, cut: Cut) -> DeviceProgram:
+        """Training with Frobenius decay on every pair of factors."""
+        pairs = tuple((f"{path}.u", f"{path}.v") for path in sorted(cut) if cut[path].factor) if self._frobenius else ()
+        hyper = self._extra_hyper if pairs else {}
+        return DeviceProgram(loss=self._loss, frobenius=pairs, norm=self._norm, extra_hyper=hyper)
+
+    def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
+        """Components and channels drawn for one device and round, and their values."""
+        shape = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
+        chosen = {
+            path: self._drawn(path, state.extra[SIGMA + path], self._rank(path, level), seed, round_index, device)
+            for path in self._layers
+        }
+        cut = self._cut(self._kept(level, self._rows, round_index, device, seed), chosen)
+        return Submodel(cut, level, self._values(state, cut), self.program(shape))
+
+    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+        """Factors and dense entries, each the mean over the devices that held it; others keep their bits.
+
+        Raises:
+            PlanError: no update.
+            UpdateRejected: an update that does not fit its cut or the model, or without examples.
+        """
+        reference = {n: v for n, v in state.tensors.items() if n.removesuffix(".weight") not in self._layers}
+        for path in self._layers:
+            reference |= {f"{path}.u": state.extra[U + path], f"{path}.v": state.extra[V + path]}
+        mean = EntrywiseMean(reference)
+        count = 0
+        for update in updates:
+            where = f"device {update.device}, round {state.round}"
+            examples(update)
+            try:
+                slices = self._slices(update.cut)
+            except PlanError as error:
+                raise UpdateRejected(f"{where}: {error}; re-plan the device") from error
+            mean.add(update.tensors, 1.0, where=where, slices=slices)
+            count += 1
+        if not count:
+            raise PlanError(f"round {state.round}: no updates to aggregate; repeat the round")
+        result = mean.result()
+        factors = {U + path: result.pop(f"{path}.u") for path in self._layers}
+        factors |= {V + path: result.pop(f"{path}.v") for path in self._layers}
+        moved = [
+            path
+            for path in self._layers
+            if any(not np.array_equal(factors[side + path], state.extra[side + path]) for side in (U, V))
+        ]
+        tensors = {name: result.get(name, value) for name, value in state.tensors.items()}
+        for path in moved:
+            shape = state.tensors[f"{path}.weight"].shape
+            with one_blas_thread():
+                product = _rows(factors[U + path]).astype(np.float64) @ _rows(factors[V + path]).astype(np.float64)
+            tensors[f"{path}.weight"] = product.reshape(shape).astype(np.float32)
+        return State(tensors, {**state.extra, **factors}, state.round + 1)
+
+    def refresh(self, state: State) -> State:
+        """New components of every layer whose product is no longer what they were taken from."""
+        stale = {path: state.tensors[f"{path}.weight"] for path in self._layers if not self._is_ordered(state, path)}
+        return State(state.tensors, {**state.extra, **self._decomposed(stale)}, state.round) if stale else state
+
+    def eval_models(self, state: State) -> Mapping[str, Submodel]:
+        """``server``, the whole model, and every level's first channels with its largest components."""
+        program = DeviceProgram(loss=self._loss, norm=self._norm)
+        models = {"server": Submodel({}, FULL, state.tensors, program)}
+        for level in self._levels:
+            cut = self.cut_shape(level, round_index=state.round, device="", seed=0)
+            models[level.name] = Submodel(cut, level, self._values(state, cut), self.program(cut))
+        return models
+
+    # cuts
+
+    def _rank(self, path: str, level: Level) -> int:
+        shape = self._module.get_submodule(path).weight.shape
+        components = min(shape[0], math.prod(shape[1:]))
+        return min(components, math.ceil(round(level.value * components, 9)))
+
+    def _kept(self, level: Level, rows: str, round_index: int, device: str, seed: int) -> Kept:
+        if self._channels is None:
+            return {}
+        counts = {
+            group: kept_count(size, level.value, "ceil") for group, size in self._cuttable(self._channels).items()
+        }
+        if rows != "random":
+            return first_channels(counts)
+        drawn = random_channels(self._channels, {**_all(self._channels), **counts}, seed=seed, round_index=round_index,
+                                device=device)  # fmt: skip
+        return {group: drawn[group] for group in counts}
+
+    def _cuttable(self, channels: ChannelMap) -> dict[str, int]:
+        """Groups whose channels a device may lack: of a network with layer norms only what one linear layer hands to
+        another, since its residual stream is shared state."""
+        sizes = {group.name: group.size for group in channels.groups}
+        if not any(isinstance(part, nn.LayerNorm) for part in self._module.modules()):
+            return sizes
+        alone = [g for g in channels.groups if len(g.producers) == 1 and len(g.consumers) == 1]
+        linear = {p: m.out_features for p, m in self._module.named_modules() if isinstance(m, nn.Linear)}
+        return {g.name: g.size for g in alone if linear.get(g.producers[0]) == g.size}
+
+    def _cut(self, kept: Kept, chosen: Mapping[str, tuple[int, ...]]) -> dict[str, LayerCut]:
+        cut = dict(self._channels.cut(kept)) if self._channels is not None and kept else {}
+        for path, components in chosen.items():
+            factor = Factor(self._layers[path], components)
+            cut[path] = msgspec.structs.replace(cut.get(path, LayerCut()), factor=factor)
+        return cut
+
+    def _drawn(
+        self, path: str, sigma: np.ndarray, rank: int, seed: int, round_index: int, device: str
+    ) -> tuple[int, ...]:
+        """Components of one layer for one device and round, ascending: drawn one after the other, each removed."""
+        if self._sampling == "top" or rank == len(sigma):
+            return tuple(range(rank))
+        values = sigma.astype(np.float64)
+        if self._sampling == "uniform":
+            log_weights = np.zeros(len(values))
+        elif self._sampling == "softmax":
+            log_weights = values
+        else:
+            with np.errstate(divide="ignore"):
+                log_weights = self._kappa * np.log(values)
+        draws = uniform(stream_seed(seed, f"prism/{path}", round_index, device), len(values))
+        # Keys log(weight) - log(-log(u)) rank as drawing without replacement does (the Gumbel form of its order).
+        keys = log_weights - np.log(-np.log(np.clip(draws, 1e-300, 1 - 1e-16)))
+        return tuple(sorted(np.argsort(-keys, kind="stable")[:rank].tolist()))
+
+    # values
+
+    def _slices(self, cut: Cut) -> dict[str, Slice]:
+        """Where each tensor of a cut lies in the server's dense tensors and factors."""
+        dense = tensor_slices(self._module, cut)
+        slices = {name: kept for name, kept in dense.items() if name.removesuffix(".weight") not in self._layers}
+        for path in self._layers:
+            record, rank_dims = cut.get(path, LayerCut()), self._module.get_submodule(path).weight.dim() - 2
+            if record.factor is None:
+                raise PlanError(f"layer '{path}': no components in the cut")
+            components = np.array(record.factor.components)
+            rows, columns = _indices(record.out_idx), _indices(record.in_idx)
+            slices[f"{path}.u"] = (rows, components, *[None] * rank_dims)
+            slices[f"{path}.v"] = (components, columns, *[None] * rank_dims)
+        return slices
+
+    def _values(self, state: State, cut: Cut) -> dict[str, np.ndarray]:
+        slices = self._slices(cut)
+        whole: dict[str, np.ndarray] = {
+            name: value for name, value in state.tensors.items() if name.removesuffix(".weight") not in self._layers
+        }
+        for path in self._layers:
+            whole |= {f"{path}.u": state.extra[U + path], f"{path}.v": state.extra[V + path]}
+        return cut_tensors(whole, slices)
+
+    def _decomposed(self, weights: Tensors) -> dict[str, np.ndarray]:
+        """All components of each layer: u [N, n, 1...], v [n, M, k...] and the singular values."""
+        parts: dict[str, np.ndarray] = {}
+        for path, weight in weights.items():
+            matrix = unrolled(weight, "conv1x1")
+            spectrum = truncated_svd(matrix, min(matrix.shape))
+            left = spectrum.left_NR.astype(np.float32)
+            parts[U + path] = left.reshape(*left.shape, *[1] * (weight.ndim - 2))
+            parts[V + path] = spectrum.right_RM.astype(np.float32).reshape(-1, *weight.shape[1:])
+            parts[SIGMA + path] = spectrum.values_R.astype(np.float32)
+        return parts
+
+    def _is_ordered(self, state: State, path: str) -> bool:
+        """Whether the factors are those of the last decomposition: columns of u then have norms sqrt(sigma)."""
+        norms = np.square(_rows(state.extra[U + path]).astype(np.float64)).sum(0)
+        others = np.square(_rows(state.extra[V + path]).astype(np.float64)).sum(1)
+        sigma = state.extra[SIGMA + path].astype(np.float64)
+        scale = max(float(sigma.max(initial=0.0)), 1e-30)
+        return bool(max(np.abs(norms - sigma).max(), np.abs(others - sigma).max()) <= 1e-5 * scale)
+
+
+def _rows(factor: np.ndarray) -> np.ndarray:
+    return factor.reshape(len(factor), -1)
+
+
+def _indices(chosen: tuple[int, ...] | None) -> np.ndarray | None:
+    return None if chosen is None else np.array(chosen)
+
+
+def _all(channels: ChannelMap) -> dict[str, int]:
+    return {group.name: group.size for group in channels.groups}
+
+
+def _form(layer: nn.Module) -> Form:
+    return "linear" if isinstance(layer, nn.Linear) else "conv1x1"
+
+
+def _default_layout(module: nn.Module) -> tuple[str, ...]:
+    """Every layer with components but the first one, 1x1 convolutions and the last linear layer.
+
+    Source: PriSM's reference code.
+    """
+    layers = factorizable_layers(module)
+    weighted = [path for path, part in module.named_modules() if isinstance(part, nn.Linear | nn.modules.conv._ConvNd)]
+    linear = [path for path, part in layers.items() if isinstance(part, nn.Linear)]
+    whole = {*weighted[:1], *linear[-1:]}
+    return tuple(path for path, part in layers.items() if path not in whole and not _is_pointwise(part))
+
+
+def _is_pointwise(layer: nn.Module) -> bool:
+    """Whether it is a 1x1 convolution, which a decomposition would only make larger."""
+    return isinstance(layer, nn.Conv1d | nn.Conv2d) and all(size == 1 for size in layer.kernel_size)

@@ -1,0 +1,164 @@
+"""PriSM: exact round trips, sampling probabilities, per-entry counts, and the published sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coordinator.methods import Method, State, Update, build_method
+from coordinator.methods.fedavg import FULL
+from coordinator.methods.prism import SIGMA, PriSM, U, V
+from coordinator.models import build_model
+from coordinator.submodels.build import apply_cut
+from edge.contracts.errors import ConfigError, PlanError
+from edge.contracts.manifest import InputSpec
+
+
+class Residual(nn.Module):
+    """A stem, a residual block, a strided convolution and a classifier on a flattened map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_spec = InputSpec(layout="chw", shape=(3, 4, 4))
+        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.conv = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.down = nn.Conv2d(8, 12, 3, stride=2, padding=1)
+        self.fc = nn.Linear(48, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        x = torch.relu(x + self.conv(x))
+        return self.fc(torch.relu(self.down(x)).flatten(1))
+
+
+def method(options: dict[str, Any], name: str = "prism") -> tuple[Method, State]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        built = build_method(name, Residual(), options)
+    return built, built.init()
+
+
+def update(built: Method, state: State, level: int, device: str, change: float = 0.0) -> Update:
+    submodel = built.cut(state, built.levels()[level], round_index=state.round, device=device, seed=3)
+    tensors = {n: v + np.float32(change) for n, v in submodel.tensors.items() if v.dtype.kind == "f"}
+    return Update(device, submodel.level, submodel.cut, tensors, 4)
+
+
+@pytest.mark.parametrize("rows", ["first", "random", "all"])
+@pytest.mark.parametrize("sampling", ["power", "uniform", "softmax", "top"])
+def test_without_training_the_model_comes_back_to_the_bit(rows: str, sampling: str) -> None:
+    built, state = method({"levels": [0.5, 0.25], "rows": rows, "sampling": sampling})
+    updates = [update(built, state, i % 2, f"pi-{i}") for i in range(5)]
+    after = built.refresh(built.aggregate(state, updates))
+    assert all(np.array_equal(after.tensors[n], v) for n, v in state.tensors.items())
+    assert all(np.array_equal(after.extra[n], v) for n, v in state.extra.items())
+    for path in ("conv", "down"):
+        product = state.extra[U + path].reshape(len(state.extra[U + path]), -1).astype(np.float64) @ state.extra[
+            V + path
+        ].reshape(len(state.extra[V + path]), -1)
+        weight = state.tensors[f"{path}.weight"]
+        assert np.abs(product.reshape(weight.shape) - weight).max() < 1e-6
+
+
+def test_entries_are_means_over_those_who_held_them_and_the_rest_stays() -> None:
+    built, state = method({"levels": [0.5], "rows": "random"})
+    updates = [update(built, state, 0, "a", 0.5), update(built, state, 0, "b", -0.25)]
+    after = built.aggregate(state, updates)
+    before, now = state.extra[U + "conv"][..., 0, 0], after.extra[U + "conv"][..., 0, 0]
+    held = np.zeros((2, *before.shape), bool)
+    for i, entry in enumerate(updates):
+        record = entry.cut["conv"]
+        assert record.factor is not None
+        held[i][np.ix_(record.out_idx or range(8), record.factor.components)] = True
+    change = np.where(held[0] & held[1], 0.125, np.where(held[0], 0.5, np.where(held[1], -0.25, 0.0)))
+    assert held.any(0).sum() < held[0].size  # somebody held nothing of some entry
+    np.testing.assert_allclose(now - before, change, atol=1e-6)
+    untouched = ~held.any(0)
+    assert np.array_equal(now[untouched], before[untouched])
+
+
+def test_refresh_decomposes_what_moved_anew() -> None:
+    built, state = method({"levels": [0.5], "rows": "first"})
+    moved = built.aggregate(state, [update(built, state, 0, "a", 0.1)])
+    after = built.refresh(moved)
+    for path in ("conv", "down"):
+        weight = after.tensors[f"{path}.weight"]
+        values = np.linalg.svd(weight.reshape(len(weight), -1).astype(np.float64), compute_uv=False)
+        np.testing.assert_allclose(after.extra[SIGMA + path], values, rtol=1e-4, atol=1e-5)
+        norms = np.square(after.extra[U + path]).sum((0, 2, 3))
+        np.testing.assert_allclose(norms, values, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kappa", "first", "last"), [(0, 4.06, 4.06), (1, 7.0, 0.8), (2.5, 10.8, 0.035), (4, 14.3, 0.0)]
+)
+def test_expected_clients_per_component_are_those_of_sequential_drawing(
+    kappa: float, first: float, last: float
+) -> None:
+    """64 components, 13 of them for each of 20 clients, singular values that fall on a line to a tenth."""
+    built, _ = method({"levels": [0.2], "kappa": kappa, "rows": "all"})
+    assert isinstance(built, PriSM)
+    sigma = np.linspace(1, 0.1, 64).astype(np.float32)
+    counts = np.zeros(64)
+    trials = 1500
+    for trial in range(trials):
+        drawn = built._drawn("conv", sigma, 13, 1, trial, "pi")
+        assert len(set(drawn)) == 13
+        counts[list(drawn)] += 1
+    expected = counts / trials * 20
+    assert expected.sum() == pytest.approx(13 * 20)
+    assert expected[:2].mean() == pytest.approx(first, rel=0.07)
+    assert expected[-2:].mean() == pytest.approx(last, abs=max(0.05, 0.15 * last))
+
+
+def test_draws_are_a_function_of_seed_round_and_device() -> None:
+    built, state = method({"levels": [0.5]})
+    level = built.levels()[0]
+    one = built.cut(state, level, round_index=2, device="a", seed=1)
+    assert one.cut == built.cut(state, level, round_index=2, device="a", seed=1).cut
+    others = [(3, "a", 1), (2, "b", 1), (2, "a", 2)]
+    assert any(built.cut(state, level, round_index=r, device=d, seed=s).cut != one.cut for r, d, s in others)
+
+
+@pytest.mark.parametrize(("ratio", "millions"), [(0.8, 7.95), (0.6, 4.48), (0.4, 1.99), (0.2, 0.50)])
+def test_block_convolutions_have_the_published_sizes(ratio: float, millions: float) -> None:
+    dense = build_model("resnet18")
+    built = build_method("prism", dense, {"levels": [ratio]})
+    cut = built.cut_shape(built.levels()[0], round_index=0, device="", seed=0)
+    factors = {n: p for n, p in apply_cut(dense, cut).named_parameters() if n.endswith((".u", ".v"))}
+    assert len(factors) == 2 * 16
+    assert sum(p.numel() for p in factors.values()) / 1e6 == pytest.approx(millions, abs=0.006)
+
+
+@pytest.mark.parametrize(("ratio", "millions"), [(0.8, 9.92), (0.6, 7.45), (0.4, 4.96), (0.2, 2.50)])
+def test_orthdrop_has_the_published_sizes(ratio: float, millions: float) -> None:
+    dense = build_model("resnet18")
+    built = build_method("orthdrop", dense, {"levels": [ratio]})
+    cut = built.cut_shape(built.levels()[0], round_index=0, device="", seed=0)
+    assert all(record.out_idx is None for record in cut.values())
+    factors = {n: p for n, p in apply_cut(dense, cut).named_parameters() if n.endswith((".u", ".v"))}
+    assert sum(p.numel() for p in factors.values()) / 1e6 == pytest.approx(millions, abs=0.03)
+
+
+def test_transformers_keep_their_residual_stream_whole() -> None:
+    dense = build_model("vit")
+    built = build_method("prism", dense, {"levels": [0.5]})
+    cut = built.cut_shape(built.levels()[0], round_index=0, device="", seed=0)
+    narrowed = {path for path, record in cut.items() if record.out_idx is not None}
+    assert narrowed == {f"blocks.{i}.fc1" for i in range(4)}
+    assert apply_cut(dense, cut)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_impossible_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 1"):
+        method({"levels": [1.5]})
+    with pytest.raises(ConfigError, match="one of first, random, all"):
+        method({"rows": "some"})
+    built, _ = method({})
+    with pytest.raises(PlanError, match="no level 'full'"):
+        built.cut_shape(FULL, round_index=0, device="", seed=0)
