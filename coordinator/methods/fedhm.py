@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.aggregation.weighted_mean import WeightedMean
@@ -47,6 +48,8 @@ class FedHM:
     - ``rank-rounding``: ``round`` or ``floor``.
     - ``frobenius``: Frobenius decay on the factors instead of weight decay; true. ``frobenius-lambda``: its weight; by
       default the run's weight decay, as in the paper.
+    - ``distillation-weight``, ``distillation-temperature``: the received model teaches from the second round on, with
+      this weight and temperature; 0 and 1. Source: the preprint, for unevenly spread labels.
     - ``loss``, ``norm``: as FedAvg's. With label-masked cross-entropy the classifier's rows are a plain mean over all
       devices: an update does not say which labels its device owns.
     """
@@ -66,11 +69,19 @@ class FedHM:
         rounding = read.choice("rank-rounding", ("round", "floor"), "round")
         self._frobenius = read.flag("frobenius", True)
         strength = read.number("frobenius-lambda", None, low=0)
+        self._teaching = read.number("distillation-weight", 0.0, low=0) or 0.0
+        temperature_kd = read.number("distillation-temperature", 1.0, low=0, strict=True)
         self._loss, self._norm = read.choice("loss", LOSSES, "cross_entropy"), read.choice("norm", NORMS, "running")
         read.finish()
         if strength is not None and math.isinf(strength):
             raise ConfigError(["$.method.frobenius-lambda: inf given, a finite number expected"])
         self._extra_hyper = {} if strength is None else {"frobenius_lambda": strength}
+        self._teacher_hyper: dict[str, float] = {}
+        if self._teaching:
+            self._teacher_hyper = {
+                "distillation_weight": self._teaching,
+                "distillation_temperature": temperature_kd or 1.0,
+            }
         self._module = module
         layers = hybrid_layout(module, patterns)
         if not layers and "levels" in options and factors[-1] > 1:
@@ -116,8 +127,14 @@ class FedHM:
     def program(self, cut: Cut) -> DeviceProgram:
         """Training with Frobenius decay on every factor pair of ``cut``."""
         pairs = tuple((f"{path}.u", f"{path}.v") for path in sorted(cut) if cut[path].factor) if self._frobenius else ()
-        hyper = self._extra_hyper if pairs else {}
-        return DeviceProgram(loss=self._loss, frobenius=pairs, norm=self._norm, extra_hyper=hyper)
+        hyper = {**(self._extra_hyper if pairs else {}), **self._teacher_hyper}
+        return DeviceProgram(
+            loss=self._loss,
+            frobenius=pairs,
+            norm=self._norm,
+            distillation=self._teaching > 0,
+            extra_hyper=hyper,
+        )
 
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
         """The level's factors by spectral initialisation, everything else as it is in the global model."""
@@ -125,7 +142,11 @@ class FedHM:
         tensors: Tensors = state.tensors
         if cut:
             tensors = factorize_tensors(state.tensors, cut, spectra=self._spectra_of(state))
-        return Submodel(cut, level, tensors, self.program(cut))
+        program = self.program(cut)
+        if self._teaching and round_index == 0:
+            # Nobody has learnt anything yet that could be taught; the artifact is the same.
+            program = replace(program, extra_hyper={**program.extra_hyper, "distillation_weight": 0.0})
+        return Submodel(cut, level, tensors, program)
 
     def aggregate(self, state: State, updates: Iterable[Update]) -> State:
         """The mean of the devices' dense weights; running statistics weighted by ``num_examples``.

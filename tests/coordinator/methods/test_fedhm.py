@@ -228,3 +228,16 @@ def test_model_without_a_layer_to_factorize_is_refused_with_what_to_use() -> Non
     with pytest.raises(PlanError, match=r"NextCharacter.*recurrent layers have no factorized form.*fedavg"):
         build_method("fedhm", build_model("lstm"), {"levels": [1, 4]})
     assert [level.value for level in build_method("fedhm", build_model("lstm"), {}).levels()] == [1]
+
+
+def test_self_distillation_begins_with_the_second_round() -> None:
+    options = {"levels": [1, 2], "distillation-weight": 0.1, "distillation-temperature": 2.0}
+    method = build_method("fedhm", Tiny(), options)
+    state, level = method.init(), method.levels()[1]
+    first, second = (method.cut(state, level, round_index=r, device="a", seed=0).program for r in (0, 1))
+    assert first.distillation
+    assert second.distillation
+    assert first.extra_hyper["distillation_weight"] == 0.0
+    assert second.extra_hyper["distillation_weight"] == 0.1
+    assert second.extra_hyper["distillation_temperature"] == 2.0
+    assert not build_method("fedhm", Tiny(), {"levels": [1, 2]}).program({}).distillation
