@@ -191,6 +191,7 @@ class Assignment:
             update=BlobRef(done.digest, done.size, self.order.encoding, done.encoded_size),
             wall_s=time.monotonic() - self.accepted_at,
             temperature_c=temperature_c(),
+            threads=done.threads,
         )
 
 

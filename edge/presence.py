@@ -27,6 +27,7 @@ class Presence:
         self._settings = settings
         self._storage = storage
         self._runtimes: dict[str, str] = {}
+        self._max_threads: dict[str, int] = {}
         self._num_examples = 0
         self.is_known = False
         self.data_error = ""
@@ -37,6 +38,7 @@ class Presence:
     def ready(self, reply: Ready) -> None:
         """A trainer has loaded its runtime."""
         self._runtimes = {reply.runtime: reply.version}
+        self._max_threads = {reply.runtime: reply.max_threads} if reply.max_threads else {}
 
     def described(self, reply: Described) -> bool:
         """A trainer has read the local data; whether that is news."""
@@ -55,6 +57,7 @@ class Presence:
             storage=self._storage,
             supervisor_idle_bytes=self.supervisor_idle_bytes,
             trainer_idle_bytes=dict.fromkeys(self._runtimes, self.trainer_idle_bytes),
+            max_threads=self._max_threads,
         )
 
     def held_bytes(self, *, is_training: bool) -> int:

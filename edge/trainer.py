@@ -22,7 +22,7 @@ from edge.contracts.errors import ApportionError, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
 from edge.local_data import LocalData, read_local_data
 from edge.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
-from edge.runtimes import runtime
+from edge.runtimes import max_threads, runtime
 from edge.runtimes.base import Runtime, Session
 from edge.self_test import check_self_test
 from edge.trainer_messages import (
@@ -57,8 +57,9 @@ class Trainer:
 
     def ready(self) -> None:
         """Tell that the runtime is loaded."""
+        version = self._runtime.version()  # some runtimes load their library only now
         self._idle_bytes = rss_bytes()
-        self._send(Ready(self._runtime.NAME, self._runtime.version(), self._idle_bytes))
+        self._send(Ready(self._runtime.NAME, version, self._idle_bytes, max_threads(self._runtime)))
 
     def answer(self, request: Request) -> None:
         """Carry ``request`` out and send what came of it."""
@@ -118,6 +119,7 @@ class Trainer:
             peak_bytes=peak_rss_bytes(),
             idle_bytes=self._idle_bytes,
             torch_loaded=is_torch_loaded(),
+            threads=min(request.threads, max_threads(self._runtime) or request.threads),
         )
 
     def _load(self, request: Train) -> tuple[ArtifactManifest, Session]:

@@ -49,11 +49,12 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The runtime is loaded; resident memory now."""
+    """The runtime is loaded; resident memory now, and the most threads it uses (0: as many as asked for)."""
 
     runtime: str
     version: str
     rss_bytes: int
+    max_threads: int = 0
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
@@ -94,6 +95,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     peak_bytes: int
     idle_bytes: int
     torch_loaded: bool
+    threads: int
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

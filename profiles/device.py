@@ -18,6 +18,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
         machine: architecture (``aarch64``, ``x86_64``).
         supervisor_idle_bytes: RSS of the supervisor when idle.
         trainer_idle_bytes: runtime name -> RSS of a trainer with that runtime loaded, before any artifact.
+        max_threads: runtime name -> most threads a step of it uses here; absent: as many as ordered.
         probed_at: seconds since 1970.
     """
 
@@ -36,3 +37,4 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
     supervisor_idle_bytes: int = 0
     trainer_idle_bytes: dict[str, int] = {}
     probed_at: float = 0.0
+    max_threads: dict[str, int] = {}

@@ -21,6 +21,7 @@ def probe(
     storage: Path = Path("/"),
     supervisor_idle_bytes: int = 0,
     trainer_idle_bytes: dict[str, int] | None = None,
+    max_threads: dict[str, int] | None = None,
 ) -> DeviceProfile:
     """The profile of this machine now; what only its owner or its agent knows is passed in."""
     memory, system = psutil.virtual_memory(), os.uname()
@@ -40,6 +41,7 @@ def probe(
         charging=None if battery is None else battery[1],
         supervisor_idle_bytes=supervisor_idle_bytes,
         trainer_idle_bytes=trainer_idle_bytes or {},
+        max_threads=max_threads or {},
         probed_at=time.time(),
     )
 

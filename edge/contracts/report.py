@@ -18,6 +18,7 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
         trainer_idle_bytes: trainer RSS with its runtime loaded, before the artifact.
         over_budget: the sum of both peaks is above ``budget_bytes``.
         torch_loaded: torch was imported in either process; false on any sound device.
+        threads: threads the steps ran on, fewer than ordered where runtime or owner allow fewer; 0: not said.
         wall_s: from the order's acceptance to this report.
     """
 
@@ -43,3 +44,4 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     temperature_c: float | None = None
     battery_percent: float | None = None
+    threads: int = 0

@@ -17,6 +17,11 @@ RUNTIMES: dict[str, str] = {
 }
 
 
+def max_threads(chosen: Runtime) -> int:
+    """Most threads a step of the runtime uses; 0: as many as ordered."""
+    return int(getattr(chosen, "MAX_THREADS", 0))
+
+
 def runtime(name: str) -> Runtime:
     """The runtime registered as ``name``, its third-party package imported.
 

@@ -2,7 +2,7 @@
 
 No torch: the wheel's C++ libraries are called through :mod:`edge.native`; its Python part, which imports torch, is not
 touched. State tensors are NumPy arrays that programs read where they lie; a program's other values live in one arena
-planned at export. One thread: the kernels of ``edge/native`` have no other yet.
+planned at export. One thread, whatever is ordered: the kernels of ``edge/native`` have no other.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from edge.runtimes.state_values import load_value
 from edge.startup_pages import release_startup_pages
 
 NAME = "executorch"
+MAX_THREADS = 1
 GRADIENT = "grad:"
 """Prefix of the outputs that the update rule reads."""
 

@@ -52,6 +52,7 @@ PROFILE = DeviceProfile(
     supervisor_idle_bytes=30_000_000,
     trainer_idle_bytes={"onnxruntime": 63_000_000},
     probed_at=1_760_000_000.5,
+    max_threads={"executorch": 1},
 )
 
 ORDER = WorkOrder(
@@ -98,6 +99,7 @@ REPORT = TrainReport(
     wall_s=2.5,
     temperature_c=50.0,
     battery_percent=79.0,
+    threads=1,
 )
 
 BODIES: dict[str, msgspec.Struct] = {
