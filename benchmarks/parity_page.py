@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.parity_table import BATCH, CALM, LORA, MODELS, PATIENCE, STEPS, Cell, blocks_to_freeze
+from benchmarks.parity_table import BATCH, CALM, FORMS, LORA, MODELS, PATIENCE, STEPS, Cell, blocks_to_freeze
 from coordinator.models import build_model
 from coordinator.submodels.freeze import block_names
 from export.gate_values import BATCH as GATE_BATCH
@@ -20,8 +20,8 @@ INTRODUCTION = f"""\
 
 `python -m benchmarks.parity_table build/parity`, then the same with `--page`. Every line is an export of the training
 step at batch {BATCH} with its parity gate (cross-entropy; SGD with momentum {{momentum}} and weight decay {{decay}};
-onnxruntime_training: AdamW, as its SGD has no momentum), on one thread: formula values, {GATE_BATCH} examples, all
-gradients of one step against torch in float64. The error of a tensor is
+onnxruntime_training: AdamW, the rule its own API can step with), on one thread: formula values, {GATE_BATCH} examples,
+all gradients of one step against torch in float64. The error of a tensor is
 `max|g - g64| / max(max|g64|, 1e-4 of the largest over all tensors)`; the worst tensor counts. torch float32 is measured
 alike on the same values. A graph passes up to {FACTOR:.0f} times torch's own error, which is taken as {FLOOR:.0e} where
 it is less (25 float32 roundings).
@@ -37,7 +37,8 @@ factorized at rank outputs / 4 with Frobenius decay. `vit+lora` is the vision tr
 everything frozen but the factors of its attention and the head; its `frozen` also freezes the factors in the first
 blocks, its `fedhm:4` factorizes the layers without additive factors and trains them.
 
-Versions: torch {{torch}}, {{versions}}. x86-64 (AMD EPYC), other work on both cores: nothing here is a timing.
+Versions: torch {{torch}}, {{versions}}.
+x86-64 (AMD EPYC), other work on both cores: nothing here is a timing.
 """
 
 
@@ -81,9 +82,9 @@ def _gradients(rows: dict[Cell, Row], cells: Sequence[Cell]) -> str:
         row = rows.get(cell)
         start = f"| {cell.model} | {cell.form} | {cell.runtime} |"
         if row is None:
-            lines.append(f"{start} | not measured ||||||")
+            lines.append(f"{start} not measured ||||||")
         elif row["outcome"] != "exported":
-            lines.append(f"{start} | {row['outcome']}: {_plain(row['reason'])} ||||||")
+            lines.append(f"{start} {row['outcome']}: {_plain(row['reason'])} ||||||")
         else:
             lines.append(
                 f"{start} {row['trained']:,} of {row['parameters']:,} | {row['max_grad_rel_err']:.1e} | "
@@ -134,7 +135,7 @@ def _losses(rows: dict[Cell, Row], cells: Sequence[Cell]) -> str:
 
 def _by_model(cells: Sequence[Cell]) -> list[Cell]:
     order = {cell: i for i, cell in enumerate(cells)}
-    return sorted(cells, key=lambda cell: (MODELS.index(cell.model), cell.form != "full", cell.form, order[cell]))
+    return sorted(cells, key=lambda cell: (MODELS.index(cell.model), FORMS.index(cell.form), order[cell]))
 
 
 def _ratio(row: Row) -> float:

@@ -77,6 +77,8 @@ def test_page_holds_every_cell_and_the_reason_of_a_refused_one() -> None:
     assert sum(line.startswith(f"| {model} |") for line in table.splitlines() for model in MODELS) == len(everything)
     assert "refused: layer 'fc1' has no step \\| use another" in table
     assert table.count("not measured") == len(everything) - 2
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in lines} == {10}
     assert "| 1,234 of 5,678 | 4.0e-07 | 2.0e-07 | 2.0 | 5.0e-02 | 2.5e-02 |" in table
     assert "onnxruntime 9.8.7" in text
 
