@@ -19,6 +19,7 @@ from edge.contracts.tensors import by_role
 from export.formats import FORMATS, Format, format_for
 from export.formats.written_programs import WrittenPrograms
 from export.forward_check import check_forward
+from export.refused_layer import with_layer_type
 from export.training_step import StepSpec, export_key
 
 if TYPE_CHECKING:
@@ -66,8 +67,12 @@ def export_artifact(
     if len(names) != spec.classes:
         raise ValueError(f"{len(names)} class names for {spec.classes} classes; name each one")
     _refuse_features(exporter, spec, runtime)
-    check_forward(module, spec)
-    written = exporter.write(module, spec)
+    try:
+        check_forward(module, spec)
+        written = exporter.write(module, spec)
+        check_forward(module, spec, "float64")
+    except ExportRefused as error:
+        raise with_layer_type(error, module) from error
     parity = exporter.check(module, spec, written.files, written.programs, written.tensors)
     losses = exporter.self_test_losses(spec, written.files, written.tensors, seed=SELF_TEST_SEED, steps=SELF_TEST_STEPS)
     manifest = ArtifactManifest(

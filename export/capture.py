@@ -233,8 +233,13 @@ def _refuse_kept_state(joint: fx.GraphModule, module: nn.Module, buffers: Mappin
             )
     for node in joint.graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        if schema is not None and schema.is_mutable and node.args and node.args[0].op == "get_attr":
+        written = [*node.args[:1], node.kwargs.get("out")]
+        if schema is not None and schema.is_mutable and any(_is_constant(value) for value in written):
             raise ExportRefused(layer_of(node), "it writes one of its buffers in place in every step", instead=advice)
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, fx.Node) and value.op == "get_attr"
 
 
 def _drop_stores(graph: fx.GraphModule, inputs: Sequence[StepInput]) -> None:

@@ -107,14 +107,15 @@ def _require_statistics(name: str, norm: _BatchNorm) -> None:
 
 
 def _refuse_randomness(name: str, part: nn.Module) -> None:
-    probability = 0.0
+    probability, instead = 0.0, "p=0, and weight decay or augmentation against overfitting"
     if isinstance(part, _DropoutNd):
         probability = part.p
     elif isinstance(part, nn.RNNBase | nn.MultiheadAttention):
-        probability = part.dropout
+        probability, instead = part.dropout, "dropout=0.0"
     if probability > 0:
-        raise ExportRefused(
-            name, f"{type(part).__name__} draws a random mask with p={probability} in every step", instead="p=0"
-        )
+        reason = f"{type(part).__name__} draws a random mask with p={probability} in every step"
+        raise ExportRefused(name, reason, instead=instead)
+    if isinstance(part, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d):
+        raise ExportRefused(name, f"{type(part).__name__} draws its windows at random", instead="MaxPool2d")
     if isinstance(part, nn.RReLU):
         raise ExportRefused(name, "RReLU draws random slopes in training", instead="LeakyReLU")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MethodType
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,24 +24,40 @@ def traceable_module(module: nn.Module, loops: frozenset[str] = LOOPS) -> nn.Mod
         loops: recurrent layers the format takes as one operation: ``lstm``, ``gru``; others are traced step by step.
     """
     for part in module.modules():
-        if isinstance(part, _InstanceNorm):
-            part.forward = MethodType(_instance_norm, part)
-        elif isinstance(part, nn.AdaptiveMaxPool2d) and not part.return_indices:
-            part.forward = MethodType(_adaptive_max_pool, part)
-        elif isinstance(part, nn.GRU) and "gru" in loops:
-            part.forward = MethodType(gru_forward, part)
-        elif isinstance(part, nn.LSTM) and "lstm" in loops:
-            part.forward = MethodType(lstm_forward, part)
+        forward = _replacement(part, loops)
+        if forward is not None:
+            part.forward = MethodType(forward, part)
     return module
 
 
+def replaced_forwards(module: nn.Module, loops: frozenset[str] = LOOPS) -> dict[str, Callable[..., Any]]:
+    """Path -> the forward that :func:`traceable_module` puts in place of the layer's own."""
+    found = {name: _replacement(part, loops) for name, part in module.named_modules()}
+    return {name: forward for name, forward in found.items() if forward is not None}
+
+
+def _replacement(part: nn.Module, loops: frozenset[str]) -> Callable[..., Any] | None:
+    if isinstance(part, _InstanceNorm):
+        return _instance_norm
+    if isinstance(part, nn.AdaptiveMaxPool2d) and not part.return_indices:
+        return _adaptive_max_pool
+    if isinstance(part, nn.GRU) and "gru" in loops:
+        return gru_forward
+    if isinstance(part, nn.LSTM) and "lstm" in loops:
+        return lstm_forward
+    return None
+
+
 def _instance_norm(self: _InstanceNorm, x: Tensor) -> Tensor:
-    # Torch folds the batch into the channels, which would make a per-channel operation depend on the batch size.
+    """A group norm with one channel per group.
+
+    Torch folds the batch into the channels, which would make a per-channel operation depend on the batch size.
+    """
     return F.group_norm(x, self.num_features, self.weight, self.bias, self.eps)
 
 
 def _adaptive_max_pool(self: nn.AdaptiveMaxPool2d, x: Tensor) -> Tensor:
-    """Where the windows are all of one size this is plain max pooling; else torch's own operation, which is refused."""
+    """Plain max pooling where the windows are all of one size; else torch's own operation, which is refused."""
     wanted = self.output_size if isinstance(self.output_size, tuple) else (self.output_size, self.output_size)
     sizes = [size if count is None else count for size, count in zip(x.shape[-2:], wanted, strict=True)]
     if any(size % count for size, count in zip(x.shape[-2:], sizes, strict=True)):

@@ -1,4 +1,4 @@
-"""``apportion doctor``: what this machine has, what a configuration still lacks, whether a model can be trained."""
+"""``apportion doctor``: what this machine has, what a configuration still lacks, which runtimes train a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -18,10 +18,13 @@ from coordinator.cli.command import parse_problem, verb
 from edge.contracts.errors import ApportionError
 
 if TYPE_CHECKING:
+    from coordinator.cli.doctor_model import ModelReport
     from coordinator.configuration import RunConfig
 
 EXAMPLE = "Example: apportion doctor examples/digits.toml"
 BROKER_TIMEOUT_S = 5.0
+BATCH = 32
+"""Examples per step a model is looked at with; what its layers fare like does not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -70,34 +73,67 @@ def doctor(
     ] = "",
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, for an own model")] = "",
     classes: Annotated[int, typer.Option(min=0, help="number of classes, for an own model")] = 0,
+    freeze: Annotated[int, typer.Option(min=0, help="of a model: freeze the stem and the first K blocks")] = 0,
+    cut: Annotated[str, typer.Option(help="of a model: its submodel, method:level[,key=value]")] = "",
     fix: Annotated[bool, typer.Option("--fix", help="install what is missing and can be installed with pip")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
-    """Look for what would stop a run before it starts; the exit status is the one the run would end with."""
+    """Look for what would stop a run before it starts; the exit status is the one the run would end with.
+
+    Of a model: a table of its layers against the runtimes; the exit status is 1 when no runtime trains it whole.
+    """
     findings = [*machine_findings(), *package_findings()]
     if fix:
         findings = [_mended(finding) for finding in findings]
+    report = None
     if subject.endswith(".toml"):
         findings += config_findings(Path(subject))
     elif subject:
-        findings.append(model_finding(subject, input_shape, classes))
+        report = _report(subject, input_shape, classes, freeze, cut)
+        findings.append(_model_finding(report))
+    stream = sys.stderr if as_json else sys.stdout
+    if report is not None:
+        from coordinator.cli.doctor_table import print_report
+
+        print_report(report, stream)
     for finding in findings:
-        mark = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}[finding.state]
-        stream = sys.stderr if as_json else sys.stdout
-        print(f"{mark}  {finding.name}: {finding.detail}", file=stream)
-        if finding.needs_fix:
-            print(f"      -> {finding.fix}", file=stream)
+        if report is None or finding.state == "fail" or finding.name == subject:
+            _print_finding(finding, stream)
     failed = [finding for finding in findings if finding.state == "fail"]
     values: dict[str, Any] = {
         "ok": not failed,
         "failed": [finding.name for finding in failed],
         "findings": [finding.as_dict() for finding in findings],
+        **({} if report is None else report.as_dict()),
     }
     if failed:
         message = "; ".join(f"{finding.name}: {finding.detail}" for finding in failed)
         values["error"] = {"code": "not-ready", "message": message, "hint": failed[0].fix}
         values["exit_code"] = max(finding.exit_code for finding in failed)
     return values
+
+
+def _print_finding(finding: Finding, stream: TextIO) -> None:
+    mark = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}[finding.state]
+    print(f"{mark}  {finding.name}: {finding.detail}", file=stream)
+    if finding.needs_fix:
+        print(f"      -> {finding.fix}", file=stream)
+
+
+def _report(subject: str, input_shape: str, classes: int, freeze: int, cut: str) -> ModelReport:
+    from coordinator.cli.doctor_model import model_report
+    from coordinator.cli.model_arguments import ModelArguments, parse_shape
+
+    return model_report(ModelArguments(subject, parse_shape(input_shape), classes, BATCH, freeze, cut))
+
+
+def _model_finding(report: ModelReport) -> Finding:
+    if report.trained_by:
+        return Finding(report.model, "ok", f"{', '.join(report.trained_by)} would train it; export proves it")
+    refusals = report.refusals()
+    first = next(iter(refusals), "no runtime can be asked on this machine")
+    more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
+    return Finding(report.model, "fail", f"no runtime trains it: {first}{more}", "change the layers named in the table")
 
 
 def machine_findings() -> list[Finding]:
@@ -191,6 +227,7 @@ def config_findings(path: Path) -> list[Finding]:
         ConfigError: there is no such file.
     """
     from coordinator.cli.exporting import dense_module
+    from coordinator.cli.runtime_findings import runtime_findings
     from coordinator.configuration_file import load_config
     from coordinator.datasets import load_dataset
     from coordinator.methods import build_method
@@ -215,7 +252,7 @@ def config_findings(path: Path) -> list[Finding]:
         findings.append(Finding("method", "ok", ", ".join(level.name for level in method.levels())))
     except ApportionError as error:
         findings.append(Finding.failure("method", error))
-    return [*findings, broker_finding(config)]
+    return [*findings, *runtime_findings(config), broker_finding(config)]
 
 
 def broker_finding(config: RunConfig) -> Finding:
@@ -241,31 +278,3 @@ def broker_finding(config: RunConfig) -> Finding:
         except ApportionError as error:
             return Finding.failure("broker", error)
     return Finding("broker", "ok", f"{address.url if address.kind == 'external' else address.kind} lets us in")
-
-
-def model_finding(subject: str, input_shape: str, classes: int) -> Finding:
-    """Whether a training step of the model can be exported and agrees with torch."""
-    import tempfile
-
-    from coordinator.cli.model_arguments import ModelArguments, parse_shape
-    from export.bundle import export_artifact
-
-    prepared = ModelArguments(subject, parse_shape(input_shape), classes, batch=4).prepare()
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            manifest = export_artifact(
-                prepared.module,
-                prepared.step,
-                Path(folder) / "artifact",
-                build=prepared.build,
-                classes=prepared.class_names,
-                runtime="onnxruntime",
-            )
-        except ApportionError as error:
-            return Finding.failure(subject, error)
-    return Finding(
-        subject,
-        "ok",
-        f"trains on onnxruntime, gradients {manifest.parity.max_grad_rel_err:.1e} from float64 "
-        f"(torch float32: {manifest.parity.torch_fp32_rel_err:.1e})",
-    )

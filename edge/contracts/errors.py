@@ -59,14 +59,20 @@ class ConfigError(ApportionError):
 
 
 class ExportRefused(ApportionError):
-    """No training step can be exported for ``layer``; the message names what to use instead."""
+    """No training step can be exported for ``layer``; the message names what to use instead.
+
+    Attributes:
+        layer: its path; "(the module itself)" for what the module's own forward does.
+        kind: the type of the layer, or an empty string where it is not known yet.
+    """
 
     code = "export-refused"
     exit_code = 2
 
-    def __init__(self, layer: str, reason: str, *, instead: str) -> None:
-        self.layer = layer
-        super().__init__(f"layer '{layer}': {reason}; use {instead} instead", hint=f"use {instead}")
+    def __init__(self, layer: str, reason: str, *, instead: str, kind: str = "") -> None:
+        self.layer, self.kind, self.reason, self.instead = layer, kind, reason, instead
+        named = f"layer '{layer}' ({kind})" if kind else f"layer '{layer}'"
+        super().__init__(f"{named}: {reason}; use {instead} instead", hint=f"use {instead}")
 
 
 class PlanError(ApportionError):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edge.contracts.manifest import Parity, Program
     from edge.contracts.tensors import TensorSpec
     from export.formats.memory_plan import MemoryPlan
+    from export.formats.survey import Captured, Survey
     from export.formats.written_programs import WrittenPrograms
     from export.training_step import StepSpec
 
@@ -27,6 +28,9 @@ class Format(Protocol):
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate; raises ExportRefused."""
+
+    def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
+        """What :meth:`write` would refuse and rewrite; raises ExportRefused for what cannot be traced."""
 
     def check(
         self,

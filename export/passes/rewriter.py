@@ -17,11 +17,15 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_map
 
 from edge.contracts.errors import ExportRefused
+from export.alternatives import SUPPORTED, alternative
 from export.capture import layer_of
-from export.passes.values import Image, Transposed, image_of, tensor_of
+from export.passes.values import Image, PooledMaximum, Transposed, image_of, tensor_of
 
 REWRITE_FILES = ("convolution", "normalisation", "pooling", "products", "recurrent", "elementwise", "reductions")
 """Files of this package that register rewrites; order does not matter, no operation has two."""
+
+_TYPES = frozenset({torch.float32, torch.int64, torch.int32, torch.uint8, torch.int8, torch.bool})
+"""What the runtime and the kernels compute in."""
 
 Rewrite = Callable[..., Any]
 _REWRITES: dict[Any, Rewrite] = {}
@@ -53,6 +57,7 @@ class Rewriter(fx.Interpreter):
 
     Attributes:
         layers: operator name -> layer it was last called for, of the operators that were left as they are.
+        applied: the rewrite of the operation that was run last; None where it was left as it is.
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:
@@ -61,6 +66,7 @@ class Rewriter(fx.Interpreter):
         for name in REWRITE_FILES:
             import_module(f"export.passes.{name}")
         self.layers: dict[str, str] = {}
+        self.applied: Rewrite | None = None
         self._images: dict[int, tuple[Any, Image]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -68,6 +74,7 @@ class Rewriter(fx.Interpreter):
         if n.op != "call_function" or n.target is operator.getitem:
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
+        _require_known_type(n)
         try:
             result = self._call(n.target, args, kwargs)
         except Unsupported as problem:
@@ -85,11 +92,15 @@ class Rewriter(fx.Interpreter):
         if rewrite is not None:
             result = rewrite(*args, **kwargs)
             if result is not NotImplemented:
+                self.applied = rewrite
                 return result
+        self.applied = None
         if isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
             images = self._pixels(args)
             if images is not None:
                 return Image(target(*images, **tree_map(tensor_of, kwargs, is_leaf=_is_value)))
+        if any(isinstance(a, PooledMaximum) for a in args):
+            raise Unsupported("it reads the indices of a max-pool, which are not kept", alternative("max_unpool"))
         plain_args, plain_kwargs = tree_map(tensor_of, (args, kwargs), is_leaf=_is_value)
         return target(*plain_args, **plain_kwargs)
 
@@ -104,6 +115,19 @@ class Rewriter(fx.Interpreter):
             if isinstance(value, Tensor | Image) and len(value.shape) == 4 and tuple(value.shape) != shapes[0]:
                 return None
         return tuple(image_of(a).pixels if isinstance(a, Image) or _rank(a) == 4 else a for a in args)
+
+
+def _require_known_type(node: fx.Node) -> None:
+    value = node.meta.get("val")
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, Tensor) and item.dtype not in _TYPES:
+            name = str(node.target).removeprefix("aten.")
+            advice = alternative(name)
+            raise ExportRefused(
+                layer_of(node),
+                f"operation {name} computes in {item.dtype}",
+                instead="float32" if advice == SUPPORTED else advice,
+            )
 
 
 def _rank(value: Any) -> int:

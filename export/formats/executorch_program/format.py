@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from edge.contracts.errors import ExportRefused
 from edge.contracts.manifest import GraphOutput, Parity, Program
 from edge.contracts.tensors import BATCH, STATE_ROLES, TensorSpec
 from edge.native.library import has_kernel
@@ -17,13 +16,15 @@ from edge.native.update_rule import FILE_NAME, UpdateRule
 from edge.runtimes.executorch import GRADIENT, ExecutorchSession
 from export.capture import Capture
 from export.cost import forward_macs
-from export.formats.executorch_program.lowering import Lowered, lower
+from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_outputs
+from export.formats.executorch_program.survey import survey_programs
 from export.formats.memory_plan import MemoryPlan
+from export.formats.survey import Captured, Survey
 from export.formats.written_programs import WrittenPrograms
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs
+from export.traceable_module import LOOPS
 from export.training_step import StepSpec
-
 
 SESSION_BYTES = 2 << 20
 """What a trainer grows by beside tensors: the loaded program, the first batch, Python's own. Source: measured, 1.6 to
@@ -71,6 +72,14 @@ class ExecutorchProgram:
         memory = MemoryPlan(state, 0, fed, arena, "train")
         self._programs = tuple(programs)
         return WrittenPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory)
+
+    def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
+        """Every layer that :meth:`write` refuses or rewrites."""
+        programs = captured(LOOPS).programs
+        roles = {t.name: t.role for t in _tensors(programs.values(), spec)}
+        survey = Survey()
+        survey_programs({n: with_outputs(p, _outputs(p, roles)) for n, p in programs.items()}, survey)
+        return survey
 
     def check(
         self,
@@ -160,11 +169,7 @@ def _rule(spec: StepSpec) -> UpdateRule:
 def _require_kernels(lowered: Lowered) -> None:
     for kernel, layer in lowered.kernels.items():
         if not has_kernel(kernel):
-            raise ExportRefused(
-                layer or "(the module itself)",
-                f"its step needs {kernel}, for which executorch has no kernel",
-                instead="another layer, or the runtime onnxruntime",
-            )
+            raise no_kernel(kernel, layer)
 
 
 def _written(files: Mapping[str, bytes], folder: Path) -> dict[str, Path]:

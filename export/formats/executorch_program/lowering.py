@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from torch import Tensor, fx, nn
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH, TensorSpec
-from export.capture import Capture
+from export.alternatives import SUPPORTED, alternative
+from export.capture import MODULE_ITSELF, Capture
 from export.passes.rewriter import Rewriter
 
 _DTYPES = {"float32": torch.float32, "int64": torch.int64}
@@ -59,20 +61,47 @@ def lower(program: Capture, outputs: Sequence[str], batch: int) -> Lowered:
         ExportRefused: naming the layer that has no kernel.
     """
     rewriter = Rewriter(with_outputs(program, outputs))
-    with _quietly():
-        from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
-        from executorch.exir.passes import MemoryPlanningPass
-
+    with quietly():
         exported = _exported(rewriter, program.inputs, batch)
-        edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True))
-        planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=True)
-        manager = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
-    plan = manager.executorch_program.execution_plan[0]
-    kernels = {f"{op.name}.{op.overload}" if op.overload else op.name: "" for op in plan.operators}
+        try:
+            manager = compiled(exported)
+        except RuntimeError as error:
+            unknown = re.search(r"Missing out variants: \{'([^']+)'", str(error))
+            if unknown is None:
+                raise
+            raise no_kernel(unknown[1], rewriter.layers.get(unknown[1], "")) from error
+    kernels = dict.fromkeys(kernel_names(manager), "")
     for name in kernels:
         base = name.partition(".")[0].removesuffix("_copy")
         kernels[name] = rewriter.layers.get(base, "")
-    return Lowered(bytes(manager.buffer), tuple(outputs), sum(plan.non_const_buffer_sizes), kernels)
+    planned = sum(manager.executorch_program.execution_plan[0].non_const_buffer_sizes)
+    return Lowered(bytes(manager.buffer), tuple(outputs), planned, kernels)
+
+
+def compiled(exported: Any) -> Any:
+    """An exported program as ExecuTorch's own tools make it: its inputs lie at the caller's, all else in one arena."""
+    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+    from executorch.exir.passes import MemoryPlanningPass
+
+    edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True))
+    planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=True)
+    return edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+
+
+def kernel_names(manager: Any) -> list[str]:
+    """``namespace::name.overload`` of every kernel that a compiled program calls."""
+    operators = manager.executorch_program.execution_plan[0].operators
+    return [f"{op.name}.{op.overload}" if op.overload else op.name for op in operators]
+
+
+def no_kernel(kernel: str, layer: str) -> ExportRefused:
+    """The refusal of a layer whose step calls a kernel that is neither the runtime's nor ours; the caller raises it."""
+    advice = alternative(kernel)
+    return ExportRefused(
+        layer or MODULE_ITSELF,
+        f"its step needs {kernel}, for which executorch has no kernel",
+        instead="another layer, or the runtime onnxruntime" if advice == SUPPORTED else advice,
+    )
 
 
 def with_outputs(program: Capture, outputs: Sequence[str]) -> fx.GraphModule:
@@ -117,7 +146,8 @@ def _exported(rewriter: Rewriter, inputs: Sequence[TensorSpec], batch: int) -> A
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
+    """Without the log lines and warnings of torch's and ExecuTorch's compilers."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -14,6 +14,9 @@ from export.cost import forward_macs
 from export.formats.memory_plan import MemoryPlan, memory_plan
 from export.formats.onnx_step import translate
 from export.formats.onnx_step.execution_order import in_execution_order
+from export.formats.onnx_step.survey import survey_translation
+from export.formats.onnx_step.translation import Translation
+from export.formats.survey import Captured, Survey
 from export.formats.written_programs import WrittenPrograms
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs
@@ -22,6 +25,8 @@ from export.training_step import StepSpec
 _ARENA_SHARE, _NODE_BYTES = 1.1, 3072
 """What ONNX Runtime 1.31 takes beyond live tensors: fragmentation of its arena, and its graph. Measured on x86-64,
 whole trainer process at batch 32: within 8 % for ResNet-8/18/20, Conv-2, the MLP, a depthwise net, a ViT, an LSTM."""
+
+_LOOPS = frozenset({"lstm", "gru"})
 
 
 class OnnxStep:
@@ -37,7 +42,7 @@ class OnnxStep:
         Raises:
             ExportRefused: naming the layer that has no training step.
         """
-        captures = capture_programs(module, spec, loops=frozenset({"lstm", "gru"}))
+        captures = capture_programs(module, spec, loops=_LOOPS)
         models = {name: translate(program) for name, program in captures.items()}
         tensors = _tensors(captures.values(), spec)
         programs = tuple(
@@ -53,6 +58,13 @@ class OnnxStep:
         macs = forward_macs(captures["eval"])
         memory = memory_plan(in_execution_order(models["train"]), tensors, spec.batch)
         return WrittenPrograms(files, programs, tensors, macs, memory)
+
+    def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
+        """Every layer that :meth:`write` refuses."""
+        survey = Survey()
+        for program in captured(_LOOPS).programs.values():
+            survey_translation(Translation(program), survey)
+        return survey
 
     def check(
         self,

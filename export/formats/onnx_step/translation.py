@@ -15,6 +15,7 @@ from torch import fx
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH
+from export.alternatives import alternative
 from export.capture import Capture, layer_of
 from export.formats.onnx_step.dimensions import Dimensions
 from export.formats.onnx_step.graph import ABSENT, IR_VERSION, OPSET, GraphBuilder
@@ -31,20 +32,6 @@ MAX_CONSTANT_BYTES = 1 << 20
 """Constants of the architecture (masks, position tables) are part of the graph up to this size each; weights never."""
 LARGE_BYTES = 1 << 20
 """Graph inputs from this size on are worth an order of nodes that saves memory."""
-
-SUPPORTED = "convolution, linear, norm, pooling, activation, attention or recurrent layers"
-INSTEAD = {
-    "sort": "amax or a softmax",
-    "topk": "amax or a softmax",
-    "cumprod": "cumsum of logarithms",
-    "im2col": "a convolution",
-    "adaptive_max_pool2d": "MaxPool2d, or an output size that divides the input",
-    "_embedding_bag": "Embedding and a mean",
-    "_weight_norm_interface": "the layer without weight norm",
-    "_unsafe_index": "ConvTranspose2d to enlarge, zeros to pad",
-    "avg_pool3d": "BatchNorm2d or GroupNorm",
-}
-"""What to use in place of operations that are asked for now and then."""
 
 Values = str | tuple[str, ...]
 Operator = Callable[..., Values]
@@ -177,9 +164,7 @@ class Translation:
         if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
             raise self.refuse(node, f"operation {full} draws random numbers in every step", "p=0, or no noise")
         if function is None:
-            raise self.refuse(
-                node, f"operation {full} has no translation", INSTEAD.get(full.partition(".")[0], SUPPORTED)
-            )
+            raise self.refuse(node, f"operation {full} has no translation", alternative(full))
         for item in _tensors(node.meta.get("val")):
             if item.dtype not in ONNX_TYPES:
                 raise self.refuse(node, f"operation {full} computes in {item.dtype}", "float32")
