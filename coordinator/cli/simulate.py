@@ -84,7 +84,7 @@ def begin(config: RunConfig, run_dir: Path) -> Record:
 
     text, path = canonical_toml(config), run_dir / "config.toml"
     record = read_record(run_dir)
-    if record is None:
+    if record is None or not record.done:
         write_atomically(path, text.encode())
         record = Record()
         write_record(run_dir, record)
