@@ -68,7 +68,7 @@ def cut_costs(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int = BATC
         batch: of the memory figures; the MACs are per sample.
     """
     whole = cut.get("")
-    if whole is not None and len(whole.atoms) > 1:
+    if whole is not None and whole.atoms:
         return _costs_of_atoms(module, cut, spec, batch=batch)
     run_batch = max(batch, 2)  # batch norm refuses a single example in training
     # Shapes only: ResNet-34 at batch 32 takes half a second and no memory.
