@@ -73,6 +73,7 @@ def bench_step(
         "runtime": runtime,
         "batch": batch,
         "threads": threads,
+        "device_threads": memory.threads,
         "optimizer": optimizer,
         "ratio_to_torch": round(statistics.median(device_ms) / statistics.median(torch_ms), 3),
         "step_ms": round(statistics.median(device_ms), 3),

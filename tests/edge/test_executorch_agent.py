@@ -129,12 +129,15 @@ def images(tmp_path: Path) -> str:
 
 
 def test_executorch_agent_trains_a_round_on_one_thread(bench: Bench, exported: Exported, images: str) -> None:
-    bench.agent(runtime="executorch", data=images)
+    agent = bench.agent(runtime="executorch", data=images)
     identity = exported.order(bench, 0)
     report = bench.coordinator.wait_for("report", where=lambda r: r.assignment_id == identity)
     assert (report.runtime, report.steps, report.threads) == ("executorch", 3, 1)  # four were ordered
     assert bench.coordinator.wait_for("hello").profile.max_threads == {"executorch": 1}
     assert np.isfinite(report.loss)
+    trainer = Path(f"/proc/{agent.trainer.pid}/maps").read_text()
+    assert "libexecutorch.so" in trainer
+    assert not [library for library in ("libtorch", "libc10", "onnxruntime") if library in trainer]
 
 
 def test_executorch_agent_refuses_by_reason_and_goes_on(bench: Bench, exported: Exported, images: str) -> None:

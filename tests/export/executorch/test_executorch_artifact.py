@@ -14,6 +14,7 @@ import pytest
 from edge.artifact_folder import read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, ExportRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest
+from edge.native.build import session_library
 from edge.runtimes import runtime
 from edge.runtimes.base import Session
 from edge.runtimes.executorch import ExecutorchSession
@@ -165,6 +166,14 @@ def test_missing_kernel_is_an_error_by_name(artifact: Artifact, tmp_path: Path) 
     (tmp_path / "renamed.pte").write_bytes(renamed)
     with pytest.raises(DeviceRefused, match="OperatorMissing"):
         unchecked_session(artifact, tmp_path / "renamed.pte").run("train", batch_of(artifact, 6))
+
+
+def test_session_library_needs_no_torch_and_lacks_nothing() -> None:
+    needed = subprocess.run(["ldd", str(session_library())], capture_output=True, text=True, check=True).stdout
+    names = {line.split()[0] for line in needed.splitlines()}
+    assert {"libexecutorch.so", "libexecutorch_kernels_optimized.so"} <= names
+    assert "not found" not in needed
+    assert not [name for name in names if "torch" in name.replace("executorch", "") or "c10" in name]
 
 
 def test_device_process_loads_no_torch(artifact: Artifact) -> None:
