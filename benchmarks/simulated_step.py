@@ -1,4 +1,4 @@
-"""A simulated device's step beside a plain torch loop: same module, batch, SGD with momentum and weight decay, one thread.
+"""A simulated step beside a plain torch loop: same module, batch, SGD with momentum and weight decay, one thread.
 
 ``python -m benchmarks.simulated_step resnet20 conv2``. Blocks of five steps alternate; medians over the blocks.
 """
