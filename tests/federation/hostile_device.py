@@ -43,6 +43,7 @@ class HostileDevice:
         behave: Callable[[WorkOrder], None],
         *,
         budget_bytes: int = 0,
+        runtime: str = "onnxruntime",
     ) -> None:
         self.device = device
         self.acks: dict[str, list[Ack]] = {}
@@ -53,6 +54,7 @@ class HostileDevice:
         self._federation = federation
         self._behave = behave
         self._budget_bytes = budget_bytes
+        self._runtime = runtime
         self._transport = InMemoryTransport(broker, subscriptions=topics.device_filters(federation, device))
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._orders: queue.SimpleQueue[WorkOrder | None] = queue.SimpleQueue()
@@ -90,9 +92,9 @@ class HostileDevice:
             device=self.device,
             budget_bytes=self._budget_bytes,
             supervisor_idle_bytes=20_000_000,
-            trainer_idle_bytes={"onnxruntime": 40_000_000},
+            trainer_idle_bytes={self._runtime: 40_000_000},
         )
-        runtimes = {"onnxruntime": "1"}
+        runtimes = {self._runtime: "1"}
         self.send(
             "hello",
             Hello(device=self.device, agent_version="0", profile=profile, runtimes=runtimes, num_examples=9),
@@ -137,7 +139,7 @@ class HostileDevice:
             budget_bytes=0,
             over_budget=False,
             torch_loaded=False,
-            runtime="onnxruntime",
+            runtime=self._runtime,
             bytes_down=0,
             bytes_up=update.size,
             update=update,

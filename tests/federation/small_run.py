@@ -84,6 +84,21 @@ name = [{", ".join(f'"{name}"' for name in runtimes)}]
 """
 
 
+def with_convolutions(text: str) -> str:
+    """The run file with a model whose batch norms need a statistics round."""
+    for old, new in (
+        ('build = "mlp"', 'build = "tests.federation.tiny_convnet:build"'),
+        ("input = [64]", "input = [1, 8, 8]"),
+        ("options = { hidden = [96, 96] }", ""),
+        ('name = "fedhm"\nlevels = [4]', 'name = "fedavg"'),
+        ("frobenius-lambda = 0.0001", ""),
+        ('source = "digits"', 'source = "tests.federation.tiny_convnet:digit_images"'),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
 def crash(
     run_dir: Path, point: str, occurrence: int, *, text: str = "", environment: dict[str, str] | None = None
 ) -> None:

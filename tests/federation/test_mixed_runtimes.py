@@ -18,7 +18,7 @@ from coordinator.ledger import Ledger
 from coordinator.publisher import read_order
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.tensor_file import read_tensor_file
-from tests.federation.small_run import config_text, crash
+from tests.federation.small_run import config_text, crash, with_convolutions
 
 pytestmark = [pytest.mark.broker, pytest.mark.runtime, pytest.mark.slow]
 
@@ -49,21 +49,6 @@ def finished(folder: Path, *runtimes: str, convolutions: bool = False) -> Finish
     if convolutions:
         text = with_convolutions(text)
     return Finished(folder, start_run(load_config_text(text), folder, RunOptions(quiet=True)))
-
-
-def with_convolutions(text: str) -> str:
-    """The run file with a model whose batch norms need a statistics round."""
-    for old, new in (
-        ('build = "mlp"', 'build = "tests.federation.tiny_convnet:build"'),
-        ("input = [64]", "input = [1, 8, 8]"),
-        ("options = { hidden = [96, 96] }", ""),
-        ('name = "fedhm"\nlevels = [4]', 'name = "fedavg"'),
-        ("frobenius-lambda = 0.0001", ""),
-        ('source = "digits"', 'source = "tests.federation.tiny_convnet:digit_images"'),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    return text
 
 
 def assert_close(one: Finished, other: Finished) -> None:
