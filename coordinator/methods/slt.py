@@ -64,9 +64,9 @@ class SLT:
         self._limits = {_level(ratio): self._steps.scaled_memory(ratio) for ratio in ratios}
         weakest = self._limits[_level(ratios[-1])]
         table = given or (self._steps.table(weakest) if ratios[-1] < 1 else (1.0,))
-        if table[-1] != 1 or list(table) != sorted(table) or len(table) > len(self._steps.layers):
+        if max(table) > 1 or list(table) != sorted(table) or len(table) > len(self._steps.layers):
             raise ConfigError(
-                [f"$.method.steps: {list(table)}; ratios that rise to 1, at most one per layer, expected"]
+                [f"$.method.steps: {list(table)}; rising ratios up to 1, at most one per layer, expected"]
             )
         self.table = tuple(s if s == 1 else s * ablation for s in table)
         self.switches = self._switches(rounds, schedule)
@@ -160,11 +160,12 @@ class SLT:
         return cut_tensors(state.tensors, tensor_slices(self._module, cut)) if cut else state.tensors
 
     def _configured(self, level: Level, step: int) -> Configuration:
-        last = len(self.table)
+        # Step N trains everything above layer N-1; without one of width 1 there is no such step.
+        last = len(self.table) if self.table[-1] == 1 else len(self.table) + 1
         if step == 0:
             return Configuration(0, 0, self.table[0])
         ratio = self.table[step - 1]
-        trained = step if step < last else len(self._steps.layers)  # from step N on everything above N-1
+        trained = step if step < last else len(self._steps.layers)
         weakest = self.levels()[-1]
         below = step - 1
         if level != weakest or (self._ablation < 1 and step < last):

@@ -91,19 +91,28 @@ class LayerSteps:
     def table(self, limit: int) -> tuple[float, ...]:
         """s_1 .. s_N: for every step n the widest head that fits beside layer n, N the first step with s = 1.
 
-        Found from the last layer backwards, so that the widths never fall from one step to the next.
+        Found from the last layer backwards, so that the widths never fall from one step to the next. Where the frozen
+        layers' own weights outgrow the limit the last steps fit at no width; the table then ends before them, below 1.
 
         Raises:
-            PlanError: some step does not fit at any width.
+            PlanError: not even the first step fits.
         """
         found: list[float] = []
         ratio = _FINEST
         for step in range(len(self.layers), 0, -1):
-            ratio = self._widest(step, ratio, limit)
-            found.append(ratio / _FINEST)
+            widest = self._widest(step, ratio, limit)
+            if widest:
+                ratio = widest
+                found.append(ratio / _FINEST)
+            elif found:
+                ratio, found = _FINEST, []  # a step in the middle: what lies above it is never reached
+        if not found:
+            raise PlanError(
+                f"no step fits {limit / 1e6:.1f} MB at any width, layer '{self.layers[0]}' alone takes more; "
+                "raise the level"
+            )
         widths = found[::-1]
-        last = next(i for i, width in enumerate(widths) if width == 1.0)
-        return tuple(widths[: last + 1])
+        return tuple(widths[: widths.index(1.0) + 1] if 1.0 in widths else widths)
 
     def depth(self, trained: int, ratio: float, limit: int) -> int:
         """Most whole layers a device with ``limit`` can train below the head: K_T - K_F, at least 1 if K_T is."""
@@ -126,7 +135,7 @@ class LayerSteps:
         return total
 
     def _widest(self, step: int, at_most: int, limit: int) -> int:
-        """The largest ratio, in thousandths, that fits; memory never falls with the ratio, so halving finds it."""
+        """The largest ratio, in thousandths, that fits, 0 if none does; memory never falls with the ratio."""
 
         def fits(ratio: int) -> bool:
             needed = self.memory(Configuration(step - 1, step, ratio / _FINEST))
@@ -138,11 +147,6 @@ class LayerSteps:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        if not low:
-            raise PlanError(
-                f"step {step} of {len(self.layers)} does not fit {limit / 1e6:.1f} MB at any width; its layer "
-                f"'{self.layers[step - 1]}' alone takes more; raise the limit"
-            )
         return low
 
     def _counts(self, configuration: Configuration) -> dict[str, int]:

@@ -16,6 +16,7 @@ from coordinator.submodels.build import apply_cut
 from coordinator.submodels.layer_steps import Configuration, LayerSteps
 from coordinator.submodels.width import lift_tensors, tensor_slices
 from edge.contracts.errors import ConfigError, PlanError
+from edge.contracts.manifest import InputSpec
 
 EIGHTH = [0.062, 0.062, 0.062, 0.078, 0.078, 0.093, 0.093, 0.187, 0.187, 0.343, 0.343, 0.484, 0.531, 0.781, 0.859, 1]
 QUARTER = [0.218, 0.249, 0.249, 0.312, 0.312, 0.374, 0.406, 0.562, 0.578, 0.781, 0.859, 1]
@@ -58,6 +59,19 @@ def test_memory_limits_are_the_published_ones(steps: LayerSteps, ratio: float, g
 @pytest.mark.parametrize(("ratio", "table"), [(0.5, HALF), (0.25, QUARTER), (0.125, EIGHTH)])
 def test_step_tables_are_the_published_ones(steps: LayerSteps, ratio: float, table: list[float]) -> None:
     assert steps.table(steps.scaled_memory(ratio)) == tuple(table)
+
+
+def test_table_ends_where_the_frozen_weights_outgrow_the_limit(steps: LayerSteps) -> None:
+    layers = [nn.Conv2d(1, 4, 3), nn.Conv2d(4, 8, 3), nn.AdaptiveAvgPool2d(4), nn.Flatten()]
+    wide = nn.Sequential(*layers, nn.Linear(128, 2000), nn.Linear(2000, 2000), nn.Linear(2000, 4))
+    own = LayerSteps(wide, InputSpec(layout="chw", shape=(1, 32, 32)))
+    table = own.table(own.scaled_memory(0.5))
+    assert table[-1] < 1
+    assert len(table) < len(own.layers)
+    for n, ratio in enumerate(table, start=1):
+        assert own.memory(Configuration(n - 1, n, ratio)) <= own.scaled_memory(0.5) + 100_000
+    with pytest.raises(PlanError, match="no step fits 0"):
+        own.table(100_000)
 
 
 def test_switching_rounds_are_the_published_ones(method: SLT, resnet: nn.Module) -> None:
@@ -126,7 +140,7 @@ def test_evaluated_are_the_whole_network_and_the_present_step(method: SLT) -> No
 
 
 def test_impossible_options_are_refused(resnet: nn.Module) -> None:
-    with pytest.raises(ConfigError, match="ratios that rise to 1"):
+    with pytest.raises(ConfigError, match="rising ratios up to 1"):
         build_method("slt", resnet, {"steps": [0.5, 0.4, 1.0]})
     with pytest.raises(ConfigError, match="at most 1"):
         build_method("slt", resnet, {"levels": [2.0]})
