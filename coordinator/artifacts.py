@@ -49,7 +49,9 @@ class Artifacts:
         self._exporter = exporter
         self._ledger = ledger
         self._blobs = blobs
-        self._known: dict[tuple[str, str, str], Artifact] = {}
+        # Cuts that keep other channels every round share a key, so only strings grow with the rounds.
+        self._keys: dict[tuple[str, str, str], str] = {}
+        self._known: dict[str, Artifact] = {}
         self._refused: dict[tuple[str, str, str], ExportRefused | ParityError] = {}
         self.exports = 0
 
@@ -63,9 +65,11 @@ class Artifacts:
         memo = (cut_digest(cut), repr(program), runtime)
         if memo in self._refused:
             raise self._refused[memo]
-        known = self._known.get(memo)
+        if memo not in self._keys:
+            self._keys[memo] = self._exporter.key(cut, program, runtime)
+        key = self._keys[memo]
+        known = self._known.get(key)
         if known is None or not self._is_whole(known):
-            key = self._exporter.key(cut, program, runtime)
             digest = self._ledger.artifact(key)
             if digest is None or digest not in self._blobs or not self._is_whole(self.load(digest)):
                 try:
@@ -73,8 +77,8 @@ class Artifacts:
                 except (ExportRefused, ParityError) as error:
                     self._refused[memo] = error
                     raise
-            self._known[memo] = self.load(digest)
-        return self._known[memo]
+            self._known[key] = self.load(digest)
+        return self._known[key]
 
     def _is_whole(self, artifact: Artifact) -> bool:
         """Whether manifest and files are in the store: one whose bytes rotted on disk was deleted there."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from coordinator.methods.method import DeviceProgram
 from coordinator.models import build_model, input_spec, model_entry
 from coordinator.submodels.build import apply_cut
-from coordinator.submodels.record import Cut, cut_from_json, cut_to_json
+from coordinator.submodels.record import Cut, cut_digest, cut_from_json, cut_to_json
 from coordinator.submodels.width import shape_of_cut
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import ArtifactManifest, InputSpec
@@ -28,12 +28,18 @@ class CutExporter:
         self._config = config
         self._dense = dense_module(config)
         self._input = run_input_spec(config)
+        self._keys: dict[tuple[str, str, str], str] = {}
 
     def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
         """See :class:`coordinator.artifacts.Exporter`."""
         from export.bundle import artifact_key
 
-        return artifact_key(apply_cut(self._dense, cut), self.step(program), build=self.build(cut), runtime=runtime)
+        shape = shape_of_cut(self._dense, cut)
+        memo = (cut_digest(shape), repr(program), runtime)
+        if memo not in self._keys:
+            module = apply_cut(self._dense, shape)
+            self._keys[memo] = artifact_key(module, self.step(program), build=self.build(shape), runtime=runtime)
+        return self._keys[memo]
 
     def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
         """See :class:`coordinator.artifacts.Exporter`."""
