@@ -159,6 +159,8 @@ _define(
     _batch_norm_backward,
 )
 _define("channel_sum(Tensor x)", 1, lambda x: x.new_empty((x.shape[-1],)), lambda x: x.reshape(-1, x.shape[-1]).sum(0))
+_define("row_sum(Tensor x)", 1, lambda x: x.new_empty(x.shape[:-1]), lambda x: x.sum(-1))
+_define("log_softmax(Tensor x)", 1, _like(0), lambda x: F.log_softmax(x, -1))
 
 
 def _running_statistics(

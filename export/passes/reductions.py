@@ -1,4 +1,4 @@
-"""Sums and means over everything but the last dimension, over pixels, and over all."""
+"""Sums and means over the last dimension, over everything but that, over pixels, and over all; the log-softmax."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ ATEN = torch.ops.aten
 
 @rewrites(ATEN.sum.dim_IntList)
 def sum_over(x: Any, dims: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The gradient of a bias: a sum over every dimension but the last."""
+    """Over every dimension but the last, which is the gradient of a bias, or over the last alone."""
     rank = len(x.shape)
-    if dtype is not None or rank < 2 or sorted(d % rank for d in dims) != list(range(rank - 1)):
+    if dtype is not None or rank < 2 or sorted(d % rank for d in dims) not in (list(range(rank - 1)), [rank - 1]):
         return NotImplemented
     tensor = tensor_of(x)
     if tensor.dtype != torch.float32:
         return NotImplemented
+    if dims[0] % rank == rank - 1:
+        total = NATIVE.row_sum(tensor)
+        return total.reshape([*tensor.shape[:-1], 1]) if keepdim else total
     total = NATIVE.channel_sum(tensor)
     return total.reshape([1] * (rank - 1) + [total.shape[0]]) if keepdim else total
 
@@ -41,3 +44,12 @@ def mean_over(x: Any, dims: Any, keepdim: bool = False, *, dtype: Any = None) ->
     average = global_average(x)
     n, c = average.shape[:2]
     return average if keepdim else average.pixels.reshape(n, c)
+
+
+@rewrites(ATEN._log_softmax.default)
+def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    """Over the last dimension."""
+    tensor = tensor_of(x)
+    if half_to_float or dim % tensor.dim() != tensor.dim() - 1 or tensor.dtype != torch.float32:
+        return NotImplemented
+    return NATIVE.log_softmax(tensor)
