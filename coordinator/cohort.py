@@ -101,6 +101,14 @@ class Cohort:
             return str(error)
         return ""
 
+    def arrival(self, hello: Hello) -> str:
+        """One line for people about a device that has come: what it has, and why it cannot take part if it cannot."""
+        has = ", ".join([f"{hello.num_examples} examples", *sorted(hello.runtimes)])
+        line = f"{hello.device} is here: budget {hello.profile.budget_bytes / 2**20:g} MB, {has}"
+        trouble = f", data: {hello.data_error}" if hello.data_error else ""
+        mismatch = self._runtime_error(hello)
+        return line + trouble + (f"; {mismatch}" if mismatch else "")
+
     def wait_for(self, count: int, timeout_s: float, *, least: int | None = None) -> list[Hello]:
         """The present devices once there are at least ``count``, or ``least`` after ``timeout_s`` seconds.
 

@@ -130,12 +130,7 @@ class Inbox:
         is_new = self._cohort.member(device) is None
         self._cohort.greet(hello)
         if is_new:
-            budget = hello.profile.budget_bytes / 2**20
-            has = ", ".join([f"{hello.num_examples} examples", *sorted(hello.runtimes)])
-            trouble = f", data: {hello.data_error}" if hello.data_error else ""
-            self._say(f"{device} is here: budget {budget:g} MB, {has}{trouble}")
-            if mismatch := self._cohort.runtime_errors().get(device):
-                self._say(mismatch)
+            self._say(self._cohort.arrival(hello))
         self.announce(device)
 
     def _profile(self, device: str, envelope: Envelope) -> None:
