@@ -8,7 +8,7 @@ adds (packing buffers, fragmentation, its own code) is measured per runtime, not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -19,7 +19,7 @@ from edge.contracts.tensors import STATE_ROLES, TensorSpec
 _BYTES = {TensorProto.FLOAT: 4, TensorProto.INT64: 8, TensorProto.INT32: 4, TensorProto.BOOL: 1, TensorProto.DOUBLE: 8}
 _ALIAS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"}
 """Operators whose output shares the bytes of its first input."""
-_IN_PLACE = {
+IN_PLACE = {
     "Add", "Sub", "Mul", "Div", "Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Sqrt", "Clip", "Where", "HardSigmoid",
     "HardSwish", "Softmax", "LogSoftmax", "Erf", "Reciprocal", "Softplus", "Abs", "Max", "Min",
 }  # fmt: skip
@@ -64,9 +64,20 @@ def memory_plan(model: onnx.ModelProto, tensors: Iterable[TensorSpec], batch: in
     return MemoryPlan(state, written, fed, peak, node, len(model.graph.node))
 
 
-def intermediate_peak(model: onnx.ModelProto, batch: int) -> tuple[int, str]:
-    """Peak bytes of values that are neither graph inputs, outputs nor constants, and the node it is reached at."""
-    sizes = value_bytes(model, batch)
+def intermediate_peak(
+    model: onnx.ModelProto,
+    batch: int,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    in_place: Collection[str] = frozenset(IN_PLACE),
+) -> tuple[int, str]:
+    """Peak bytes of values that are neither graph inputs, outputs nor constants, and the node it is reached at.
+
+    Args:
+        sizes: bytes of values, for graphs with operators whose shapes are not ONNX's to infer.
+        in_place: operators that may write over an input of equal size.
+    """
+    sizes = value_bytes(model, batch) if sizes is None else sizes
     external = {v.name for v in model.graph.input} | {v.name for v in model.graph.output}
     external |= {c.name for c in model.graph.initializer}
     owner: dict[str, str] = {}
@@ -87,7 +98,7 @@ def intermediate_peak(model: onnx.ModelProto, batch: int) -> tuple[int, str]:
             if not name or name in external or owner[name] != name or name in alive:
                 continue
             size = sizes.get(name, 0)
-            reused = next((d for d in dying if node.op_type in _IN_PLACE and alive.get(d, -1) == size > 0), None)
+            reused = next((d for d in dying if node.op_type in in_place and alive.get(d, -1) == size > 0), None)
             if reused is not None:
                 live -= alive.pop(reused)
                 dying.discard(reused)
