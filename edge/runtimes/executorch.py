@@ -58,7 +58,11 @@ def load(manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int)
 
 
 class ExecutorchSession:
-    """Implements :class:`edge.runtimes.base.Session`; a program is loaded when it first runs."""
+    """Implements :class:`edge.runtimes.base.Session`; the program that runs is the only one loaded.
+
+    Each has an arena of its own, and whoever goes on to another program (``train``, then ``stats``) would hold both.
+    Loading one takes milliseconds.
+    """
 
     def __init__(
         self, programs: Iterable[Program], tensors: Iterable[TensorSpec], files: Mapping[str, Path], *, batch: int
@@ -68,7 +72,7 @@ class ExecutorchSession:
         self._specs = {spec.name: spec for spec in tensors}
         self._files = files
         self._batch = batch
-        self._loaded: dict[str, NativeProgram] = {}
+        self._loaded: tuple[str, NativeProgram] | None = None
         self._rule = UpdateRule.from_bytes(files[FILE_NAME].read_bytes())
         used = {n for p in self._programs.values() for n in (*p.inputs, *(o.tensor for o in p.outputs))}
         self._state = {
@@ -104,10 +108,7 @@ class ExecutorchSession:
                 f"artifact has no program '{program}', it has {', '.join(self._programs)}; export it with one"
             )
         described = self._programs[program]
-        native = self._loaded.get(program)
-        if native is None:
-            native = self._loaded[program] = NativeProgram(self._files[described.file])
-            release_startup_pages()
+        native = self._open(program)
         inputs, batch = [], 1
         for name in described.inputs:
             spec = self._specs[name]
@@ -130,6 +131,13 @@ class ExecutorchSession:
             output.name: native.output(i, concrete_shape(self._specs[output.tensor], batch))
             for i, output in enumerate(described.outputs)
         }
+
+    def _open(self, program: str) -> NativeProgram:
+        if self._loaded is None or self._loaded[0] != program:
+            self._loaded = None  # its arena goes before the next one comes
+            self._loaded = program, NativeProgram(self._files[self._programs[program].file])
+            release_startup_pages()
+        return self._loaded[1]
 
     def read(self, name: str) -> np.ndarray:
         """As :meth:`edge.runtimes.base.Session.read`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import msgspec
@@ -108,6 +109,16 @@ def test_every_batch_up_to_the_planned_one_runs(artifact: Artifact) -> None:
     for count in (7, 0):
         with pytest.raises(DeviceRefused, match=f"batches of 1 to 6, this one has {count}"):
             session.run("train", batch_of(artifact, count))
+
+
+def test_one_program_is_loaded_at_a_time(artifact: Artifact) -> None:
+    session = session_of(artifact)
+    values = batch_of(artifact, 6) | {"stats_momentum": np.ones((), np.float32)}
+    first = session.run("train", values)["loss"]
+    loaded = weakref.ref(session._loaded[1])  # type: ignore[attr-defined]
+    session.run("stats", values)
+    assert loaded() is None
+    assert session.run("train", values)["loss"] != first  # the state went on
 
 
 def test_mean_over_a_smaller_batch_is_over_that_batch(artifact: Artifact) -> None:
