@@ -122,15 +122,17 @@ def _unpack_system(apt: Path, root: Path) -> tuple[str, int]:
     }
     command = ["apt-get", "-qq", "-y", *(f"-o{name}={value}" for name, value in settings.items())]
     done = subprocess.run([*command, "update"], capture_output=True, text=True)
-    failure = _last_line(done.stderr)
+    unfetched = [line for line in done.stderr.splitlines() if "Failed to fetch" in line]
+    failure = ""
     for python in PYTHONS:
         names = (f"python{python}-minimal", f"libpython{python}-stdlib", *LIBRARIES)
         done = subprocess.run([*command, "install", "--download-only", *names], capture_output=True, text=True)
         if done.returncode == 0:
             break
-        failure = _last_line(done.stderr) or failure
+        failure = _last_line(done.stderr)
     else:
-        raise Unavailable(f"this machine's package sources give no aarch64 Python: {failure}")
+        reason = unfetched[0] if unfetched else failure
+        raise Unavailable(f"this machine's package sources give no aarch64 Python: {reason}")
     root.mkdir(parents=True)
     glibc = OLDEST_GLIBC
     for package in sorted((apt / "cache/archives").glob("*.deb")):
