@@ -14,12 +14,13 @@ import msgspec
 
 from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused
-from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity, SelfTest
+from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity
 from edge.contracts.tensors import by_role
 from export.formats import FORMATS, Format, format_for
 from export.formats.written_programs import WrittenPrograms
 from export.forward_check import check_forward
 from export.refused_layer import with_layer_type
+from export.self_test import self_test_of
 from export.training_step import StepSpec, export_key
 
 if TYPE_CHECKING:
@@ -30,10 +31,6 @@ _FEATURES = {
     "distillation": "a teacher model",
     "variants": "several training programs in one artifact",
 }
-SELF_TEST_SEED = 1
-SELF_TEST_STEPS = 3
-SELF_TEST_TOLERANCE = 1e-3
-"""Relative, per loss: other kernels round differently and may flip a ReLU near 0 (1e-4 seen)."""
 
 
 def export_artifact(
@@ -74,7 +71,6 @@ def export_artifact(
     except ExportRefused as error:
         raise with_layer_type(error, module) from error
     parity = exporter.check(module, spec, written.files, written.programs, written.tensors)
-    losses = exporter.self_test_losses(spec, written.files, written.tensors, seed=SELF_TEST_SEED, steps=SELF_TEST_STEPS)
     manifest = ArtifactManifest(
         format=exporter.name,
         runtime=runtime,
@@ -89,7 +85,7 @@ def export_artifact(
         input=spec.input,
         classes=names,
         cost=_cost(written, spec, exporter.predicted_peak_bytes(written.memory)),
-        self_test=_self_test(spec, losses),
+        self_test=self_test_of(module, spec, exporter, written),
         parity=parity,
         build={**(build or {}), "step": msgspec.to_builtins(spec)},
         export_key=artifact_key(module, spec, runtime=runtime, build=build),
@@ -161,19 +157,6 @@ def _cost(written: WrittenPrograms, spec: StepSpec, predicted_peak_bytes: int) -
         live_bytes=written.memory.live,
         predicted_peak_bytes=predicted_peak_bytes,
         batch=spec.batch,
-    )
-
-
-def _self_test(spec: StepSpec, losses: tuple[float, ...]) -> SelfTest:
-    from export.gate_values import gate_batch, gate_hyper
-
-    return SelfTest(
-        formula="splitmix64-uniform/1",
-        seed=SELF_TEST_SEED,
-        batch=gate_batch(spec),
-        hyper=gate_hyper(spec),
-        losses=losses,
-        rel_tolerance=SELF_TEST_TOLERANCE,
     )
 
 
