@@ -82,6 +82,7 @@ class LocalTraining:
         self._data = data
         self._classes = tuple(classes)
         self._batch, self._norm, self._device = batch, norm, device
+        self._evaluators: dict[tuple[int, int], Evaluator] = {}
         self._sessions: OrderedDict[tuple[str, str], tuple[ArtifactManifest, TorchSession]] = OrderedDict()
 
     def manifest(self, cut: Cut, program: DeviceProgram) -> ArtifactManifest:
@@ -108,10 +109,13 @@ class LocalTraining:
 
     def logits(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:
         """Logits of a submodel for the held-out examples [first, last); ``first`` is a multiple of the batch."""
-        x, y = self._data.x_test[first:last], self._data.y_test[first:last]
-        spec = self._step(DeviceProgram()).input
-        evaluator = Evaluator(self._dense, x, y, spec, batch=self._batch, norm=self._norm, device=self._device)
-        return evaluator.logits(Submodel(cut, Level("", 1.0, 1.0), weights, DeviceProgram()))
+        if (first, last) not in self._evaluators:
+            x, y = self._data.x_test[first:last], self._data.y_test[first:last]
+            spec = self._step(DeviceProgram()).input
+            self._evaluators[first, last] = Evaluator(
+                self._dense, x, y, spec, batch=self._batch, norm=self._norm, device=self._device
+            )
+        return self._evaluators[first, last].logits(Submodel(cut, Level("", 1.0, 1.0), weights, DeviceProgram()))
 
     def _ready(self, cut: Cut, program: DeviceProgram) -> tuple[ArtifactManifest, TorchSession]:
         # Shapes alone: a window that moves every round has one session.

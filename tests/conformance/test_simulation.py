@@ -52,7 +52,7 @@ options = { width = 8 }
 """
 METHODS = {
     "fedavg": 'name = "fedavg"',
-    "fedhm": 'name = "fedhm"\nlevels = [1, 4]',
+    "fedhm": 'name = "fedhm"\nlevels = [1, 4]\nloss = "label_masked_cross_entropy"',
 }
 SMALLER = {"fedavg": "full", "fedhm": "rank 1/4"}
 """What the second device holds."""
@@ -60,7 +60,9 @@ SMALLER = {"fedavg": "full", "fedhm": "rank 1/4"}
 
 def run_file(model: str, method: str) -> str:
     """Three steps of SGD with everything that a run file can ask of them, on two devices."""
-    source = "digits" if model is WITHOUT_NORM else "tests.federation.tiny_convnet:digit_images"
+    source, augment = "digits", ""
+    if model is WITH_NORM:
+        source, augment = "tests.federation.tiny_convnet:digit_images", 'augment = ["flip", "crop4"]'
     return f"""
 [federation]
 name = "conformance"
@@ -81,7 +83,9 @@ clip-norm = 1.0
 [data]
 source = "{source}"
 partition = "dirichlet"
+alpha = 0.05
 scale = 0.0625
+{augment}
 [evaluation]
 every = 0
 norm = "running"
