@@ -32,7 +32,8 @@ class HeteroFL:
       own code; the same at its levels, powers of two) or ``floor`` (SLT's).
     - ``concatenation``: ``each`` layer is rounded by itself, or ``cumulative``, so that the input of a layer behind
       concatenated ones is (SLT's DenseNet).
-    - ``scaler``: outputs of narrowed layers are divided by the ratio while training; true.
+    - ``scaler``: outputs of narrowed layers are divided by the ratio while training; true. Not where a batch norm
+      follows, which takes the factor out again.
     - ``loss``: ``label_masked_cross_entropy``, as in the paper, unless given; ``norm`` as FedAvg's. The paper's static
       batch norm is ``norm = "batch"`` with ``[evaluation] norm = "static"``.
     - ``weight-by-examples``: weigh devices by ``num_examples``; false, as in the paper.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.methods.fedavg import examples
@@ -27,6 +28,7 @@ from coordinator.submodels.width import (
     cut_tensors,
     first_channels,
     group_counts,
+    named_part,
     tensor_slices,
     within,
 )
@@ -121,10 +123,18 @@ class WidthLadder:
         return self.channels.cut(kept)
 
     def scaled(self, cut: Cut, level: Level) -> dict[str, LayerCut]:
-        """``cut`` with the outputs of narrowed layers divided by the level's ratio in training. Source: HeteroFL."""
+        """``cut`` with the outputs of narrowed layers divided by the level's ratio in training. Source: HeteroFL.
+
+        Layers whose channels a batch norm takes are left: it divides the factor out again, and its running statistics,
+        which evaluation and wider devices share, would be those of scaled outputs.
+        """
         result = dict(cut)
         for path, record in cut.items():
-            if record.out_idx is not None and type(self._part(path)) in SCALED and level.value < 1:
+            if record.out_idx is None or level.value == 1 or type(named_part(self.module, path)) not in SCALED:
+                continue
+            group = self.channels.group(path)
+            layers = () if group is None else group.producers
+            if not any(isinstance(named_part(self.module, layer), _BatchNorm) for layer in layers):
                 result[path] = msgspec.structs.replace(record, scale=level.value)
         return result
 
@@ -207,11 +217,6 @@ class WidthLadder:
             rows = {f"{layer}.{name}": update.labels for layer in self._classifier for name in ("weight", "bias")}
         weights = {name: number if name in self._buffers else weight for name in update.tensors}
         mean.add(update.tensors, weights, where=where, slices=slices, rows=rows)
-
-    def _part(self, path: str) -> object:
-        from coordinator.submodels.width import named_part
-
-        return named_part(self.module, path)
 
     def _is_useless(self, ratio: float, counts: Mapping[str, int]) -> str:
         """Why a level would add nothing to those above it, or an empty string."""

@@ -90,20 +90,25 @@ def test_identical_untrained_devices_give_the_model_back(name: str) -> None:
     assert all(after.tensors[n].tobytes() == v.tobytes() for n, v in state.tensors.items())
 
 
-def test_heterofl_holds_first_channels_and_scales_by_the_ratio() -> None:
+def test_heterofl_holds_first_channels_and_trains_on_masked_logits() -> None:
     method, state = tiny("heterofl", levels=[1, 0.25])
     small = sent(method, state, 1)
     assert hidden(small) == (0, 1)
-    assert small.cut["first"].scale == 0.25
-    assert "scale" not in repr(apply_cut(Tiny(), sent(method, state, 0).cut))
     assert small.cut["last"].in_idx == (0, 1)
     assert small.cut["last"].out_idx is None
-    assert small.cut["last"].scale == 1.0
     assert small.program.loss == "label_masked_cross_entropy"
     assert np.array_equal(small.tensors["last.weight"], state.tensors["last.weight"][:, :2])
-    assert tiny("heterofl", levels=[0.25], scaler=False)[0].levels()[0].capacity == 0.25
-    plain, other = tiny("heterofl", levels=[1, 0.25], scaler=False, loss="cross_entropy")
-    assert sent(plain, other, 1).cut["first"].scale == 1.0
+
+
+def test_heterofl_scales_what_no_batch_norm_takes_by_the_ratio() -> None:
+    normed = tiny("heterofl", levels=[0.25])
+    assert all(record.scale == 1.0 for record in sent(*normed, 0).cut.values())
+    module = build_model("mlp", hidden=(8, 8))
+    for scaler, expected in ((True, 0.25), (False, 1.0)):
+        method = build_method("heterofl", module, {"levels": [1, 0.25], "scaler": scaler})
+        narrow = sent(method, method.init(), 1).cut
+        assert (narrow["fc1"].scale, narrow["fc2"].scale, narrow["fc3"].scale) == (expected, expected, 1.0)
+        assert not sent(method, method.init(), 0).cut
 
 
 def test_server_shrinks_to_the_largest_level_where_nobody_trains_the_whole() -> None:
