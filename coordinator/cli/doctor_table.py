@@ -34,7 +34,7 @@ def print_report(report: ModelReport, stream: TextIO, *, width: int | None = Non
     if report.passes:
         console.print("\nrewritten: the exporter puts other operations of the same meaning in their place")
         for letter, (name, meaning) in zip(ascii_lowercase, report.passes.items(), strict=False):
-            _item(console, letter, f"{name}: {meaning[:1].lower()}{meaning[1:]}", column=2)
+            _item(console, letter, f"{name}: {meaning}", column=2)
     if report.unreached:
         names = ", ".join(report.unreached)
         console.print(f"\nno gradient reaches {names}: use them in the forward pass, or freeze them")
@@ -90,5 +90,5 @@ def _cell(row: Row, runtime: str, marks: dict[str, str], between: str) -> Text:
 
     verdict = row.verdicts[runtime]
     names = verdict.passes if verdict.is_trained else [refusal(row, verdict)]
-    text = between.join(part for part in (verdict.state, ",".join(marks[name] for name in names)) if part)
+    text = between.join(part for part in (verdict.state, ",".join(sorted(marks[name] for name in names))) if part)
     return Text(text if between == " " else text.replace(" ", between), style=_STYLES[verdict.state])

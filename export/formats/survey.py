@@ -83,7 +83,7 @@ class Survey:
     def rewrite(self, layer: str, name: str, meaning: str) -> None:
         """Note that the pass ``name`` rewrites ``layer``; of ``meaning``, a docstring, the first line counts."""
         self.rewritten.setdefault(layer, set()).add(name)
-        self.passes[name] = meaning.strip().splitlines()[0].rstrip(".")
+        self.passes[name] = meaning.strip().splitlines()[0].rstrip(".").replace("``", "")
 
 
 def is_gradient(node: fx.Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 import pytest
 
 from coordinator.broker import BrokerProcess
+from coordinator.cli.doctor_model import model_report
+from coordinator.cli.doctor_table import print_report
+from coordinator.cli.model_arguments import ModelArguments
+from edge.contracts.errors import DeviceRefused
+from export.formats import FORMATS
 from tests.cli.conftest import OWN, Command
 from tests.federation.small_run import config_text
 
@@ -72,14 +78,71 @@ def test_doctor_wrong_password_is_exit_3(
     assert findings(outcome.line, "ok")["broker"] == f"{address.url} lets us in"
 
 
-def test_doctor_trains_a_model_or_names_its_layer(command: Command) -> None:
+def test_doctor_shows_layers_against_runtimes(command: Command) -> None:
+    outcome = command("doctor", "tests.cli.own_models:small", *OWN[:4], "--json")
+    assert outcome.status == 0, outcome.err
+    line = outcome.line
+    assert line["schema"] == "apportion.doctor/1"
+    assert line["ok"]
+    assert "onnxruntime" in line["trained_by"]
+    assert set(line["runtimes"]) == set(FORMATS)
+    assert line["runtimes"]["onnxruntime"] == {"trains": True, "layers_trained": 3, "missing": ""}
+    first = line["rows"][0]
+    assert (first["layers"], first["type"], first["input"], first["output"]) == (["0"], "Linear", ["Nx8"], ["Nx6"])
+    assert first["parameters"] == 8 * 6 + 6
+    assert first["runtimes"]["onnxruntime"] == {"state": "trains", "passes": [], "reason": "", "instead": ""}
+
+
+def test_doctor_names_the_layer_that_no_runtime_trains(command: Command) -> None:
+    outcome = command("doctor", "tests.cli.own_models:with_dropout", *OWN[:4])
+    assert outcome.status == 1
+    assert "layer 1 (Dropout): Dropout draws a random mask with p=0.5 in every step; use p=0" in " ".join(
+        outcome.out.split()
+    )
+    assert "onnxruntime            trains 2 of 3 layers" in outcome.out
+    assert outcome.out.splitlines()[-2].startswith("FAIL  tests.cli.own_models:with_dropout: no runtime trains it: ")
+
+
+def test_doctor_says_that_as_json_too(command: Command) -> None:
+    outcome = command("doctor", "tests.cli.own_models:with_dropout", *OWN[:4], "--json")
+    assert outcome.status == 1
+    assert outcome.line["trained_by"] == []
+    assert outcome.line["rows"][1]["runtimes"]["onnxruntime"]["state"] == "refused"
+    assert "layer 1 (Dropout)" in outcome.error["message"]
+
+
+def test_doctor_looks_at_the_cut_that_a_device_would_get(command: Command) -> None:
+    outcome = command("doctor", "tests.cli.own_models:wide", *OWN[:4], "--cut", "fedhm:4", "--json")
+    assert outcome.status == 0, outcome.err
+    kinds = {name: (row["type"], row["parameters"]) for row in outcome.line["rows"] for name in row["layers"]}
+    assert kinds["2"] == ("FactorizedLinear", 2 * 64 * 16 + 64)
+
+
+def test_doctor_of_a_model_that_does_not_run_is_exit_2(command: Command) -> None:
+    outcome = command("doctor", "tests.cli.own_models:WrongWidth", *OWN[:4], "--json")
+    assert outcome.status == 2
+    assert "layer 'head': the module's forward fails" in outcome.error["message"]
+
+
+def test_doctor_runtime_that_cannot_be_asked_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(*_: object) -> None:
+        raise DeviceRefused("no kernels here")
+
+    monkeypatch.setattr("export.formats.executorch_program.format.ExecutorchProgram.survey", unavailable)
     outcome = command("doctor", "tests.cli.own_models:small", *OWN[:4])
     assert outcome.status == 0
-    assert "ok    tests.cli.own_models:small: trains on onnxruntime" in outcome.out
-    outcome = command("doctor", "tests.cli.own_models:with_dropout", *OWN[:4])
-    assert outcome.status == 2
-    assert "FAIL  tests.cli.own_models:with_dropout: layer '1': Dropout" in outcome.out
-    assert "-> use p=0" in outcome.out
+    assert "executorch             cannot be asked here: no kernels here" in outcome.out
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_doctor_table_fits(width: int) -> None:
+    report = model_report(ModelArguments("lstm", (), 0, 32))
+    page = io.StringIO()
+    print_report(report, page, width=width)
+    lines = page.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for text in ("NextCharacter", "Embedding", "202,752", "Nx80x128", "rewritten", "trains the whole model"):
+        assert text in page.getvalue()
 
 
 def test_doctor_fix_with_nothing_missing_installs_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
