@@ -40,10 +40,10 @@ GRADIENT = "grad:"
 _FILES = {"train": "training_model.onnx", "eval": "eval_model.onnx"}
 """Names that the training API's documentation uses; other programs are called after themselves."""
 _ARENA_SHARE, _NODE_BYTES, _RELEASED_BYTES = 0.1, 9300, 2 << 20
-"""What the runtime takes beside live tensors: fragmentation of its arena, and its graph; and what an idle trainer gives
-back when a graph is loaded (:mod:`edge.startup_pages`). Measured on x86-64, one process at batch 32: within 12 % for the
-MLP, Conv-2, ResNet-18/20, VGG-11, a depthwise net, a ViT, an LSTM, and ResNet-20 and ViT with layers frozen; a factorized
-VGG-11 takes 27 % more."""
+"""What the runtime takes beside live tensors, its arena's fragmentation and its graph, and what an idle trainer gives
+back when a graph is loaded (:mod:`edge.startup_pages`). Measured on x86-64, one process at batch 32: within 12 % for
+the MLP, Conv-2, ResNet-18/20, VGG-11, a depthwise net, a ViT, an LSTM, and ResNet-20 and ViT with layers frozen; a
+factorized VGG-11 takes 27 % more."""
 _STEP_TOLERANCE = 1e-5
 """Of a moved parameter, relative to its largest entry: the optimizer model against the agent's rule, both float32."""
 
@@ -53,6 +53,7 @@ class OrtTraining:
 
     name = "ort_training"
     minimum_runtime_version = "1.19.2"
+    features: frozenset[str] = frozenset({"masked"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from edge.contracts.errors import ExportRefused
 from export.capture import Capture, capture
 from export.programs import INPUT, LABEL_MASK, TARGET, ProgramFunction, state_buffers
 from export.step_functions import check_pair, masked_logits, summed_loss
@@ -22,14 +21,8 @@ def capture_forward(train: ProgramFunction, spec: StepSpec) -> Capture:
     """The forward pass of the traced-to-be step ``train``; its first output is what is to be differentiated.
 
     Raises:
-        ExportRefused: as :func:`export.capture.capture`, or the step needs a second model.
+        ExportRefused: as :func:`export.capture.capture`.
     """
-    if spec.distillation or spec.variants:
-        raise ExportRefused(
-            "(the module itself)",
-            "its step has a teacher or variants, which this runtime's exporter does not write",
-            instead="the runtime onnxruntime",
-        )
     module = train.module
     names = [name for name, _ in module.named_parameters()]
 
