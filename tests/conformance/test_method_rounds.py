@@ -27,7 +27,7 @@ OPTIONS = {
     "fjord": "levels = [0.75, 0.5]",
     "split_mix": "levels = [2]",
     "small_model": "levels = [0.5]",
-    "slt": "levels = [0.5]",
+    "slt": "levels = [0.9]",
     "fedhm": "levels = [4]\nlayout = ['4']",
     "synflow": "input = [1, 8, 8]\npasses = 5",
 }
