@@ -14,6 +14,7 @@ from coordinator.ledger import Ledger
 from coordinator.methods import build_method
 from coordinator.methods.method import Level
 from coordinator.planner import MB, Placement, place
+from coordinator.simulation.capacity import group_level
 from edge.contracts.errors import ConfigError, DeviceRefused, ExportRefused, ParityError, PlanError
 from edge.contracts.manifest import Cost
 from edge.idle_size import measure_idle_sizes
@@ -48,6 +49,7 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanEr
 
             for number, group in enumerate(config.cohort.local):
                 name = allowed.of_group(group)
+                given = group_level(config, number, method.levels())
                 try:
                     supervisor, trainer = idle_sizes(name)
                     profile = DeviceProfile(
@@ -59,7 +61,7 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanEr
                     placement: Placement | PlanError = place(
                         profile,
                         name,
-                        method.levels(),
+                        method.levels() if given is None else (given,),
                         partial(cost_of, name),
                         headroom=config.planner.headroom,
                     )

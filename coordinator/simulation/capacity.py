@@ -30,9 +30,17 @@ def configured_level(config: RunConfig, levels: Sequence[Level], device: str, ro
         ConfigError: a group names a level that is not there.
     """
     group = _group_of(config, device, round_index)
-    if group is None or not config.cohort.local[group].level:
-        return None
-    return find_level(config.cohort.local[group].level, levels, path=f"$.cohort.local[{group}].level")
+    return None if group is None else group_level(config, group, levels)
+
+
+def group_level(config: RunConfig, group: int, levels: Sequence[Level]) -> Level | None:
+    """The level that local group number ``group`` is given; None where a budget decides, or nothing.
+
+    Raises:
+        ConfigError: it names a level that is not there.
+    """
+    text = config.cohort.local[group].level
+    return find_level(text, levels, path=f"$.cohort.local[{group}].level") if text else None
 
 
 def _group_of(config: RunConfig, device: str, round_index: int) -> int | None:
@@ -92,10 +100,9 @@ def find_level(text: str, levels: Sequence[Level], *, path: str) -> Level:
 def _level_of_group(
     config: RunConfig, index: int, group: LocalGroup, levels: Sequence[Level], costs_of: Callable[[Level], Costs]
 ) -> Level:
-    if group.level:
-        return find_level(group.level, levels, path=f"$.cohort.local[{index}].level")
-    if not group.budget_mb:
-        return levels[0]
+    given = group_level(config, index, levels)
+    if given is not None or not group.budget_mb:
+        return given or levels[0]
     needs = {level: _predicted_bytes(config, costs_of(level)) / MB for level in levels}
     for level, needed_mb in needs.items():
         if needed_mb <= group.budget_mb:

@@ -9,7 +9,7 @@ import pytest
 from coordinator.configuration import CohortConfig, LocalGroup, RunConfig
 from coordinator.costs import Costs
 from coordinator.methods.method import Level
-from coordinator.simulation.capacity import Capacities, device_names, find_level
+from coordinator.simulation.capacity import Capacities, configured_level, device_names, find_level, group_level
 from edge.contracts.errors import ConfigError, PlanError
 from tests.coordinator.simulation.small_simulation import small
 
@@ -60,6 +60,16 @@ def test_dynamic_level_is_drawn_each_round_with_the_groups_shares() -> None:
     assert abs(counts["full"] - 500) < 80
     assert counts["full"] + counts["rank 1/8"] == 2000
     assert found.level("device-03", 17) == found.level("device-03", 17)
+
+
+def test_real_runs_take_a_level_from_the_file_only_where_it_gives_one() -> None:
+    groups = (LocalGroup(count=1, level="8"), LocalGroup(count=1, budget_mb=100.0))
+    config = small(cohort={"local": groups, "size": 2})
+    assert configured_level(config, LEVELS, "device-00", 0) == group_level(config, 0, LEVELS) == LEVELS[2]
+    assert configured_level(config, LEVELS, "device-01", 0) is group_level(config, 1, LEVELS) is None
+    assert configured_level(config, LEVELS, "pi-07", 0) is None  # a device that is not of this machine
+    dynamic = small(cohort={"local": groups, "size": 2, "capacity": "dynamic"})
+    assert {configured_level(dynamic, LEVELS, "device-00", r) for r in range(20)} == {LEVELS[2], None}
 
 
 def test_unknown_level_lists_the_known_ones() -> None:
