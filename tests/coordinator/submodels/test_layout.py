@@ -129,7 +129,6 @@ def test_loading_copies_read_only_values() -> None:
     [
         ({"nope": LayerCut()}, ["'nope'", "Sequential"]),
         ({"0": LayerCut(out_idx=(0, 4))}, ["'0'", "0 to 3"]),
-        ({"0": LayerCut(mask="m")}, ["'0'", "masks"]),
         ({"0": LayerCut(factor=Factor("spatial", (0,)))}, ["'0'", "spatial", "Linear"]),
         ({"0": LayerCut(factor=Factor("additive_lora", tuple(range(99))))}, ["'0'", "rank 99"]),
     ],
