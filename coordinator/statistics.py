@@ -5,7 +5,7 @@ Source: sBN of HeteroFL (Diao et al., ICLR 2021), gathered on the devices' own d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,19 +17,35 @@ def state_with_statistics(method: Method, state: State, updates: Iterable[Update
     """The state with the static statistics that devices gathered; a method may keep them in its own way."""
     if isinstance(method, KeepsStatistics):
         return method.with_statistics(state, updates)
-    return replace(state, tensors={**state.tensors, **mean_statistics(updates)})
+    return replace(state, tensors={**state.tensors, **mean_statistics(updates, state.tensors)})
 
 
-def mean_statistics(updates: Iterable[Update]) -> dict[str, np.ndarray]:
-    """Buffer name -> num_examples-weighted mean, float64 sums in the order given; integer buffers from the first."""
+def mean_statistics(updates: Iterable[Update], whole: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    """Buffer name -> num_examples-weighted mean, float64 sums in the order given; integer buffers from the first.
+
+    Args:
+        whole: the server's tensors. A device whose cut narrows a norm holds some channels of its buffers: each channel
+            is the mean over the devices that hold it, and one that none holds keeps its value.
+    """
+    whole = whole or {}
     sums: dict[str, np.ndarray] = {}
-    weights: dict[str, float] = {}
+    weights: dict[str, np.ndarray] = {}
     first: dict[str, np.ndarray] = {}
     for update in updates:
         for name, value in update.tensors.items():
             first.setdefault(name, np.array(value))
-            if value.dtype.kind == "f":
-                sums[name] = sums.get(name, 0.0) + value.astype(np.float64) * update.num_examples
-                weights[name] = weights.get(name, 0.0) + update.num_examples
-    means = {name: (total / weights[name]).astype(first[name].dtype) for name, total in sums.items()}
+            if value.dtype.kind != "f":
+                continue
+            record = update.cut.get(name.rpartition(".")[0])
+            place = ... if record is None or record.out_idx is None else np.asarray(record.out_idx)
+            shape = value.shape if place is ... else whole[name].shape
+            if name not in sums:
+                sums[name], weights[name] = np.zeros(shape), np.zeros(shape)
+            sums[name][place] += value.astype(np.float64) * update.num_examples
+            weights[name][place] += update.num_examples
+    means = {}
+    for name, total in sums.items():
+        held = weights[name] > 0
+        mean = np.divide(total, weights[name], out=np.zeros(total.shape), where=held).astype(first[name].dtype)
+        means[name] = mean if held.all() else np.where(held, mean, whole[name])
     return {name: means.get(name, value) for name, value in first.items()}

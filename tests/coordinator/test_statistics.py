@@ -6,6 +6,7 @@ import numpy as np
 
 from coordinator.methods.method import Level, Update
 from coordinator.statistics import mean_statistics
+from coordinator.submodels.record import LayerCut
 
 LEVEL = Level("full", 1.0, 1.0)
 
@@ -48,3 +49,10 @@ def test_mean_statistics_takes_integers_from_the_first_device() -> None:
     means = mean_statistics([update("a", 1, n=np.asarray(4, np.int64)), update("b", 9, n=np.asarray(9, np.int64))])
     assert means["n"].dtype == np.int64
     assert means["n"] == 4
+
+
+def test_mean_statistics_of_a_narrow_norm_go_to_the_channels_it_holds() -> None:
+    whole = {"norm.running_mean": np.array([9, 9, 9], np.float32)}
+    narrow = Update("a", LEVEL, {"norm": LayerCut(out_idx=(2, 0))}, {"norm.running_mean": np.float32([1, 5])}, 1)
+    other = Update("b", LEVEL, {"norm": LayerCut(out_idx=(0,))}, {"norm.running_mean": np.float32([1])}, 3)
+    assert mean_statistics([narrow, other], whole)["norm.running_mean"].tolist() == [2.0, 9.0, 1.0]
