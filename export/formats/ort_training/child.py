@@ -33,7 +33,7 @@ class Differentiate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag=True):
-    """A checkpoint that names parameters and their shapes and holds no values."""
+    """A checkpoint of parameters by name and shape; it holds values when they are among the tensors, and none else."""
 
     trained: dict[str, tuple[int, ...]]
     fixed: dict[str, tuple[int, ...]]
@@ -109,7 +109,7 @@ class Worker:
         if isinstance(request, Differentiate):
             return {MODEL: as_tensor(_differentiated(tensors[MODEL].tobytes(), request))}
         if isinstance(request, Checkpoint):
-            return {MODEL: as_tensor(_checkpoint(request))}
+            return {MODEL: as_tensor(_checkpoint(request, tensors))}
         if isinstance(request, Open):
             files = {path.name: path for path in Path(request.folder).iterdir()}
             session = self._runtime.OrtTrainingSession(request.programs, request.tensors, files, threads=1)
@@ -144,20 +144,23 @@ def _differentiated(model: bytes, request: Differentiate) -> bytes:
     return bytes(builder.get_model())
 
 
-def _checkpoint(request: Checkpoint) -> bytes:
+def _checkpoint(request: Checkpoint, values: Mapping[str, np.ndarray]) -> bytes:
     from onnxruntime.capi import _pybind_state as native
 
-    groups = [[_tensor_proto(n, shape) for n, shape in group.items()] for group in (request.trained, request.fixed)]
+    groups = [
+        [_tensor_proto(n, shape, values.get(n)) for n, shape in group.items()]
+        for group in (request.trained, request.fixed)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint"
-        native.save_checkpoint(*groups, str(path), True)
+        native.save_checkpoint(*groups, str(path), not values)
         return path.read_bytes()
 
 
-def _tensor_proto(name: str, shape: tuple[int, ...]) -> bytes:
-    """A float32 ``onnx.TensorProto`` of zeros: fields dims (1), data_type (2), name (8) and raw_data (9)."""
+def _tensor_proto(name: str, shape: tuple[int, ...], value: np.ndarray | None) -> bytes:
+    """A float32 ``onnx.TensorProto``, zero by default: fields dims (1), data_type (2), name (8) and raw_data (9)."""
     encoded = name.encode()
-    data = bytes(4 * int(np.prod(shape, dtype=np.int64)))
+    data = bytes(4 * int(np.prod(shape, dtype=np.int64))) if value is None else value.tobytes()
     dims = b"".join(b"\x08" + _varint(size) for size in shape)
     return dims + b"\x10\x01" + b"\x42" + _varint(len(encoded)) + encoded + b"\x4a" + _varint(len(data)) + data
 

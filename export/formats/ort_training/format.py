@@ -18,7 +18,8 @@ from export.capture import capture
 from export.cost import forward_macs
 from export.formats.memory_plan import MemoryPlan
 from export.formats.onnx_step import translate
-from export.formats.ort_training.child import MODEL, Checkpoint
+from export.formats.ort_training.checkpoint import checkpoint_request
+from export.formats.ort_training.child import MODEL
 from export.formats.ort_training.differentiable import require_gradients
 from export.formats.ort_training.environment import RuntimeEnvironment
 from export.formats.ort_training.forward import capture_forward
@@ -77,7 +78,7 @@ class OrtTraining:
         require_gradients(graph, graph.graph.output[0].name, trained)
         with RuntimeEnvironment() as environment:
             training = training_model(graph, trained, translation.silent_rows, environment)
-            checkpoint = environment.ask(_checkpoint(training, tensors))[MODEL].tobytes()
+            checkpoint = environment.ask(checkpoint_request(training, tensors))[MODEL].tobytes()
         files = {
             FILE_NAME: _rule(spec).to_bytes(),
             "checkpoint": checkpoint,
@@ -168,14 +169,6 @@ def _check_optimizer_model(opened: Callable[[], GateRun], spec: StepSpec, tensor
                 f"optimizer model: '{name}' is {error:.2e} from the agent's rule after a step, at most "
                 f"{_STEP_TOLERANCE:.0e} expected; the model is wrong, do not use it"
             )
-
-
-def _checkpoint(training: onnx.ModelProto, tensors: Iterable[TensorSpec]) -> Checkpoint:
-    """What the training model takes besides its batch: parameters with a gradient buffer, and all others."""
-    taken = {value.name for value in training.graph.input}
-    held = {t.name: tuple(int(s) for s in t.shape) for t in tensors if t.role in ("parameter", "frozen", "buffer")}
-    trained = {n: s for n, s in held.items() if f"{n}_grad.accumulation.buffer" in taken}
-    return Checkpoint(trained, {n: s for n, s in held.items() if n in taken and n not in trained})
 
 
 def _rule(spec: StepSpec) -> UpdateRule:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import onnx
@@ -10,10 +12,14 @@ from torch import nn
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.tensor_file import encode_tensors
+from edge.runtimes.environments import runtime_python
 from export.bundle import export_artifact, read_artifact, verify_artifact
+from export.formats.ort_training.checkpoint import write_checkpoint
 from export.formats.ort_training.format import OrtTraining
 from export.formats.ort_training.memory import forward_shapes
 from export.formats.ort_training.optimizer_model import optimizer_model
+from export.gate_values import gate_values
 from export.training_step import Optimizer, StepSpec
 from tests.export.modules import CLASSES, FEATURES, IMAGE, Head, with_head
 from tests.export.test_step import STEPS, module, step
@@ -135,3 +141,41 @@ def test_forward_shapes_take_the_batch_size() -> None:
         "{ h = MatMul(x, w)  y = Relu(h) }"
     )
     assert forward_shapes(graph, 7) == {"x": (7, 3), "w": (3, 5), "h": (7, 5), "y": (7, 5)}
+
+
+STOCK_API = """
+import json, sys
+import edge.runtimes.onnxruntime_training  # for the import alone, without torch
+from onnxruntime.training.api import CheckpointState, Module, Optimizer
+import numpy as np
+folder, checkpoint = sys.argv[1:3]
+state = CheckpointState.load_checkpoint(checkpoint)
+model = Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
+optimizer = Optimizer(f"{folder}/optimizer_model.onnx", model)
+optimizer.set_learning_rate(0.01)
+x = np.random.default_rng(0).normal(size=(6, 3, 6, 6)).astype(np.float32)
+y = np.arange(6) % 5
+losses = []
+for _ in range(40):
+    model.train()
+    losses.append(float(model(x, y)[0]))
+    optimizer.step()
+    model.lazy_reset_grad()
+model.eval()
+print(json.dumps([losses, float(model(x, y)[0]) / 6, [m for m in sys.modules if m in ("torch", "onnx")]]))
+"""
+
+
+def test_files_train_and_evaluate_through_the_runtimes_own_api(tmp_path: Path) -> None:
+    spec = step(optimizer=Optimizer(kind="adamw"), norm="batch")
+    manifest = exported(module(), spec, tmp_path)
+    values = gate_values(spec, manifest.tensors)
+    (tmp_path / "weights").write_bytes(encode_tensors({t.name: values[t.name] for t in manifest.specs("parameter")}))
+    write_checkpoint(tmp_path / "artifact", tmp_path / "weights", tmp_path / "complete")
+    command = [str(runtime_python(RUNTIME)), "-c", STOCK_API, str(tmp_path / "artifact"), str(tmp_path / "complete")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    losses, evaluated, modules = json.loads(done.stdout.splitlines()[-1])
+    assert losses[-1] < 0.7 * losses[0]
+    assert evaluated < losses[-2]
+    assert modules == []
