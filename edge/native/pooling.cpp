@@ -8,8 +8,10 @@
 namespace apportion {
 namespace {
 
+// Windows of one size, or with kernel 0 adaptive ones: position i of `count` covers i * size / count up to
+// (i + 1) * size / count, rounded outwards.
 struct Window {
-  int64_t kernel[2], stride[2], pad[2], dilation[2];
+  int64_t kernel[2], stride[2], pad[2], dilation[2], count[2];
 };
 
 struct Range {
@@ -18,6 +20,8 @@ struct Range {
 
 // Positions of one window along one axis that lie inside the image.
 Range inside(const Window& w, int axis, int64_t output, int64_t size) {
+  if (w.kernel[axis] == 0)
+    return {output * size / w.count[axis], ((output + 1) * size + w.count[axis] - 1) / w.count[axis]};
   const int64_t start = output * w.stride[axis] - w.pad[axis], step = w.dilation[axis];
   int64_t begin = 0, end = w.kernel[axis];
   while (begin < end && start + begin * step < 0) ++begin;
@@ -25,8 +29,8 @@ Range inside(const Window& w, int axis, int64_t output, int64_t size) {
   return {begin, end};
 }
 
-Window window(Ints kernel, Ints stride, Ints pad, Ints dilation) {
-  return {{kernel[0], kernel[1]}, {stride[0], stride[1]}, {pad[0], pad[1]}, {dilation[0], dilation[1]}};
+Window window(Ints kernel, Ints stride, Ints pad, Ints dilation, int64_t P, int64_t Q) {
+  return {{kernel[0], kernel[1]}, {stride[0], stride[1]}, {pad[0], pad[1]}, {dilation[0], dilation[1]}, {P, Q}};
 }
 
 // Calls f(output offset, input offsets of the window in scan order given by a callable each(g)).
@@ -57,7 +61,7 @@ void max_pool(Call& call) {
   if (!call.resize(6, {N, P, Q, C})) return;
   const float* x = call.in(0);
   float* y = call.out(6);
-  const Window w = window(call.ints(1), call.ints(2), call.ints(3), call.ints(4));
+  const Window w = window(call.ints(1), call.ints(2), call.ints(3), call.ints(4), P, Q);
   for_windows(w, N, H, W, C, P, Q, [&](int64_t to, auto each) {
     for_vectors(C, [&](int64_t c, int64_t n) {
       Vector best = splat(-std::numeric_limits<float>::infinity());
@@ -79,7 +83,7 @@ void max_pool_backward(Call& call) {
   const float *dy = call.in(0), *x = call.in(1), *y = call.in(2);
   float* dx = call.out(7);
   std::fill_n(dx, N * H * W * C, 0.0f);
-  const Window w = window(call.ints(3), call.ints(4), call.ints(5), call.ints(6));
+  const Window w = window(call.ints(3), call.ints(4), call.ints(5), call.ints(6), call.size(0, 1), call.size(0, 2));
   for_windows(w, N, H, W, C, call.size(0, 1), call.size(0, 2), [&](int64_t at, auto each) {
     for_vectors(C, [&](int64_t c, int64_t n) {
       const Vector top = load_n(y + at + c, n);
@@ -114,7 +118,7 @@ void average_pool(Call& call) {
   if (!call.resize(7, {N, P, Q, C})) return;
   const float* x = call.in(0);
   float* y = call.out(7);
-  const Window w = window(call.ints(1), call.ints(2), call.ints(3), {ones, 2});
+  const Window w = window(call.ints(1), call.ints(2), call.ints(3), {ones, 2}, P, Q);
   for_windows(w, N, H, W, C, P, Q, [&](int64_t to, auto each) {
     const float share = 1.0f / divisor(w, to / C / Q % P, to / C % Q, H, W, call.flag(5), call.integer(6));
     for_vectors(C, [&](int64_t c, int64_t n) {
@@ -133,7 +137,7 @@ void average_pool_backward(Call& call) {
   const float* dy = call.in(0);
   float* dx = call.out(7);
   std::fill_n(dx, N * H * W * C, 0.0f);
-  const Window w = window(call.ints(2), call.ints(3), call.ints(4), {ones, 2});
+  const Window w = window(call.ints(2), call.ints(3), call.ints(4), {ones, 2}, P, Q);
   for_windows(w, N, H, W, C, P, Q, [&](int64_t at, auto each) {
     const float share = 1.0f / divisor(w, at / C / Q % P, at / C % Q, H, W, call.flag(5), call.integer(6));
     for_vectors(C, [&](int64_t c, int64_t n) {

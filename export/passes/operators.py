@@ -201,9 +201,15 @@ def _max_pool_backward(
     )
 
 
+ADAPTIVE = [0, 0]
+"""A kernel of this size: the windows of ``torch.nn.AdaptiveAvgPool2d``, of neighbouring sizes where none divides."""
+
+
 def _average_pool(
     x: Tensor, kernel: Any, stride: Any, padding: Any, size: Any, counts_padding: bool, divisor: int
 ) -> Tensor:
+    if list(kernel) == ADAPTIVE:
+        return nhwc(F.adaptive_avg_pool2d(nchw(x), size))
     ceil = [_window_size(x.shape[1 + i], kernel[i], stride[i], padding[i], 1) != size[i] for i in (0, 1)]
     return nhwc(F.avg_pool2d(nchw(x), kernel, stride, padding, any(ceil), counts_padding, divisor or None))
 
@@ -212,6 +218,8 @@ def _average_pool_backward(
     dy: Tensor, size: Any, kernel: Any, stride: Any, padding: Any, counts_padding: bool, divisor: int
 ) -> Tensor:
     x = dy.new_empty((dy.shape[0], dy.shape[3], *size))
+    if list(kernel) == ADAPTIVE:
+        return nhwc(torch.ops.aten._adaptive_avg_pool2d_backward(nchw(dy), x))
     ceil = [_window_size(size[i], kernel[i], stride[i], padding[i], 1) != dy.shape[1 + i] for i in (0, 1)]
     return nhwc(
         torch.ops.aten.avg_pool2d_backward(

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from export.passes.operators import NATIVE
-from export.passes.rewriter import Unsupported, rewrites
+from export.passes.operators import ADAPTIVE, NATIVE
+from export.passes.rewriter import rewrites
 from export.passes.values import Image, PooledMaximum, image_of
 
 ATEN = torch.ops.aten
@@ -64,16 +64,16 @@ def average_pool_backward(
 
 @rewrites(ATEN._adaptive_avg_pool2d.default)
 def adaptive_average_pool(x: Any, size: Any) -> Image:
-    """Adaptive pooling to a size that divides the image's."""
+    """Adaptive pooling: windows of one size where the image's divides, else of neighbouring sizes."""
     window = _adaptive_window(x.shape[2:], size)
-    return Image(NATIVE.average_pool(image_of(x).pixels, window, window, [0, 0], list(size), True, 0))
+    return Image(NATIVE.average_pool(image_of(x).pixels, window, window, [0, 0], list(size), False, 0))
 
 
 @rewrites(ATEN._adaptive_avg_pool2d_backward.default)
 def adaptive_average_pool_backward(dy: Any, x: Any) -> Image:
     """The gradient of :func:`adaptive_average_pool`."""
     window = _adaptive_window(x.shape[2:], dy.shape[2:])
-    return Image(NATIVE.average_pool_backward(image_of(dy).pixels, list(x.shape[2:]), window, window, [0, 0], True, 0))
+    return Image(NATIVE.average_pool_backward(image_of(dy).pixels, list(x.shape[2:]), window, window, [0, 0], False, 0))
 
 
 def global_average(x: Any) -> Image:
@@ -85,10 +85,7 @@ def global_average(x: Any) -> Image:
 
 def _adaptive_window(size: Any, output: Any) -> list[int]:
     if any(s % o for s, o in zip(size, output, strict=True)):
-        raise Unsupported(
-            f"adaptive pooling of {tuple(size)} to {tuple(output)} has windows of unequal size",
-            "a size that divides it",
-        )
+        return ADAPTIVE
     return [s // o for s, o in zip(size, output, strict=True)]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from torch import nn
 
 from edge.artifact_folder import read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, ExportRefused, PlanError
@@ -23,12 +24,13 @@ from edge.self_test import check_self_test
 from export.bundle import export_artifact, verify_artifact
 from export.gate_values import gate_values
 from export.training_step import StepSpec
-from tests.export.modules import CLASSES, with_head
+from tests.export.modules import CLASSES, IMAGE, Head, with_head
 from tests.export.test_step import STEPS, module, step
 
 pytestmark = pytest.mark.runtime
 LAYERS = (
     "conv2d-grouped", "conv2d-depthwise", "conv1d", "transposed2d", "max_pool-overlapping", "avg_pool-valid",
+    "adaptive_pool-uneven",
     "batch_norm1d", "group_norm", "layer_norm", "prelu", "embedding-padding", "pad", "multihead_attention", "lstm",
     "lstm-bidirectional", "gru",
 )  # fmt: skip
@@ -53,11 +55,10 @@ def test_layer_family_on_executorch_passes_the_gate(name: str, tmp_path: Path) -
 
 
 def test_layer_without_kernel_is_refused_by_name(tmp_path: Path) -> None:
-    layers, spec = with_head("adaptive_pool-uneven")
-    with pytest.raises(ExportRefused, match=r"body\.1.*\(8, 8\) to \(3, 5\).*divides"):
-        export_artifact(
-            layers, StepSpec(input=spec, classes=CLASSES, batch=6), tmp_path / "artifact", runtime="executorch"
-        )
+    layers = Head(nn.Sequential(nn.Conv2d(3, 6, 3), nn.AdaptiveMaxPool2d((3, 5))), IMAGE)
+    spec = StepSpec(input=IMAGE, classes=CLASSES, batch=6)
+    with pytest.raises(ExportRefused, match=r"body\.1.*adaptive_max_pool2d.*use .*divides the input"):
+        export_artifact(layers, spec, tmp_path / "artifact", runtime="executorch")
     assert not (tmp_path / "artifact").exists()
 
 

@@ -9,8 +9,6 @@ import torch
 from executorch_rewritten import assert_rewrite_agrees
 from torch import Tensor
 
-from export.passes.rewriter import Rewriter, Unsupported
-
 pytestmark = pytest.mark.runtime
 ATEN = torch.ops.aten
 MAXIMA = {
@@ -57,13 +55,10 @@ def test_average_pool_and_its_gradient(name: str, tmp_path: Path) -> None:
     )
 
 
-def test_adaptive_pool_with_unequal_windows_is_unsupported() -> None:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from edge.contracts.errors import ExportRefused
-
-    x = torch.randn(1, 2, 8, 8)
-    graph = make_fx(lambda x: [ATEN._adaptive_avg_pool2d(x, [3, 5])])(x)
-    with pytest.raises(ExportRefused, match=r"\(8, 8\) to \(3, 5\)") as refused:
-        Rewriter(graph).run(x, enable_io_processing=False)
-    assert isinstance(refused.value.__cause__, Unsupported)
+@pytest.mark.parametrize("size", [[4, 2], [3, 5], [7, 8], [11, 3]])
+def test_adaptive_pool_and_its_gradient(size: list[int], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, dy = torch.randn(2, 19, 8, 8), torch.randn(2, 19, *size)
+    assert_rewrite_agrees(
+        lambda x, dy: [ATEN._adaptive_avg_pool2d(x, size), ATEN._adaptive_avg_pool2d_backward(dy, x)], [x, dy], tmp_path
+    )
