@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
 )
 
-from edge.contracts.errors import ExportRefused
+from edge.contracts.errors import ApportionError, ExportRefused
 from edge.contracts.tensors import BATCH, TensorSpec
 from export.backward_marks import BackwardMarks, backward_layer
 from export.decompositions import decomposition_table
@@ -94,6 +94,16 @@ def capture(function: StepFunction, inputs: Sequence[StepInput], module: nn.Modu
                 _innermost(layers),
                 f"its shapes or control flow depend on the data ({str(error).splitlines()[0][:120]})",
                 instead="operations of fixed shape, such as torch.where",
+            ) from error
+        except ApportionError:
+            raise
+        except Exception as error:
+            if not layers:
+                raise  # none of the module's own code was running
+            # It runs on numbers (export.forward_check), so it does something that only numbers can be asked for.
+            text = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}" if str(error) else type(error).__name__
+            raise ExportRefused(
+                _innermost(layers), f"it cannot be traced ({text})", instead="torch operations on tensors"
             ) from error
         _refuse_fixed_batch(shape_env)
         _refuse_kept_state(joint, module, buffers)

@@ -57,6 +57,7 @@ LAYERS: dict[str, Callable[[], Built]] = {
     "sorted": _features(Apply(lambda x: x.sort(1).values)),
     "double": _features(Apply(lambda x: x.double().float())),
     "data-dependent": _features(Apply(lambda x: x if bool(x.sum() > 0) else -x)),
+    "numpy": _features(Apply(lambda x: x * float(x.detach().numpy().sum()))),
     "max_pool3d": lambda: _headed(
         nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv3d(1, 4, 3, padding=1), nn.MaxPool3d(2, 1)), VOLUME
     ),
