@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,11 @@ def _write_and_score_onnx(
 
     submodel = federation.method.eval_models(state)["server"]
     # Whatever the devices trained with, the model users deploy is made from the ONNX programs.
-    artifact = federation.artifacts.get(submodel.cut, submodel.program, "onnxruntime")
+    program = submodel.program
+    if program.norm == "batch" and evaluator.norm != "batch":
+        # Trained on batch statistics and evaluated with those gathered at the end: deployed with them, too.
+        program = replace(program, norm="running")
+    artifact = federation.artifacts.get(submodel.cut, program, "onnxruntime")
     folder = checkpoints / "artifact"
     federation.artifacts.write_folder(artifact, folder)
     path = checkpoints / "final.onnx"
