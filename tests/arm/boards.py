@@ -13,6 +13,9 @@ from tests.arm.userland import EMULATOR, Userland
 FLAGS = "-mcpu=cortex-a53"
 """What the session library is compiled for: the oldest of the boards, so that one library serves all."""
 
+PATIENCE_S = 600.0
+"""A program on a device that takes longer hangs: none takes 30 s on an idle machine."""
+
 
 @dataclass(frozen=True)
 class Board:
@@ -55,7 +58,9 @@ class EmulatedDevice:
 
     def run(self, *arguments: str) -> str:
         """What a program on the device prints; raises with its stderr when it fails."""
-        done = subprocess.run(self.command(*arguments), env=self.environment(), capture_output=True, text=True)
+        done = subprocess.run(
+            self.command(*arguments), env=self.environment(), capture_output=True, text=True, timeout=PATIENCE_S
+        )
         assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-2000:]}"
         return done.stdout
 

@@ -23,8 +23,6 @@ from tests.arm.value_sets import clear_seed
 pytestmark = [pytest.mark.slow, pytest.mark.runtime]
 
 EQUAL = 1e-5
-CLEAR = 2.0
-"""Least clearness of a set of values: two float32 steps can be on either side of the exact one."""
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"input_shape": (64,), "classes": 10, "hidden": [128, 128]},
     "conv2": {"input_shape": (1, 12, 12), "classes": 10},
@@ -54,8 +52,7 @@ def exported(name: str, folder: Path) -> dict[str, Path]:
         module = build_model(model, **options)
         step = StepSpec(input=input_spec(model, input_shape=shape), classes=classes, batch=4)
         manifest = export_artifact(module, step, folder / model, runtime=name)
-        seed, clear = clear_seed(module, step, manifest.tensors, steps=STEPS)
-        assert clear >= CLEAR, f"{model}: a ReLU input of the clearest values is {clear:.2g} roundings from 0"
+        seed = clear_seed(module, step, manifest.tensors, steps=STEPS)
         moved = msgspec.structs.replace(manifest.self_test, seed=seed)
         manifest = msgspec.structs.replace(manifest, self_test=moved)
         _, files = read_artifact_folder(folder / model)
