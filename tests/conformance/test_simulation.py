@@ -248,7 +248,6 @@ source = "tests.federation.tiny_convnet:digit_images"
 scale = 0.0625
 [evaluation]
 every = 0
-norm = "{"batch" if method == "slt" else "static"}"
 [[cohort.local]]
 count = 2
 """
