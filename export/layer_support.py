@@ -21,6 +21,7 @@ from export.formats import format_for
 from export.formats.survey import Survey
 from export.forward_check import check_forward
 from export.layer_inventory import Layer, layers_of
+from export.refused_layer import with_layer_type
 from export.surveyed_step import SurveyedStep
 from export.training_step import StepSpec
 
@@ -86,7 +87,10 @@ def layer_support(module: nn.Module, spec: StepSpec, runtimes: Sequence[str]) ->
         ExportRefused: the module does not run at all on its own input.
         ConfigError: unknown runtime.
     """
-    check_forward(module, spec)
+    try:
+        check_forward(module, spec)
+    except ExportRefused as error:
+        raise with_layer_type(error, module) from error
     formats = {runtime: format_for(runtime) for runtime in runtimes}
     step = SurveyedStep(module, spec, layers_of(module, spec))
     surveys: dict[str, Survey] = {}

@@ -121,7 +121,7 @@ def test_doctor_looks_at_the_cut_that_a_device_would_get(command: Command) -> No
 def test_doctor_of_a_model_that_does_not_run_is_exit_2(command: Command) -> None:
     outcome = command("doctor", "tests.cli.own_models:WrongWidth", *OWN[:4], "--json")
     assert outcome.status == 2
-    assert "layer 'head': the module's forward fails" in outcome.error["message"]
+    assert "layer 'head' (Linear): the module's forward fails" in outcome.error["message"]
 
 
 def test_doctor_runtime_that_cannot_be_asked_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
