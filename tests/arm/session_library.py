@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.arm.boards import FLAGS
-from tests.arm.userland import COMPILER, ROOT, SYSTEM_PACKAGES, Unavailable, Userland
+from tests.arm.userland import COMPILER, SYSTEM_PACKAGES, Unavailable, Userland
 
 
 def cross_build(userland: Userland) -> Path:
@@ -22,14 +22,19 @@ def cross_build(userland: Userland) -> Path:
         raise Unavailable("executorch is not installed here: pip install 'apportion[executorch]'")
     if shutil.which(COMPILER) is None:
         raise Unavailable(f"{COMPILER} is not installed (Debian: {SYSTEM_PACKAGES[COMPILER]}) and nobody here is root")
-    # The device's packages come first in the search path: the build finds its wheel there, and imports none of them.
+    # The device's packages come first in the search path: the build finds its sources and its wheel there, and imports
+    # nothing compiled.
     environment = os.environ | {
         "CXX": COMPILER,
         "APPORTION_NATIVE_FLAGS": FLAGS,
         "PYTHONPATH": str(userland.packages),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "edge.native.build"], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "edge.native.build"],
+        cwd=userland.packages,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     built = Path(done.stdout.strip())
