@@ -61,7 +61,7 @@ MODELS = {"fedlora": LINEAR}
 """Methods that do not cut convolutions."""
 
 
-def config_text(method: str, options: str, *, norm: str = "static") -> str:
+def config_text(method: str, options: str) -> str:
     return f"""
 [federation]
 name = "rounds"
@@ -82,7 +82,6 @@ weight-decay = 0.0001
 
 [evaluation]
 every = 0
-norm = "{norm}"
 
 [cohort]
 deadline-s = 120
@@ -106,12 +105,7 @@ def method_options(name: str, folder: Path) -> str:
 
 
 def summary_of(name: str, folder: Path) -> tuple[dict[str, Any], str]:
-    options = method_options(name, folder)
-    config = load_config_text(config_text(name, options))
-    method = build_method(name, dense_module(config), config.method.options)
-    cut = method.cut_shape(method.levels()[0], round_index=0, device="", seed=0)
-    # A step without running statistics is evaluated with those of the batch, in torch as in the exported program.
-    text = config_text(name, options, norm="batch" if method.program(cut).norm == "batch" else "static")
+    text = config_text(name, method_options(name, folder))
     return start_run(load_config_text(text), folder / "run", RunOptions(quiet=True)), text
 
 
