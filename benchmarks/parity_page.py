@@ -18,7 +18,7 @@ Row = dict[str, Any]
 INTRODUCTION = f"""\
 # One training step on every runtime beside torch in float64
 
-`python -m benchmarks.parity_table build/parity`, then the same with `--page`. Every line is an export of the training
+`python -m benchmarks.parity_table {{folder}}`, then the same with `--page`. Every line is an export of the training
 step at batch {BATCH} with its parity gate (cross-entropy; SGD with momentum {{momentum}} and weight decay {{decay}};
 onnxruntime_training: AdamW, the rule its own API can step with), on one thread: formula values, {GATE_BATCH} examples,
 all gradients of one step against torch in float64. The error of a tensor is
@@ -42,14 +42,18 @@ x86-64 (AMD EPYC), other work on both cores: nothing here is a timing.
 """
 
 
-def page(rows: dict[Cell, Row], cells: Sequence[Cell]) -> str:
-    """The page of all ``cells``; one without a row is shown as not measured."""
+def page(rows: dict[Cell, Row], cells: Sequence[Cell], folder: str) -> str:
+    """The page of all ``cells``, whose rows are kept in ``folder``; one without a row is shown as not measured."""
     from export.gate_values import HYPER
 
     releases = {row["runtime"]: row["runtime_version"] for row in rows.values() if "runtime_version" in row}
     versions = ", ".join(f"{name} {release}" for name, release in sorted(releases.items()))
     head = INTRODUCTION.format(
-        momentum=HYPER["momentum"], decay=HYPER["weight_decay"], torch=torch.__version__, versions=versions
+        folder=folder,
+        momentum=HYPER["momentum"],
+        decay=HYPER["weight_decay"],
+        torch=torch.__version__,
+        versions=versions,
     )
     parts = [head, _summary(rows, cells), "## Gradients of one step, losses of five", _gradients(rows, cells)]
     parts += ["## What `frozen` freezes", _frozen(), "## Losses", _losses(rows, cells)]

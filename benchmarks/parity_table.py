@@ -1,9 +1,10 @@
 """Every model on every runtime, whole, with its first two thirds frozen and factorized, beside torch in float64.
 
-    python -m benchmarks.parity_table build/parity                                  # cells that have no row yet
-    python -m benchmarks.parity_table build/parity --only model=vit,runtime=executorch --again
-    python -m benchmarks.parity_table build/parity --page docs/measurements/2026-11-20-parity.md
+    python -m benchmarks.parity_table docs/measurements/2026-11-20-parity
+    python -m benchmarks.parity_table docs/measurements/2026-11-20-parity --only model=vit,runtime=executorch --again
+    python -m benchmarks.parity_table docs/measurements/2026-11-20-parity --page docs/measurements/2026-11-20-parity.md
 
+The first measures the cells that have no row yet, the second some of them anew, the third writes the page.
 A cell is an export with its parity gate, in a process of its own, and five steps of the artifact in the runtime's own
 session from the values that torch starts from. Rows go to ``cells.jsonl`` in the folder as they come; the last row of a
 cell counts. A cell that is refused keeps the exporter's reason. Numbers of one cell take one core, ~10 to 200 s.
@@ -262,7 +263,7 @@ def main() -> None:
     if chosen.page:
         from benchmarks.parity_page import page
 
-        chosen.page.write_text(page(read_rows(chosen.folder), list(cells())))
+        chosen.page.write_text(page(read_rows(chosen.folder), list(cells()), str(chosen.folder)))
 
 
 if __name__ == "__main__":

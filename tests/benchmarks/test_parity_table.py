@@ -72,7 +72,7 @@ def test_page_holds_every_cell_and_the_reason_of_a_refused_one() -> None:
     everything = list(cells())
     rows = {everything[0]: EXPORTED | {"model": "mlp", "form": "full", "runtime": everything[0].runtime}}
     rows[everything[1]] = {"outcome": "refused", "reason": "layer 'fc1' has\nno step | use another"}
-    text = page(rows, everything)
+    text = page(rows, everything, "somewhere")
     table = text.split("## Gradients")[1].split("## What")[0]
     assert sum(line.startswith(f"| {model} |") for line in table.splitlines() for model in MODELS) == len(everything)
     assert "refused: layer 'fc1' has no step \\| use another" in table
