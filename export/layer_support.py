@@ -100,6 +100,9 @@ def layer_support(module: nn.Module, spec: StepSpec, runtimes: Sequence[str]) ->
             surveys[runtime] = step.survey(writer)
         except (ApportionError, ImportError) as error:
             result.missing[runtime] = str(error)
+        except Exception as error:  # a survey is worth less than an answer for the other runtimes
+            what = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:120]}"
+            result.missing[runtime] = f"its survey fails on this model ({what}); export the model to see"
     try:
         check_forward(module, spec, "float64")
     except ExportRefused as error:
