@@ -11,14 +11,15 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
-from export.capture import Capture
+from export.capture import Capture, layer_of
 from export.formats.onnx_step import operators as plain  # noqa: F401  (registers the plain table)
 from export.formats.onnx_step.graph import ABSENT
 from export.formats.onnx_step.operators.normalization import _affine, _count, _inverse_deviation, _per_channel
 from export.formats.onnx_step.operators.pooling import _apply, _averaging, _pairs
-from export.formats.onnx_step.translation import OPERATORS, Operator, Translation
+from export.formats.onnx_step.translation import OPERATORS, Operator, Translation, Values
 
 _OVERLAY: dict[str, Operator] = {}
 
@@ -231,13 +232,42 @@ def embedding(
     return t.make.node("Gather", t.value(table), t.value(index))
 
 
+@translates("split", "split_with_sizes", "chunk", "unsafe_split_with_sizes")
+def split(t: Translation, node: fx.Node, a: fx.Node, sizes: Any, dim: int = 0) -> Values:
+    """Slices where a part is not used: the gradient of Split joins the parts that have one and no zeros (measured)."""
+    parts, used = node.meta["val"], _used_parts(node)
+    if len(used) == len(parts):
+        return OPERATORS["split"](t, node, a, sizes, dim)
+    widths = [t.dims.fixed(part.shape[dim], layer=layer_of(node)) for part in parts]
+    ends = [sum(widths[: i + 1]) for i in range(len(widths))]
+    return tuple(
+        t.make.node("Slice", t.value(a), [end - width], [end], [dim]) if i in used else ""
+        for i, (end, width) in enumerate(zip(ends, widths, strict=True))
+    )
+
+
+@translates("unbind")
+def unbind(t: Translation, node: fx.Node, a: fx.Node, dim: int = 0) -> Values:
+    """As :func:`split`."""
+    count, used = len(node.meta["val"]), _used_parts(node)
+    if len(used) == count:
+        return OPERATORS["unbind"](t, node, a, dim)
+    return tuple(
+        t.make.node("Gather", t.value(a), t.value(i, torch.int64), axis=dim) if i in used else "" for i in range(count)
+    )
+
+
+def _used_parts(node: fx.Node) -> set[Any]:
+    """Positions of the outputs that something reads."""
+    return {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+
+
 @translates("apportion.lstm_layer")
 def lstm_layer(
     t: Translation, node: fx.Node, x: fx.Node, w_ih: fx.Node, w_hh: fx.Node, bias: fx.Node | None
 ) -> tuple[str, ...]:
     """The runtime's own LSTM: gates in the order i, o, f, c; only the sequence of outputs is given."""
-    read = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
-    if read - {0}:
+    if _used_parts(node) - {0}:
         raise t.refuse(node, "an LSTM whose cell state is read", "its outputs only")
     make, hidden = t.make.node, t.fixed_shape(w_hh)[0]
     operands = [t.value(x), *(make("Unsqueeze", _onnx_order(t, t.value(w), hidden), [0]) for w in (w_ih, w_hh))]

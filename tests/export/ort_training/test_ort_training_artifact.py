@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
+import torch
 from torch import nn
 
 from edge.contracts.errors import ExportRefused
@@ -21,7 +23,7 @@ from export.formats.ort_training.memory import forward_shapes
 from export.formats.ort_training.optimizer_model import optimizer_model
 from export.gate_values import gate_values
 from export.training_step import Optimizer, StepSpec
-from tests.export.modules import CLASSES, FEATURES, IMAGE, Head, with_head
+from tests.export.modules import CLASSES, FEATURES, IMAGE, Apply, Head, with_head
 from tests.export.test_step import STEPS, module, step
 
 pytestmark = pytest.mark.runtime
@@ -75,6 +77,20 @@ def test_layer_without_gradient_is_refused_by_name(name: str, words: str, tmp_pa
     with pytest.raises(ExportRefused, match=words):
         exported(layers, StepSpec(input=spec, classes=CLASSES, batch=6), tmp_path)
     assert not (tmp_path / "artifact").exists()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [lambda x: torch.split(x, [2, 4, 3], 1)[2], lambda x: x.reshape(-1, 3, 3).unbind(1)[1]],
+    ids=["split", "unbind"],
+)
+def test_unused_part_of_a_split_has_a_gradient_of_zero(
+    part: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    # The runtime's gradient of such a Split leaves the unused part out.
+    body = nn.Sequential(nn.Linear(12, 9), Apply(part), nn.Tanh())
+    manifest = exported(Head(body, FEATURES), StepSpec(input=FEATURES, classes=CLASSES, batch=6), tmp_path)
+    assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
 
 
 def test_step_with_a_teacher_is_refused(tmp_path: Path) -> None:
