@@ -91,7 +91,7 @@ def _rewritten(graph: fx.GraphModule, survey: Survey) -> fx.GraphModule:
 
 def _survey_kernels(samples: Mapping[str, Sequence[fx.Node]], survey: Survey) -> None:
     """Note the layers whose operations need a kernel that is not there; ``samples`` holds all of each kind."""
-    left = {kind: nodes for kind, nodes in samples.items() if _is_tensor(nodes[0]) and not _is_native(nodes[0])}
+    left = {kind: nodes for kind, nodes in samples.items() if _can_sample(nodes[0]) and not _is_native(nodes[0])}
     if not _missing([nodes[0] for nodes in left.values()]):
         return
     for nodes in left.values():
@@ -151,7 +151,10 @@ def _size(size: int | torch.SymInt) -> int:
     return int(expression.subs(dict.fromkeys(expression.free_symbols, _BATCH)))
 
 
-def _is_tensor(node: fx.Node) -> bool:
+def _can_sample(node: fx.Node) -> bool:
+    """Whether the node gives tensors and reads no number that only a run of the whole program has."""
+    if any(isinstance(read.meta.get("val"), torch.SymFloat | torch.SymBool) for read in node.all_input_nodes):
+        return False
     value = node.meta.get("val")
     return isinstance(value, Tensor) or (isinstance(value, list | tuple) and isinstance(value[0], Tensor))
 
