@@ -21,6 +21,7 @@ DESIGNED = {
     "max_grad_rel_err",
 }
 OURS = {"schema", "ok", "model", "runtime", "batch", "threads", "torch_layout", "torch_fp32_rel_err", "parameters"}
+OURS |= {"optimizer", "device_threads"}
 
 
 @pytest.mark.broker
@@ -31,6 +32,7 @@ def test_bench_step_has_its_keys_and_sane_figures(command: Command) -> None:
     line = outcome.line
     assert set(line) == DESIGNED | OURS
     assert (line["schema"], line["batch"], line["threads"]) == ("apportion.bench/1", 8, 1)
+    assert line["device_threads"] == 1
     assert line["parameters"] == 64 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 10 + 10
     assert line["ratio_to_torch"] == pytest.approx(line["step_ms"] / line["torch_step_ms"], abs=2e-3)
     assert 0 < line["idle_rss_mb"] < line["trainer_peak_mb"] < line["process_peak_mb"]
