@@ -7,22 +7,13 @@ Source: Alam et al., "FedRolex: model-heterogeneous federated learning with roll
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
-from coordinator.methods.width_ladder import WidthLadder, read_width_options
+from coordinator.methods.method import Level
+from coordinator.methods.width_method import WidthMethod
 from coordinator.submodels.record import Cut
 from coordinator.submodels.width import window
 
-if TYPE_CHECKING:
-    from torch import nn
 
-DEFAULT_LEVELS = (1, 0.5, 0.25, 0.125, 0.0625)
-
-
-class FedRolex:
+class FedRolex(WidthMethod):
     """Options, in kebab case:
 
     - ``levels``: width ratios, by default 1, 1/2, 1/4, 1/8 and 1/16.
@@ -33,63 +24,11 @@ class FedRolex:
 
     name = "fedrolex"
 
-    def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
-        """Raises ConfigError for unknown or impossible options, PlanError for a module that cannot be cut so."""
-        read = Options(self.name, options)
-        ratios = read.ratios("levels", DEFAULT_LEVELS)
-        rounding, concatenation, by_examples = read_width_options(read)
-        loss, norm = read.choice("loss", LOSSES, "cross_entropy"), read.choice("norm", NORMS, "running")
-        read.finish()
-        self._program = DeviceProgram(loss=loss, norm=norm)
-        self._ladder = WidthLadder(
-            self.name,
-            module,
-            ratios,
-            rounding=rounding,
-            by_examples=by_examples,
-            shrink=False,
-            concatenation=concatenation,
-            are_given="levels" in options,
-        )
-
-    def init(self) -> State:
-        """The module's own initial weights."""
-        return self._ladder.init()
-
-    def levels(self) -> tuple[Level, ...]:
-        """One level per ratio, largest first."""
-        return self._ladder.levels
-
     def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
         """Of a layer with M channels those from round mod M on, wrapping; the same for all devices of the level.
 
         Raises:
             PlanError: a level this ladder does not have.
         """
-        counts = self._ladder.counts(level)
-        return self._ladder.cut(level, window(self._ladder.channels, counts, lambda group: round_index))
-
-    def program(self, cut: Cut) -> DeviceProgram:
-        """Plain training."""
-        return self._program
-
-    def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
-        """The window's part of the server's model."""
-        cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
-        return self._ladder.submodel(state, level, cut, self._program)
-
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
-        """Every entry the mean over the devices that held it; others keep their value."""
-        return self._ladder.aggregate(state, updates)
-
-    def refresh(self, state: State) -> State:
-        """The state itself; the window moves with the round."""
-        return state
-
-    def with_statistics(self, state: State, updates: Iterable[Update]) -> State:
-        """Static statistics, entry by entry."""
-        return self._ladder.with_statistics(state, updates)
-
-    def eval_models(self, state: State) -> Mapping[str, Submodel]:
-        """The whole model, as ``server``."""
-        return {"server": self._ladder.server(state, self._program)}
+        counts = self.ladder.counts(level)
+        return self.ladder.cut(level, window(self.ladder.channels, counts, lambda group: round_index))

@@ -7,7 +7,6 @@ Source: Frankle and Carbin, "The lottery ticket hypothesis"; PruneFL, section VI
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from coordinator.methods.options import Options
 from coordinator.methods.sparse import FixedMask
 from edge.contracts.errors import ArtifactCorrupt, ConfigError
 from edge.contracts.tensor_file import read_tensor_file
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class LotteryTicket(FixedMask):
@@ -31,17 +27,17 @@ class LotteryTicket(FixedMask):
 
     name = "lottery_ticket"
 
-    def _read_masks(self, module: nn.Module, read: Options) -> dict[str, np.ndarray]:
+    def read_own(self, read: Options) -> None:
+        """``mask-file``; raises ConfigError when it is not given, not readable or of another model."""
         given = read.names("mask-file")
-        read.finish()
         if not given:
             raise ConfigError(["$.method.mask-file: none given; name the final.safetensors of the pruned run"])
         try:
             tensors = read_tensor_file(Path(given[0]), where=given[0])
         except (OSError, ArtifactCorrupt) as error:
             raise ConfigError([f"$.method.mask-file: {given[0]} cannot be read ({error})"]) from error
-        shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
-        wrong = [n for n in self._model.prunable if n not in tensors or tuple(tensors[n].shape) != shapes[n]]
+        shapes = {name: tuple(p.shape) for name, p in self.module.named_parameters()}
+        wrong = [n for n in self.prunable if n not in tensors or tuple(tensors[n].shape) != shapes[n]]
         if wrong:
             raise ConfigError([f"$.method.mask-file: {given[0]} is of another model, it does not fit {wrong[:3]}"])
-        return {name: np.asarray(tensors[name] != 0) for name in self._model.prunable}
+        self.fixed = {name: np.asarray(tensors[name] != 0) for name in self.prunable}

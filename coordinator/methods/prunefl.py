@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
+from coordinator.methods.method import Level, State, Update
 from coordinator.methods.options import Options
-from coordinator.methods.sparse import SparseModel
+from coordinator.methods.sparse import SparseMethod
 from coordinator.pruning.masks import density
 from coordinator.pruning.reconfigure import PRUNABLE_SHARE, largest_density, prunable_share, reconfigure
 from coordinator.pruning.time_model import PRESETS, TimeModel
@@ -23,7 +23,7 @@ from coordinator.submodels.record import Cut
 from edge.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch import nn
+    pass
 
 SETTLED_CHANGE, SETTLED_COUNT = 0.1, 5
 """Initial pruning ends when the density changed by at most a tenth in five reconfigurations in a row."""
@@ -32,7 +32,7 @@ INITIAL_LEFT, SETTLED = "prunefl/initial-left", "prunefl/settled"
 """State: rounds of initial pruning still to come (0 once it has ended), and small changes in a row."""
 
 
-class PruneFL:
+class PruneFL(SparseMethod):
     """Options, in kebab case:
 
     - ``interval``: rounds between reconfigurations; 50.
@@ -53,11 +53,8 @@ class PruneFL:
 
     name = "prunefl"
 
-    def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
-        """Raises ConfigError for unknown or impossible options, PlanError for a model without prunable layers."""
-        read = Options(self.name, options)
-        self._model = SparseModel(module, read)
-        self._model.name = self.name
+    def read_own(self, read: Options) -> None:
+        """All but ``loss`` and ``norm``; raises ConfigError for a time model of another number of layers."""
         self._interval = read.integer("interval", 50, low=1)
         self._initial_rounds = read.integer("initial-rounds", 0, low=0)
         self._initial_interval = read.integer("initial-interval", 1, low=1)
@@ -70,19 +67,14 @@ class PruneFL:
         self._first = read.number("first-density", None, low=0, strict=True)
         self._last = read.number("last-density", self._first, low=0, strict=True)
         self._limit_rounds = read.integer("limit-rounds", 1000, low=1)
-        read.finish()
-        self._sizes = {name: p.numel() for name, p in module.named_parameters()}
+        self._sizes = {name: p.numel() for name, p in self.module.named_parameters()}
         self._times = self._time_model(preset, iterations, constant, layers)
 
     def init(self) -> State:
         """The module's own initial weights, everything kept."""
-        state = self._model.first_state()
+        state = self.first_state()
         counters = {INITIAL_LEFT: np.array(self._initial_rounds), SETTLED: np.array(0)}
         return replace(state, extra={**state.extra, **counters})
-
-    def levels(self) -> tuple[Level, ...]:
-        """One level: the mask is everybody's."""
-        return self._model.levels()
 
     def select(self, state: State, devices: Sequence[str]) -> Sequence[str]:
         """The selected device alone during initial pruning, then everybody."""
@@ -92,15 +84,7 @@ class PruneFL:
 
     def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
         """A mask on every prunable layer; scored in the rounds that may end with a reconfiguration."""
-        return self._model.masked_cut(level, scored=self._may_reconfigure(round_index))
-
-    def program(self, cut: Cut) -> DeviceProgram:
-        """See :meth:`SparseModel.program`."""
-        return self._model.program(cut)
-
-    def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
-        """The masked model with its masks."""
-        return self._model.submodel(state, self.cut_shape(level, round_index=round_index, device=device, seed=seed))
+        return self.masked_cut(level, scored=self._may_reconfigure(round_index))
 
     def aggregate(self, state: State, updates: Iterable[Update]) -> State:
         """The mean of the kept weights; then, when the round was scored and it is time, Algorithm 2.
@@ -109,24 +93,16 @@ class PruneFL:
             PlanError: no update.
             UpdateRejected: an update that does not fit the model, or without examples.
         """
-        new, scores = self._model.mean(state, updates)
+        new, scores = self.mean(state, updates)
         left = int(state.extra[INITIAL_LEFT])
         if left:
             return self._initial(new, scores, left - 1)
         due = (state.round + 1) % self._interval == 0
         return self._reconfigured(new, scores, prunable_share(state.round)) if due and scores else new
 
-    def refresh(self, state: State) -> State:
-        """The state itself: reconfiguration needs the scores and is part of aggregation."""
-        return state
-
-    def eval_models(self, state: State) -> Mapping[str, Submodel]:
-        """The masked model as ``server``."""
-        return self._model.eval_models(state)
-
     def round_seconds(self, state: State) -> float:
         """Seconds of a round under the state's masks, by the time model."""
-        return self._times.round_s(self._model.masks(state))
+        return self._times.round_s(self.masks(state))
 
     def _may_reconfigure(self, round_index: int) -> bool:
         if round_index < self._initial_rounds and (round_index + 1) % self._initial_interval == 0:
@@ -137,9 +113,9 @@ class PruneFL:
         """After a round of the selected device: reconfigure when due, and see whether the density has settled."""
         settled = int(state.extra[SETTLED])
         if scores and state.round % self._initial_interval == 0:
-            before = density(self._model.masks(state))
+            before = density(self.masks(state))
             state = self._reconfigured(state, scores, PRUNABLE_SHARE)
-            change = abs(density(self._model.masks(state)) / before - 1)
+            change = abs(density(self.masks(state)) / before - 1)
             settled = settled + 1 if change <= SETTLED_CHANGE else 0
         if settled >= SETTLED_COUNT:
             left = 0
@@ -150,15 +126,15 @@ class PruneFL:
         cap = None
         if self._first is not None and self._last is not None:
             allowed = largest_density(state.round, rounds=self._limit_rounds, first=self._first, last=self._last)
-            cap = int(allowed * sum(self._sizes[name] for name in self._model.prunable))
-        weights = {name: state.tensors[name] for name in self._model.prunable}
-        masks = reconfigure(weights, self._model.masks(state), scores, self._times, share=share, cap=cap)
-        return self._model.with_masks(state, masks)
+            cap = int(allowed * sum(self._sizes[name] for name in self.prunable))
+        weights = {name: state.tensors[name] for name in self.prunable}
+        masks = reconfigure(weights, self.masks(state), scores, self._times, share=share, cap=cap)
+        return self.with_masks(state, masks)
 
     def _time_model(
         self, preset: str, iterations: int, constant: float | None, layers: tuple[float, ...] | None
     ) -> TimeModel:
-        names = self._model.prunable
+        names = self.prunable
         if constant is not None or layers is not None:
             if constant is None or layers is None or len(layers) != len(names):
                 raise ConfigError(

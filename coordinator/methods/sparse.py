@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,20 +28,46 @@ SQUARED = "#squared_gradient"
 """``<weight>#squared_gradient`` is the sum of squared gradients a device reports."""
 
 
-class SparseModel:
-    """The parts of a sparse method that do not depend on how masks are made.
+class SparseMethod:
+    """A sparse method but for how its masks are made, which a subclass adds.
 
-    Args:
-        read: the method's options, still being read; ``loss`` and ``norm`` are FedAvg's.
+    Options of every such method: ``loss`` and ``norm``, as FedAvg's.
     """
 
-    name: str
+    name: ClassVar[str]
 
-    def __init__(self, module: nn.Module, read: Options) -> None:
+    def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
+        """Raises ConfigError for unknown or impossible options, PlanError for a model without prunable layers."""
+        read = Options(self.name, options)
         self.module = module
         self.prunable = prunable_weights(module)
         self.loss = read.choice("loss", LOSSES, "cross_entropy")
         self.norm = read.choice("norm", NORMS, "running")
+        self.read_own(read)
+        read.finish()
+
+    def read_own(self, read: Options) -> None:
+        """Read the options only this method has."""
+
+    def init(self) -> State:
+        """The module's own initial weights, everything kept."""
+        return self.first_state()
+
+    def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
+        """A mask on every prunable layer."""
+        return self.masked_cut(level, scored=False)
+
+    def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
+        """The masked model with its masks."""
+        return self.submodel(state, self.cut_shape(level, round_index=round_index, device=device, seed=seed))
+
+    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+        """The mean of the kept weights; raises as :meth:`mean`."""
+        return self.mean(state, updates)[0]
+
+    def refresh(self, state: State) -> State:
+        """The state itself."""
+        return state
 
     def levels(self) -> tuple[Level, ...]:
         """One: every device holds the same masked model."""
@@ -117,52 +143,11 @@ class SparseModel:
         return {"server": Submodel({}, FULL, state.tensors, DeviceProgram(loss=self.loss, norm=self.norm))}
 
 
-class FixedMask:
-    """Training under masks that are given at the start and never change.
+class FixedMask(SparseMethod):
+    """Training under masks that are given at the start and never change; a subclass sets :attr:`fixed`."""
 
-    Options of every such method: ``loss`` and ``norm``, as FedAvg's.
-    """
-
-    name = "fixed_mask"
-
-    def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
-        """Raises ConfigError for unknown or impossible options, PlanError for a model without prunable layers."""
-        read = Options(self.name, options)
-        self._model = SparseModel(module, read)
-        self._model.name = self.name
-        self._masks = self._read_masks(module, read)
-
-    def _read_masks(self, module: nn.Module, read: Options) -> dict[str, np.ndarray]:
-        raise NotImplementedError
+    fixed: Mapping[str, np.ndarray]
 
     def init(self) -> State:
         """The module's own initial weights under the masks."""
-        return self._model.with_masks(self._model.first_state(), self._masks)
-
-    def levels(self) -> tuple[Level, ...]:
-        """One level: the mask is everybody's."""
-        return self._model.levels()
-
-    def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
-        """A mask on every prunable layer."""
-        return self._model.masked_cut(level, scored=False)
-
-    def program(self, cut: Cut) -> DeviceProgram:
-        """See :meth:`SparseModel.program`."""
-        return self._model.program(cut)
-
-    def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
-        """The masked model with its masks."""
-        return self._model.submodel(state, self._model.masked_cut(level, scored=False))
-
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
-        """The mean of the kept weights; raises as FedAvg's."""
-        return self._model.mean(state, updates)[0]
-
-    def refresh(self, state: State) -> State:
-        """The state itself."""
-        return state
-
-    def eval_models(self, state: State) -> Mapping[str, Submodel]:
-        """The masked model as ``server``."""
-        return self._model.eval_models(state)
+        return self.with_masks(self.first_state(), self.fixed)

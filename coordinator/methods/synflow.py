@@ -31,15 +31,15 @@ class SynFlow(FixedMask):
 
     name = "synflow"
 
-    def _read_masks(self, module: nn.Module, read: Options) -> dict[str, np.ndarray]:
+    def read_own(self, read: Options) -> None:
+        """``density``, ``input``, ``passes``; raises ConfigError without an input's shape."""
         density = read.number("density", 0.1, low=0, strict=True)
-        spec = getattr(module, "input_spec", None)
+        spec = getattr(self.module, "input_spec", None)
         shape = read.sequence("input", low=1) or (() if spec is None else spec.shape)
         passes = read.integer("passes", 100, low=1)
-        read.finish()
         if density is None or density > 1 or not shape:
             raise ConfigError([f"$.method.density: {density} with input {shape}; a share up to 1 and a shape needed"])
-        return synaptic_flow(module, self._model.prunable, tuple(int(s) for s in shape), density, passes)
+        self.fixed = synaptic_flow(self.module, self.prunable, tuple(int(s) for s in shape), density, passes)
 
 
 def synaptic_flow(
