@@ -37,7 +37,10 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/apportion demo $(ARGS)
 
+# Tests of ONNX Runtime Training need its environment; where it cannot be made they are skipped with that reason.
 test: setup
+	@$(MAKE) --no-print-directory runtime-onnxruntime-training || \
+	  echo "test: no onnxruntime-training for this machine; its tests are skipped" >&2
 	$(BIN)/python -m pytest $(TESTS) $(ARGS)
 
 # The device side on emulated aarch64 processors; fetches an aarch64 userland into .arm the first time.
@@ -61,7 +64,7 @@ bench: setup
 	$(BIN)/apportion bench step --model lstm --runtime onnxruntime --batch 32 --threads 1 $(ARGS)
 
 # A device that trains with ExecuTorch: the wheel without its dependencies (its C++ libraries need none, least of all torch),
-# and the session library compiled against it. `apportion agent --runtime executorch --trainer-python .venv-executorch/bin/python`
+# and the session library compiled against it. `apportion agent --runtime executorch` finds it there.
 runtime-executorch: .venv-executorch/.ready
 
 .venv-executorch/.ready: pyproject.toml $(wildcard edge/native/*.cpp edge/native/*.h)
