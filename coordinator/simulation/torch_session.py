@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
-from edge.contracts.tensors import STATE_ROLES, TEACHER, TensorSpec
+from edge.contracts.tensors import TEACHER, TensorSpec, is_carried
 from export.programs import ProgramFunction, program_functions
 from export.training_step import StepSpec
 
@@ -98,11 +98,6 @@ class TorchSession:
 def _own(value: np.ndarray) -> Tensor:
     """A copy in row order and in memory that torch allocated: both decide the last bits of a product (seen)."""
     return torch.tensor(np.asarray(value, order="C"))
-
-
-def is_carried(spec: TensorSpec) -> bool:
-    """Whether the tensor stays with the session between steps instead of being fed with each."""
-    return spec.role in STATE_ROLES or spec.role in ("grad_mask", "teacher")
 
 
 def _manifest(functions: Mapping[str, ProgramFunction], spec: StepSpec, classes: tuple[str, ...]) -> ArtifactManifest:

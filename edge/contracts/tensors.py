@@ -76,6 +76,11 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         return self.element_count(batch) * DTYPE_BYTES[self.dtype]
 
 
+def is_carried(spec: TensorSpec) -> bool:
+    """Whether the tensor's value stays with a session between steps instead of being fed with each."""
+    return spec.role in STATE_ROLES or spec.role in ("grad_mask", "teacher")
+
+
 def concrete_shape(spec: TensorSpec, batch: int = 1) -> tuple[int, ...]:
     """The shape with the batch dimension taken as ``batch``."""
     return tuple(batch if size == BATCH else int(size) for size in spec.shape)

@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, Program
-from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
+from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
 from edge.runtimes.state_values import load_value
 from edge.startup_pages import release_startup_pages
 
@@ -148,11 +148,6 @@ class _OwnedValue:
         start = -raw.ctypes.data % _ALIGNMENT_BYTES
         self.array = raw[start : start + spec.byte_count()].view(spec.dtype)[:count].reshape(concrete_shape(spec))
         self.value = ort.OrtValue.ortvalue_from_numpy(self.array)
-
-
-def is_carried(spec: TensorSpec) -> bool:
-    """Whether the tensor's value stays with the session between steps instead of being fed with each."""
-    return spec.role in STATE_ROLES or spec.role in ("grad_mask", "teacher")
 
 
 def _release(text: str) -> tuple[int, ...]:

@@ -25,8 +25,8 @@ from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
 from edge.host_update import HostUpdate
 from edge.native.update_rule import FILE_NAME, UpdateRule
+from edge.runtimes.state_values import load_value
 from edge.startup_pages import release_startup_pages
-from edge.weights_file import WeightsFile
 
 NAME = "onnxruntime_training"
 TRAINING_MODEL, CHECKPOINT, OPTIMIZER_MODEL = "training_model.onnx", "checkpoint", "optimizer_model.onnx"
@@ -107,20 +107,7 @@ class OrtTrainingSession:
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """As :meth:`edge.runtimes.base.Session.load_state`."""
         for name, target in (self._state | {f"{n}{MASK}": m for n, m in self._masks.items()}).items():
-            given, role = tensors.get(name), self._specs[name].role
-            if given is None and role in ("slot", "accumulator"):
-                target.fill(0)
-            elif given is None:
-                raise ArtifactCorrupt(f"the weights hold no {role} '{name}' that the artifact needs; order again")
-            elif given.shape != target.shape or given.dtype != target.dtype:
-                raise ArtifactCorrupt(
-                    f"weights: '{name}' is {given.dtype}{list(given.shape)}, the artifact says "
-                    f"{target.dtype}{list(target.shape)}; order again"
-                )
-            elif isinstance(tensors, WeightsFile):
-                tensors.copy_into(name, target)
-            else:
-                np.copyto(target, given)
+            load_value(self._specs[name], target, tensors)
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
         """As :meth:`edge.runtimes.base.Session.run`."""
