@@ -73,20 +73,22 @@ class TrainerLink:
     @property
     def pid(self) -> int | None:
         """Process id of the child."""
-        return None if self._child is None else self._child.pid
+        child = self._child
+        return None if child is None else child.pid
 
-    def start(self) -> None:
-        """Start a child unless there is one.
+    def start(self) -> subprocess.Popen[bytes]:
+        """The child, started unless there is one. It may end at any moment, and is then forgotten by its reader.
 
         Raises:
             ConfigError: the interpreter cannot be started.
         """
-        if self._child is not None:
-            return
+        running = self._child
+        if running is not None:
+            return running
         self.artifact = ""
         self._heard_at = time.monotonic()
         try:
-            self._child = subprocess.Popen(
+            child = subprocess.Popen(
                 [self._python, "-m", "edge.trainer", self._runtime, str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -94,15 +96,16 @@ class TrainerLink:
             )
         except OSError as error:
             raise ConfigError([f"--trainer-python: {self._python} cannot be started ({error})"]) from error
-        threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
+        self._child = child
+        threading.Thread(target=self._read, args=(child,), daemon=True).start()
+        return child
 
     def send(self, request: Request) -> None:
         """Send ``request``, starting a child first when there is none."""
-        self.start()
-        assert self._child is not None
-        assert self._child.stdin is not None
+        child = self.start()
+        assert child.stdin is not None
         try:
-            write_frame(self._child.stdin, request)
+            write_frame(child.stdin, request)
         except (BrokenPipeError, ValueError):  # closed by it, or by the reader that saw its end
             log.info("the trainer is gone; its end is reported by the reader")
 
@@ -135,8 +138,9 @@ class TrainerLink:
 
     def kill(self) -> None:
         """End the child at once."""
-        if self._child is not None:
-            self._child.kill()
+        child = self._child
+        if child is not None:
+            child.kill()
         self.end()
 
     def _read(self, child: subprocess.Popen[bytes]) -> None:

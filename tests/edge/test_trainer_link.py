@@ -105,3 +105,18 @@ def test_trainer_interpreter_that_is_not_there_is_named() -> None:
 )
 def test_exit_reason_names_the_signal(status: int, words: str) -> None:
     assert words in exit_reason(status)
+
+
+def test_trainer_that_ends_before_the_first_request_is_reported(tmp_path: Path) -> None:
+    """The reader may see its end at any moment, also between start and send."""
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nexit 7\n")
+    script.chmod(0o755)
+    for _ in range(20):
+        events: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
+        link = TrainerLink(python=str(script), runtime="onnxruntime", deliver=events.put)
+        link.start()
+        time.sleep(0.01)
+        link.send(Describe("data"))
+        assert events.get(timeout=5) == TrainerEnded("exit status 7")
+        link.kill()
