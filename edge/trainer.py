@@ -22,6 +22,7 @@ from edge.contracts.errors import ApportionError, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
 from edge.local_data import LocalData, read_local_data
 from edge.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
+from edge.pipe_frames import write_frame
 from edge.runtimes import max_threads, runtime
 from edge.runtimes.base import Runtime, Session
 from edge.self_test import check_self_test
@@ -36,7 +37,6 @@ from edge.trainer_messages import (
     Train,
     Trained,
     read_request,
-    write_frame,
 )
 from edge.training import train, uploaded
 from edge.update_file import write_update

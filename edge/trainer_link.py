@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.contracts.errors import ConfigError, MessageRejected
-from edge.trainer_messages import Reply, Request, Train, read_reply, write_frame
+from edge.pipe_frames import write_frame
+from edge.trainer_messages import Reply, Request, Train, read_reply
 
 log = logging.getLogger("apportion.trainer")
 

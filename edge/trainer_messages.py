@@ -6,16 +6,14 @@ is no version; the length is bounded all the same.
 
 from __future__ import annotations
 
-import struct
 from typing import IO
 
 import msgspec
 
-from edge.contracts.errors import MessageRejected
 from edge.contracts.plan import WorkOrder
+from edge.pipe_frames import read_frame
 
 MAX_FRAME_BYTES = 1 << 20
-_LENGTH = struct.Struct(">I")
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
@@ -110,35 +108,13 @@ Request = Describe | Train
 Reply = Ready | Described | Progress | Trained | Failed
 
 
-def write_frame(stream: IO[bytes], message: Request | Reply) -> None:
-    """Send ``message``.
-
-    Raises:
-        BrokenPipeError: the other side is gone.
-    """
-    data = msgspec.msgpack.encode(message)
-    stream.write(_LENGTH.pack(len(data)) + data)
-    stream.flush()
-
-
 def read_request(stream: IO[bytes]) -> Request | None:
     """The supervisor's next message; None at its end."""
-    data = _read_frame(stream)
+    data = read_frame(stream, limit=MAX_FRAME_BYTES)
     return None if data is None else msgspec.msgpack.decode(data, type=Request)
 
 
 def read_reply(stream: IO[bytes]) -> Reply | None:
     """The trainer's next message; None at its end."""
-    data = _read_frame(stream)
+    data = read_frame(stream, limit=MAX_FRAME_BYTES)
     return None if data is None else msgspec.msgpack.decode(data, type=Reply)
-
-
-def _read_frame(stream: IO[bytes]) -> bytes | None:
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    if length > MAX_FRAME_BYTES:
-        raise MessageRejected(f"frame of {length} bytes is over {MAX_FRAME_BYTES}; something else writes to this pipe")
-    data = stream.read(length)
-    return data if len(data) == length else None

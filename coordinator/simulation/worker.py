@@ -28,11 +28,11 @@ from coordinator.simulation.worker_messages import (
     TrainReply,
     TrainRequest,
     read_request,
-    write_frame,
 )
 from coordinator.submodels.record import cut_from_json
 from edge.contracts.errors import ApportionError
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
+from edge.pipe_frames import write_frame
 from edge.trainer import follow_parent
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")

@@ -5,16 +5,17 @@ Tensors travel inside, as safetensors bytes. Both ends are the same release on t
 
 from __future__ import annotations
 
-import struct
 from typing import IO, Any
 
 import msgspec
 
 from coordinator.methods.method import DeviceProgram
 from edge.contracts.plan import WorkOrder
+from edge.pipe_frames import read_frame
 from edge.training import Outcome
 
-_LENGTH = struct.Struct(">Q")
+MAX_FRAME_BYTES = 1 << 36
+"""A request carries a whole submodel."""
 
 
 class TrainRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -67,34 +68,13 @@ Request = TrainRequest | LogitsRequest
 Reply = TrainReply | LogitsReply | FailedReply
 
 
-def write_frame(stream: IO[bytes], message: Request | Reply) -> None:
-    """Send ``message``.
-
-    Raises:
-        BrokenPipeError: the other side is gone.
-    """
-    data = msgspec.msgpack.encode(message)
-    stream.write(_LENGTH.pack(len(data)))
-    stream.write(data)
-    stream.flush()
-
-
 def read_request(stream: IO[bytes]) -> Request | None:
     """The simulator's next message; None at its end."""
-    data = _read_frame(stream)
+    data = read_frame(stream, limit=MAX_FRAME_BYTES)
     return None if data is None else msgspec.msgpack.decode(data, type=Request)
 
 
 def read_reply(stream: IO[bytes]) -> Reply | None:
     """A worker's answer; None when it is gone."""
-    data = _read_frame(stream)
+    data = read_frame(stream, limit=MAX_FRAME_BYTES)
     return None if data is None else msgspec.msgpack.decode(data, type=Reply)
-
-
-def _read_frame(stream: IO[bytes]) -> bytes | None:
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    data = stream.read(length)
-    return data if len(data) == length else None

@@ -32,12 +32,12 @@ from coordinator.simulation.worker_messages import (
     TrainReply,
     TrainRequest,
     read_reply,
-    write_frame,
 )
 from coordinator.submodels.record import cut_to_json
 from edge.contracts.errors import ApportionError, DataError, DeviceRefused
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
+from edge.pipe_frames import write_frame
 
 EXIT_WAIT_S = 5.0
 

@@ -14,9 +14,10 @@ from coordinator.methods.method import DeviceProgram
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
 from coordinator.simulation.record import Record
 from coordinator.simulation.simulator import Tally, plan, train
-from coordinator.simulation.worker_messages import FailedReply, TrainRequest, read_reply, read_request, write_frame
+from coordinator.simulation.worker_messages import FailedReply, TrainRequest, read_reply, read_request
 from edge.contracts.errors import ApportionError
 from edge.contracts.plan import BlobRef, Schedule, Turn, WorkOrder
+from edge.pipe_frames import write_frame
 from tests.coordinator.simulation.small_simulation import small
 
 
