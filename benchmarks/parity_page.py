@@ -11,7 +11,7 @@ from benchmarks.parity_table import BATCH, CALM, FORMS, LORA, MODELS, PATIENCE, 
 from coordinator.models import build_model
 from coordinator.submodels.freeze import block_names
 from export.gate_values import BATCH as GATE_BATCH
-from export.parity import FACTOR, FLOOR
+from export.tensor_error import FACTOR, FLOOR
 
 Row = dict[str, Any]
 

@@ -2,7 +2,8 @@
 
 The first step of the shipped ``train`` graph gives the loss, every gradient (values named ``grad:<parameter>``, made
 outputs for this run only) and every updated tensor; then the fourth step does, from the state that torch has by then,
-so that slots are filled. The tolerance is ten times what torch float32 itself loses against float64 in the same step.
+so that slots are filled, in a session that has taken a step already. The tolerance is ten times what torch float32
+itself loses against float64 in the same step. Several steps in a row are the self-test's (:mod:`export.self_test`).
 
 A ReLU input so close to 0 that two roundings disagree on its sign moves a gradient by 1e-2 and would either hide a
 fault or look like one; left to go on by itself, everything after it differs. So every step compared starts from the
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ from export.gate_values import gate_values
 from export.prepared_module import batch_norms, prepared_module, with_statistics
 from export.programs import INPUT, STATS_MOMENTUM, TARGET
 from export.reference import ReferenceStep, evaluated, module_with
+from export.tensor_error import Worst, relative_errors, worst_error
 from export.training_step import StepSpec, Variant
 from export.variants import narrowed_specs, put_back, variant_module, variant_sizes, variant_spec
 
@@ -39,13 +40,6 @@ PATIENCE = 3
 """Values on which a graph may disagree before it is refused: a wrong graph disagrees on all of them."""
 STEPS = 4
 """The step compared beside the first one."""
-FACTOR = 10.0
-"""Tolerance over torch float32's own error."""
-FLOOR = 3.0e-6
-"""Least own error assumed, 25 float32 roundings: on tiny tensors torch float32 can be exact by luck while a sum in
-another order, as correct, is not."""
-NEGLIGIBLE = 1e-4
-"""Share of the largest tensor's maximum below which a tensor's own maximum no longer scales its error."""
 
 
 class ProgramRun(Protocol):
@@ -61,19 +55,6 @@ Openable = bytes | Callable[[], ProgramRun]
 """A program as the gate takes it: an ONNX model's bytes, or what opens another format's."""
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Worst:
-    """The largest error of a group of tensors: which one, how far, and what torch float32 loses at worst."""
-
-    name: str
-    error: float
-    own: float
-
-    @property
-    def tolerance(self) -> float:
-        return FACTOR * max(self.own, FLOOR)
 
 
 class Reference:
@@ -245,33 +226,6 @@ def self_test_losses(
     return tuple(losses)
 
 
-def relative_errors(got: Mapping[str, np.ndarray], exact: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Per tensor max|got - exact| / max(max|exact|, 1e-4 of the largest maximum over all tensors).
-
-    A tensor that is missing, has another shape or is not finite has an infinite error.
-    """
-    peaks = {name: float(np.abs(value).max(initial=0.0)) for name, value in exact.items()}
-    least = max(NEGLIGIBLE * max(peaks.values(), default=0.0), 1e-30)
-    errors = {}
-    for name, value in exact.items():
-        candidate = got.get(name)
-        if candidate is None or candidate.shape != value.shape or not np.isfinite(candidate).all():
-            errors[name] = float("inf")
-            continue
-        difference = np.abs(candidate.astype(np.float64) - value).max(initial=0.0)
-        errors[name] = float(difference) / max(peaks[name], least)
-    return errors
-
-
-def worst_error(
-    got: Mapping[str, np.ndarray], exact: Mapping[str, np.ndarray], single: Mapping[str, np.ndarray]
-) -> Worst:
-    """The tensor that is furthest from ``exact``, beside the furthest of torch float32."""
-    errors, own = relative_errors(got, exact), relative_errors(single, exact)
-    name = max(errors, key=lambda n: errors[n])
-    return Worst(name, errors[name], max(own.values()))
-
-
 def _check(what: str, worst: Worst) -> Worst:
     # "not <=" so that a NaN fails as well
     if not worst.error <= worst.tolerance:
@@ -300,6 +254,8 @@ def _check_step(model: Openable, tensors: Iterable[TensorSpec], values: Referenc
     missing = {t.name for t in tensors if t.role in STATE_ROLES and t.role not in ("frozen", "buffer")} - written
     if missing:
         raise ParityError(f"train: the graph does not update {sorted(missing)[:3]}; the graph is wrong, do not use it")
+    if step > 1:
+        session.run(values.feeds(1))  # what a session keeps from one run (gradient buffers, bindings) must not show
     outputs = session.run(values.feeds(step))
     got = {n: outputs[f"next:{n}"] for n in written}
     states = [{n: trace.states[step - 1][n] for n in written} for trace in (values.exact, values.single)]

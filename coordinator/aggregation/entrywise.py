@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.aggregation.weighted_mean import check_finite
 from edge.contracts.errors import UpdateRejected
 
 if TYPE_CHECKING:
@@ -113,10 +114,4 @@ class EntrywiseMean:
                 f"{where}: '{name}' has shape {tuple(value.shape)}, its part of the global model {expected}; "
                 "re-plan the device"
             )
-        if not (np.isfinite(weight) and weight >= 0):
-            raise UpdateRejected(f"{where}: '{name}' has weight {weight}, a finite one from 0 up expected")
-        # The sum is finite when all terms are, and costs no array of flags.
-        with np.errstate(invalid="ignore"):
-            is_finite = np.isfinite(np.add.reduce(value, axis=None, dtype=np.float64))
-        if not is_finite:
-            raise UpdateRejected(f"{where}: '{name}' holds values that are not finite; lower its learning rate")
+        check_finite(name, value, weight, where=where)

@@ -67,10 +67,19 @@ class WeightedMean:
                 f"{where}: '{name}' has shape {tuple(value.shape)} in the global model's form, {expected} expected; "
                 "re-plan the device"
             )
-        if not (np.isfinite(weight) and weight >= 0):
-            raise UpdateRejected(f"{where}: '{name}' has weight {weight}, a finite one from 0 up expected")
-        # The sum is finite when all terms are, and costs no array of flags.
-        with np.errstate(invalid="ignore"):
-            is_finite = np.isfinite(np.add.reduce(value, axis=None, dtype=np.float64))
-        if not is_finite:
-            raise UpdateRejected(f"{where}: '{name}' holds values that are not finite; lower its learning rate")
+        check_finite(name, value, weight, where=where)
+
+
+def check_finite(name: str, value: np.ndarray, weight: float, *, where: str) -> None:
+    """Nothing when tensor ``name`` and its weight can be summed.
+
+    Raises:
+        UpdateRejected: a value that is not finite, or a weight that is not or is below 0.
+    """
+    if not (np.isfinite(weight) and weight >= 0):
+        raise UpdateRejected(f"{where}: '{name}' has weight {weight}, a finite one from 0 up expected")
+    # The sum is finite when all terms are, and costs no array of flags.
+    with np.errstate(invalid="ignore"):
+        is_finite = np.isfinite(np.add.reduce(value, axis=None, dtype=np.float64))
+    if not is_finite:
+        raise UpdateRejected(f"{where}: '{name}' holds values that are not finite; lower its learning rate")
