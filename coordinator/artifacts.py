@@ -29,6 +29,9 @@ class Exporter(Protocol):
     def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
         """Write the artifact to ``out_dir``; raises ExportRefused or ParityError."""
 
+    def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
+        """What ``program`` needs that no artifact for ``runtime`` can carry, in words; empty when it can be tried."""
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -79,6 +82,10 @@ class Artifacts:
                     raise
             self._known[key] = self.load(digest)
         return self._known[key]
+
+    def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
+        """As :meth:`Exporter.unable`."""
+        return self._exporter.unable(program, runtime)
 
     def _is_whole(self, artifact: Artifact) -> bool:
         """Whether manifest and files are in the store: one whose bytes rotted on disk was deleted there."""

@@ -7,7 +7,7 @@ from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment
 from coordinator.methods.method import Level, Submodel, Tensors
 from coordinator.packed_tensors import split_tensors
-from coordinator.planner import Placement, choose_runtime, place
+from coordinator.planner import Placement, choose_runtime, place, require_able
 from coordinator.round_metrics import measured_correction
 from coordinator.simulation.capacity import configured_level
 from coordinator.submodels.record import cut_to_json
@@ -23,10 +23,12 @@ def export_while_waiting(federation: Federation) -> None:
     """Export from the top of the ladder, where every placement begins, for as long as devices are still arriving.
 
     Raises:
+        PlanError: none of the run's runtimes can carry the method.
         ExportRefused: the run's only runtime cannot train the model; also ParityError. Where there are several, the
             plan says so for each device it concerns.
     """
     method, config = federation.method, federation.config
+    _require_able_runtime(federation)
     for level in method.levels():
         for runtime in _expected_runtimes(federation):
             if len(federation.cohort.present()) >= config.cohort.size:
@@ -36,6 +38,21 @@ def export_while_waiting(federation: Federation) -> None:
             except (ConfigError, ExportRefused, ParityError):
                 if len(config.runtime.names) == 1:
                     raise
+
+
+def _require_able_runtime(federation: Federation) -> None:
+    refusals = []
+    for name in federation.config.runtime.names:
+        try:
+            _require_able(federation, name)
+        except PlanError as error:
+            refusals.append(str(error))
+    if len(refusals) == len(federation.config.runtime.names):
+        raise PlanError("\n".join(refusals))
+
+
+def _require_able(federation: Federation, runtime: str) -> None:
+    require_able(federation.method, runtime, federation.artifacts.unable, seed=federation.config.federation.seed)
 
 
 def _expected_runtimes(federation: Federation) -> list[str]:
@@ -55,13 +72,17 @@ def place_device(federation: Federation, profile: DeviceProfile, round_index: in
     A level that the run file gives the device's group is the whole ladder.
 
     Raises:
-        PlanError: it has none of the runtimes, no level fits, or its runtime is one of several and there is no
-            artifact for it: then only the devices with that runtime stay away.
+        PlanError: it has none of the runtimes, no level fits, its runtime cannot carry the method, or its runtime is
+            one of several and there is no artifact for it: then only the devices with that runtime stay away.
         ExportRefused: the run's only runtime cannot train the model; also ParityError, and ConfigError where its
             exporter is not installed.
     """
     config = federation.config
     runtime = choose_runtime(profile, config.runtime.names)
+    try:
+        _require_able(federation, runtime)
+    except PlanError as error:
+        raise PlanError(f"device {profile.device}: {error}") from error
 
     def artifact_of(level: Level) -> Artifact:
         return _artifact_of(federation, level, runtime, round_index=round_index, device=profile.device)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coordinator.methods.method import Level
+from coordinator.methods.method import DeviceProgram, Level, Method
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import Cost
 from profiles.device import DeviceProfile
@@ -88,6 +88,26 @@ def choose_runtime(profile: DeviceProfile, allowed: Sequence[str]) -> str:
         f"device {profile.device}: has {', '.join(has) or 'no runtime'}, the run allows {', '.join(allowed)}; "
         "install one of those on the device (apportion agent --runtime NAME), or add its own to runtime.name"
     )
+
+
+def require_able(
+    method: Method, runtime: str, unable: Callable[[DeviceProgram, str], Sequence[str]], *, seed: int
+) -> None:
+    """Nothing when ``runtime`` can carry what ``method`` asks of its devices, at every level.
+
+    Args:
+        unable: what a device program needs that no artifact for a runtime can carry, in words.
+
+    Raises:
+        PlanError: naming method, runtime and what is missing.
+    """
+    for level in method.levels():
+        program = method.program(method.cut_shape(level, round_index=0, device="", seed=seed))
+        if lacking := unable(program, runtime):
+            raise PlanError(
+                f"method {method.name}, level {level.name}, needs {' and '.join(lacking)}, which runtime {runtime} "
+                "cannot carry; use runtime onnxruntime, which carries every method"
+            )
 
 
 def predict(

@@ -16,7 +16,7 @@ from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity
 from edge.contracts.tensors import by_role
-from export.formats import FORMATS, Format, format_for
+from export.formats import FEATURES, FORMATS, Format, format_for
 from export.formats.written_programs import WrittenPrograms
 from export.forward_check import check_forward
 from export.refused_layer import with_layer_type
@@ -25,12 +25,6 @@ from export.training_step import StepSpec, export_key
 
 if TYPE_CHECKING:
     from torch import nn
-
-_FEATURES = {
-    "masked": "gradient masks",
-    "distillation": "a teacher model",
-    "variants": "several training programs in one artifact",
-}
 
 
 def export_artifact(
@@ -135,7 +129,7 @@ def verify_artifact(folder: Path | str, module: nn.Module) -> Parity:
 
 def _refuse_features(exporter: Format, spec: StepSpec, runtime: str) -> None:
     """Say which part of the step the format cannot write, before anything is traced."""
-    for feature, meaning in _FEATURES.items():
+    for feature, meaning in FEATURES.items():
         if getattr(spec, feature) and feature not in exporter.features:
             able = [name for name in FORMATS if feature in format_for(name).features]
             raise ExportRefused(

@@ -54,6 +54,14 @@ class CutExporter:
             runtime=runtime,
         )
 
+    def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
+        """See :class:`coordinator.artifacts.Exporter`."""
+        from export.formats import FEATURES, format_for
+
+        features = format_for(runtime).features
+        step = self.step(program)
+        return tuple(words for name, words in FEATURES.items() if getattr(step, name) and name not in features)
+
     def step(self, program: DeviceProgram) -> StepSpec:
         """The step the devices are asked to do, as the exporter specifies it."""
         from export.training_step import FactorPair, Optimizer, StepSpec, Variant

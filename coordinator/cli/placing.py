@@ -13,7 +13,7 @@ from coordinator.configuration import LocalGroup, RunConfig, canonical_toml
 from coordinator.ledger import Ledger
 from coordinator.methods import build_method
 from coordinator.methods.method import Level
-from coordinator.planner import MB, Placement, place
+from coordinator.planner import MB, Placement, place, require_able
 from coordinator.simulation.capacity import group_level
 from edge.contracts.errors import ConfigError, DeviceRefused, ExportRefused, ParityError, PlanError
 from edge.contracts.manifest import Cost
@@ -51,6 +51,7 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanEr
                 name = allowed.of_group(group)
                 given = group_level(config, number, method.levels())
                 try:
+                    require_able(method, name, artifacts.unable, seed=config.federation.seed)
                     supervisor, trainer = idle_sizes(name)
                     profile = DeviceProfile(
                         device=f"cohort.local[{number}]",

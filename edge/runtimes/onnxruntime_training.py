@@ -145,6 +145,11 @@ class OrtTrainingSession:
 
     def read(self, name: str) -> np.ndarray:
         """As :meth:`edge.runtimes.base.Session.read`."""
+        if name.endswith(MASK) and name.removesuffix(MASK) in self._masks:
+            return self._masks[name.removesuffix(MASK)]
+        mask = self._masks.get(name.removesuffix(MASK)) if name.endswith(MASK) else None
+        if mask is not None:
+            return mask
         if name not in self._state:
             known = ", ".join(list(self._state)[:5])
             raise DeviceRefused(f"no program carries a tensor '{name}', they carry {known}, ...; order others")

@@ -24,7 +24,7 @@ class Format(Protocol):
     name: str
     minimum_runtime_version: str
     features: frozenset[str]
-    """Parts of a step beyond the ordinary that it can write: ``masked``, ``distillation``, ``variants``."""
+    """Parts of a step beyond the ordinary that it can write, of :data:`FEATURES`."""
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate; raises ExportRefused."""
@@ -50,6 +50,13 @@ class Format(Protocol):
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""
 
+
+FEATURES = {
+    "masked": "gradient masks",
+    "distillation": "a teacher model",
+    "variants": "several training programs in one artifact",
+}
+"""What a step may need of a format beyond the ordinary: attribute of the step -> what it is, in words."""
 
 FORMATS = {
     "onnxruntime": "export.formats.onnx_step.format:OnnxStep",

@@ -34,6 +34,9 @@ class FileExporter:
     def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
         return hashlib.sha256(f"{cut_digest(cut)}{program}{runtime}".encode()).hexdigest()
 
+    def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
+        return ()
+
     def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
         key = self.key(cut, program, runtime)
         self.exported.append(key)

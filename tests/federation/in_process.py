@@ -52,6 +52,9 @@ class RememberingExporter:
     def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
         return self._exporter.key(cut, program, runtime)
 
+    def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
+        return self._exporter.unable(program, runtime)
+
     def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
         kept = self._folder / self.key(cut, program, runtime)
         if not kept.exists():

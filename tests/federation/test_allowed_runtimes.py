@@ -37,6 +37,9 @@ class RefusingExporter:
     def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
         return self._exporter.key(cut, program, "onnxruntime") + runtime
 
+    def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
+        return self._exporter.unable(program, runtime)
+
     def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
         if runtime != "onnxruntime":
             self.refused += 1
