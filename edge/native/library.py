@@ -25,15 +25,19 @@ _SIGNATURES = {
         [c_void_p, c_int64, POINTER(c_void_p), POINTER(c_int32), POINTER(c_int32), POINTER(c_int32)],
     ),
     "apportion_output": (c_void_p, [c_void_p, c_int64, POINTER(c_int64), POINTER(c_int32)]),
-    "apportion_sgd": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_float, c_float, c_float, c_int]),
+    "apportion_sgd": (None, [c_void_p] * 4 + [c_int64, c_float, c_float, c_float, c_int]),
     "apportion_adam": (
         None,
-        [c_void_p] * 4 + [c_int64, c_double, c_float, c_float, c_float, c_float, c_float, c_int],
+        [c_void_p] * 5 + [c_int64, c_double, c_float, c_float, c_float, c_float, c_float, c_int],
     ),
     "apportion_add_squares": (None, [c_void_p, c_void_p, c_int64]),
     "apportion_sum_of_squares": (c_double, [c_void_p, c_int64]),
+    "apportion_keep": (None, [c_void_p, c_void_p, c_int64]),
     "apportion_scale": (None, [c_void_p, c_float, c_int64]),
 }
+
+_KINDS = {"float32": 0, "int64": 1, "bool": 2, "int32": 3}
+"""Element types as the session library numbers them."""
 
 
 @cache
@@ -81,7 +85,7 @@ class NativeProgram:
             self._handle = None
 
     def run(self, inputs: Sequence[np.ndarray]) -> None:
-        """One execution on C-contiguous float32 or int64 arrays, read where they lie.
+        """One execution on C-contiguous arrays of the types in ``_KINDS``, read where they lie.
 
         Raises:
             DeviceRefused: a wrong count, or the runtime's own error by name.
@@ -96,7 +100,7 @@ class NativeProgram:
             self._handle,
             count,
             (c_void_p * count)(*(array.ctypes.data for array in inputs)),
-            (c_int32 * count)(*(array.dtype.kind == "i" for array in inputs)),
+            (c_int32 * count)(*(_KINDS[array.dtype.name] for array in inputs)),
             (c_int32 * count)(*(array.ndim for array in inputs)),
             (c_int32 * max(1, len(sizes)))(*sizes),
         )

@@ -35,6 +35,8 @@ void emit_log(et_timestamp_t, et_pal_log_level_t level, const char* file, const 
 const bool logs_quietly =
     executorch::runtime::register_pal(executorch::runtime::PalImpl::create(emit_log, __FILE__));
 
+constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Long, ScalarType::Bool, ScalarType::Int};
+
 Program* of(void* handle) { return static_cast<Program*>(handle); }
 
 }  // namespace
@@ -82,8 +84,8 @@ int64_t apportion_planned_bytes(void* handle) {
   return total;
 }
 
-// Reads the inputs where they lie. sizes: all dimensions, one input after the other; is_integer: int64 instead of float32.
-int apportion_run(void* handle, int64_t count, void** data, const int32_t* is_integer, const int32_t* ranks,
+// Reads the inputs where they lie. sizes: all dimensions, one input after the other; kinds: their types, as kTypes has them.
+int apportion_run(void* handle, int64_t count, void** data, const int32_t* kinds, const int32_t* ranks,
                   const int32_t* sizes) {
   // One thread: the kernels here have no other, and the wheel's own would take one per core.
   const executorch::extension::threadpool::NoThreadPoolGuard guard;
@@ -93,7 +95,7 @@ int apportion_run(void* handle, int64_t count, void** data, const int32_t* is_in
     std::vector<EValue> inputs;
     for (int64_t i = 0; i < count; ++i) {
       tensors.push_back(executorch::extension::from_blob(data[i], std::vector<SizesType>(sizes, sizes + ranks[i]),
-                                                         is_integer[i] ? ScalarType::Long : ScalarType::Float));
+                                                         kTypes[kinds[i]]));
       inputs.emplace_back(*tensors.back());
       sizes += ranks[i];
     }

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from edge.contracts.errors import ArtifactCorrupt
+from edge.contracts.packing import MASK
 from edge.native.library import library
 
 FILE_NAME = "update.json"
@@ -52,13 +53,20 @@ class UpdateRule(msgspec.Struct, frozen=True, kw_only=True):
     def apply(
         self, gradients: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray], hyper: Mapping[str, float]
     ) -> None:
-        """Move ``state`` (parameters, slots, accumulators) by ``gradients``, which clipping scales in place."""
+        """Move ``state`` (parameters, slots, accumulators) by ``gradients``, which clipping changes in place.
+
+        Entries of a parameter where ``state`` has a mask of it that is False do not move, nor decay; squared gradients
+        are those of all entries.
+        """
         native = library()
         for name, gradient in gradients.items():
             squares = state.get(f"{name}#squared_gradient")
             if squares is not None:
                 native.apportion_add_squares(squares.ctypes.data, gradient.ctypes.data, gradient.size)
         if "clip_norm" in hyper:
+            for name, gradient in gradients.items():
+                if (mask := state.get(name + MASK)) is not None:
+                    native.apportion_keep(gradient.ctypes.data, mask.ctypes.data, gradient.size)
             # torch.nn.utils.clip_grad_norm_
             squares_sum = sum(native.apportion_sum_of_squares(g.ctypes.data, g.size) for g in gradients.values())
             factor = hyper["clip_norm"] / (math.sqrt(squares_sum) + 1e-6)
@@ -79,13 +87,15 @@ class UpdateRule(msgspec.Struct, frozen=True, kw_only=True):
         hyper: Mapping[str, float],
         decay: float,
     ) -> None:
-        value, native = state[name], library()
+        value, mask, native = state[name], state.get(name + MASK), library()
+        kept = None if mask is None else mask.ctypes.data
         if self.kind == "sgd":
             velocity = state.get(f"{name}#momentum")
             native.apportion_sgd(
                 value.ctypes.data,
                 gradient.ctypes.data,
                 None if velocity is None else velocity.ctypes.data,
+                kept,
                 value.size,
                 hyper["lr"],
                 hyper.get("momentum", 0.0),
@@ -98,6 +108,7 @@ class UpdateRule(msgspec.Struct, frozen=True, kw_only=True):
             gradient.ctypes.data,
             state[f"{name}#exp_avg"].ctypes.data,
             state[f"{name}#exp_avg_sq"].ctypes.data,
+            kept,
             value.size,
             float(state[STEP_SLOT]),
             hyper["lr"],

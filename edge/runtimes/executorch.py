@@ -16,7 +16,7 @@ import numpy as np
 
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Program
-from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
+from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
 from edge.native.library import NativeProgram, library
 from edge.native.update_rule import FILE_NAME, UpdateRule
 from edge.runtimes.state_values import load_value
@@ -78,7 +78,7 @@ class ExecutorchSession:
         self._state = {
             name: np.zeros(concrete_shape(spec), spec.dtype)
             for name, spec in self._specs.items()
-            if spec.role in STATE_ROLES and name in used
+            if is_carried(spec) and name in used
         }
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
-from edge.contracts.tensors import BATCH, STATE_ROLES, TensorSpec
+from edge.contracts.tensors import BATCH, TensorSpec, is_carried
 from edge.native.library import has_kernel
 from edge.native.update_rule import FILE_NAME, UpdateRule
 from edge.runtimes.executorch import GRADIENT, ExecutorchSession
@@ -36,7 +36,7 @@ class ExecutorchProgram:
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
-    features: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset({"masked"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
@@ -67,7 +67,7 @@ class ExecutorchProgram:
                     ),
                 )
             )
-        state = sum(t.byte_count() for t in tensors if t.role in STATE_ROLES)
+        state = sum(t.byte_count() for t in tensors if is_carried(t))
         fed = sum(t.byte_count(spec.batch) for t in tensors if t.role in ("input", "target"))
         memory = MemoryPlan(state, 0, fed, arena, "train")
         self._programs = tuple(programs)
@@ -136,7 +136,7 @@ class GateRun:
         self._session = ExecutorchSession(programs, tensors, files, batch=batch)
         self._program = next(p for p in programs if p.name == program)
         roles = {t.name: t.role for t in tensors}
-        self._state = [t.name for t in tensors if t.role in STATE_ROLES]
+        self._state = [t.name for t in tensors if is_carried(t)]
         self._written = [n for n in self._program.inputs if roles[n] in ("parameter", "slot", "accumulator")]
         self._trains = any(o.name.startswith(GRADIENT) for o in self._program.outputs)
         moved = [f"next:{n}" for n in self._written] if self._trains else []

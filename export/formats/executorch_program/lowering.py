@@ -24,7 +24,7 @@ from export.alternatives import SUPPORTED, alternative
 from export.capture import MODULE_ITSELF, Capture
 from export.passes.rewriter import Rewriter
 
-_DTYPES = {"float32": torch.float32, "int64": torch.int64}
+_DTYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
 
 
 @dataclass(frozen=True)

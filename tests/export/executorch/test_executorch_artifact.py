@@ -35,7 +35,7 @@ LAYERS = (
     "lstm-bidirectional", "gru",
 )  # fmt: skip
 Artifact = tuple[ArtifactManifest, dict[str, Path]]
-ABLE = [name for name, options in STEPS.items() if not options.keys() & {"masked", "distillation"}]
+ABLE = [name for name, options in STEPS.items() if not options.keys() & {"distillation"}]
 
 
 @pytest.mark.parametrize("name", ABLE)
