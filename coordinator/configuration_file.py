@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from coordinator.configuration import (
     TlsFiles,
     TrainingConfig,
 )
+from coordinator.configuration_base import read_document
 from coordinator.configuration_cohort import read_cohort
 from coordinator.configuration_reader import REQUIRED, TableReader
 from edge.contracts.errors import ConfigError, MessageRejected
@@ -58,12 +58,8 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
         ConfigError: not TOML, or any number of problems, all of them listed with their paths.
     """
     folder = folder or Path.cwd()
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"$: not TOML: {error}"]) from error
     problems: list[str] = []
-    root = TableReader(document, "$", problems)
+    root = TableReader(read_document(text, folder), "$", problems)
     tables = {name: root.table(name) for name in (*_SECTIONS, "privacy")}
     root.finish()
     runtime = _runtime(tables["runtime"], folder)
