@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator.artifacts import Artifact
 from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment
-from coordinator.methods.method import Level, Submodel, Tensors
+from coordinator.methods.method import Level, ShapesFollowState, State, Submodel, Tensors
 from coordinator.packed_tensors import split_tensors
 from coordinator.planner import Placement, choose_runtime, place, require_able
 from coordinator.round_metrics import measured_correction
@@ -34,7 +34,7 @@ def export_while_waiting(federation: Federation) -> None:
             if len(federation.cohort.present()) >= config.cohort.size:
                 return
             try:
-                _artifact_of(federation, level, runtime, round_index=0, device="")
+                _artifact_of(federation, level, runtime, state=None, round_index=0, device="")
             except (ConfigError, ExportRefused, ParityError):
                 if len(config.runtime.names) == 1:
                     raise
@@ -66,7 +66,7 @@ def _expected_runtimes(federation: Federation) -> list[str]:
     return [name for name in runtime.names if name in used]
 
 
-def place_device(federation: Federation, profile: DeviceProfile, round_index: int) -> Placement:
+def place_device(federation: Federation, profile: DeviceProfile, state: State, round_index: int) -> Placement:
     """The first of the run's runtimes that the device has, and the largest level of the method's ladder that fits it.
 
     A level that the run file gives the device's group is the whole ladder.
@@ -85,7 +85,7 @@ def place_device(federation: Federation, profile: DeviceProfile, round_index: in
         raise PlanError(f"device {profile.device}: {error}") from error
 
     def artifact_of(level: Level) -> Artifact:
-        return _artifact_of(federation, level, runtime, round_index=round_index, device=profile.device)
+        return _artifact_of(federation, level, runtime, state=state, round_index=round_index, device=profile.device)
 
     def cost_of(level: Level) -> Cost:
         return artifact_of(level).manifest.cost
@@ -138,8 +138,13 @@ def assignment_of(order: WorkOrder, submodel: Submodel) -> Assignment:
     )
 
 
-def _artifact_of(federation: Federation, level: Level, runtime: str, *, round_index: int, device: str) -> Artifact:
-    """The artifact of a level for a runtime, from shapes alone."""
-    seed = federation.config.federation.seed
-    shape = federation.method.cut_shape(level, round_index=round_index, device=device, seed=seed)
-    return federation.artifacts.get(shape, federation.method.program(shape), runtime)
+def _artifact_of(
+    federation: Federation, level: Level, runtime: str, *, state: State | None, round_index: int, device: str
+) -> Artifact:
+    """The artifact of a level for a runtime, from shapes alone; without a state, that of a run's beginning."""
+    method, seed = federation.method, federation.config.federation.seed
+    if state is not None and isinstance(method, ShapesFollowState):
+        shape = method.shape_after(state, level, round_index=round_index, device=device, seed=seed)
+    else:
+        shape = method.cut_shape(level, round_index=round_index, device=device, seed=seed)
+    return federation.artifacts.get(shape, method.program(shape), runtime)

@@ -16,7 +16,7 @@ from coordinator.cohort import select
 from coordinator.federation import Federation
 from coordinator.global_model import decode_state, encode_state
 from coordinator.ledger_records import RecordedUpdate, Round
-from coordinator.methods.method import SelectsDevices, State, Submodel, Update
+from coordinator.methods.method import ObservesScores, SelectsDevices, State, Submodel, Update
 from coordinator.packed_tensors import order_masks
 from coordinator.planner import Placement
 from coordinator.progress import megabytes
@@ -67,8 +67,7 @@ def run_round(federation: Federation, state: State, *, program: str) -> State:
     new_state = aggregate(federation, state, attempt, program)
     if program == "train":
         new_state = refresh(federation, new_state)
-    commit(federation, attempt, new_state, program, started)
-    return new_state
+    return commit(federation, attempt, new_state, program, started)
 
 
 # plan
@@ -84,7 +83,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     able = len(profiles)
     for profile in profiles:
         try:
-            placement = place_device(federation, profile, round_index)
+            placement = place_device(federation, profile, state, round_index)
         except PlanError as error:
             federation.progress.say(f"{error}")
             continue
@@ -286,7 +285,7 @@ def refresh(federation: Federation, state: State) -> State:
 # commit
 
 
-def commit(federation: Federation, attempt: Round, state: State, program: str, started: float) -> None:
+def commit(federation: Federation, attempt: Round, state: State, program: str, started: float) -> State:
     """Evaluate, store the new state, mark the round committed, and let go of what only earlier rounds used."""
     ledger, rounds = federation.ledger, federation.config.federation.rounds
     updates = ledger.updates(attempt.round, attempt.attempt)
@@ -296,6 +295,8 @@ def commit(federation: Federation, attempt: Round, state: State, program: str, s
     if is_last or (every and (attempt.round + 1) % every == 0):
         scores = federation.evaluate(state)
         metrics["evaluation"] = {label: {"accuracy": s.accuracy, "loss": s.loss} for label, s in scores.items()}
+        if program == "train" and isinstance(federation.method, ObservesScores):
+            state = federation.method.observe(state, {label: s.accuracy for label, s in scores.items()})
     data = encode_state(state)
     digest = federation.blobs.put(data)
     ledger.add_blob(digest, len(data))
@@ -307,6 +308,7 @@ def commit(federation: Federation, attempt: Round, state: State, program: str, s
     for released in ledger.release_blobs(attempt.round):
         federation.blobs.delete(released)
     federation.blobs.drop_partials()
+    return state
 
 
 def _now(federation: Federation, attempt: Round) -> Round:

@@ -65,6 +65,8 @@ class DeviceProgram:
         variants: training programs of a part of the tensors, beside ``train``.
         turns: which programs a device runs: ``train`` alone; ``draw``, one for every batch, drawn among ``train`` and
             the variants (FjORD); ``each``, all variants on every batch (Split-Mix).
+        probe: the losses of the received, the server's previous and thinned weights on the first batch come back, as
+            the accumulator ``probe#losses``; see :mod:`export.loss_probe` for the tensors it reads.
         extra_hyper: values for further ``hyper`` inputs (``frobenius_lambda``).
     """
 
@@ -77,6 +79,7 @@ class DeviceProgram:
     norm: str = "running"
     variants: tuple[Variant, ...] = ()
     turns: Literal["train", "draw", "each"] = "train"
+    probe: bool = False
     extra_hyper: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -143,6 +146,22 @@ class KeepsStatistics(Protocol):
 
     def with_statistics(self, state: State, updates: Iterable[Update]) -> State:
         """``state`` with what the devices' ``stats`` programs gathered; ``updates`` hold buffers, in cut shapes."""
+
+
+@runtime_checkable
+class ObservesScores(Protocol):
+    """A method that goes by the accuracies its models reach (SLT's early stopping)."""
+
+    def observe(self, state: State, accuracies: Mapping[str, float]) -> State:
+        """``state`` after its models were evaluated; ``accuracies`` by the labels of ``eval_models``."""
+
+
+@runtime_checkable
+class ShapesFollowState(Protocol):
+    """A method whose cuts depend on more than the number of the round; ``cut_shape`` then is that of the first state."""
+
+    def shape_after(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
+        """What ``cut_shape`` is for the round after ``state``."""
 
 
 class Method(Protocol):

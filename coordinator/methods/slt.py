@@ -9,10 +9,13 @@ Source: Pfeiffer et al., "Aggregating capacity in FL through successive layer tr
 from __future__ import annotations
 
 import copy
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import nn
 
 from coordinator.aggregation.entrywise import EntrywiseMean
@@ -28,7 +31,10 @@ from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 if TYPE_CHECKING:
     from edge.contracts.manifest import InputSpec
 
-SCHEDULES = ("parameters", "equal")
+SCHEDULES = ("parameters", "equal", "early-stopping")
+
+STEP, BEST, WAITED = "slt/step", "slt/best", "slt/waited"
+"""State under early stopping: the step, its best accuracy so far, and evaluations since without a better one."""
 
 
 class SLT:
@@ -37,7 +43,9 @@ class SLT:
     - ``levels``: memory constraints, as the width ratio whose whole network takes as much; (0.125). The smallest one
       fixes the steps for everybody, larger ones train more layers below the head. 1 is the whole network.
     - ``rounds``: over which the steps are spread; 2500.
-    - ``schedule``: ``parameters``, rounds in proportion to the weights a step has newly trained, or ``equal``.
+    - ``schedule``: ``parameters``, rounds in proportion to the weights a step has newly trained; ``equal``; or
+      ``early-stopping``: on to the next step once the present one has not become better for ``patience`` evaluations.
+    - ``patience``: 15; evaluations are rounds with ``[evaluation] every = 1``.
     - ``steps``: your own s_1, s_2, ..., 1 instead of those computed (Eq. 4).
     - ``ablation``: share of every s_n; the memory it frees goes to more whole layers. 1.
     - ``norm``: of training and evaluation; ``batch``, as in the paper. ``loss``: as FedAvg's.
@@ -53,6 +61,8 @@ class SLT:
         ratios = sorted(read.numbers("levels", (0.125,), low=0.001), reverse=True)
         rounds = read.integer("rounds", 2500, low=1)
         schedule = read.choice("schedule", SCHEDULES, "parameters")
+        self._is_stopping = schedule == "early-stopping"
+        self._patience = read.integer("patience", 15, low=1)
         given = read.sequence("steps", low=0.001)
         ablation = read.number("ablation", 1.0, low=0, strict=True) or 1.0
         self._loss, self._norm = read.choice("loss", LOSSES, "cross_entropy"), read.choice("norm", NORMS, "batch")
@@ -75,14 +85,18 @@ class SLT:
 
     def init(self) -> State:
         """The module's own initial weights."""
-        return State(module_tensors(self._module))
+        observed = _observed(0, -1.0, 0) if self._is_stopping else {}
+        return State(module_tensors(self._module), observed)
 
     def levels(self) -> tuple[Level, ...]:
         """One level per constraint, largest first."""
         return tuple(self._limits)
 
     def step(self, round_index: int) -> int:
-        """0 while the whole network is trained at s_1, then the number of the layer being trained, at most N."""
+        """0 while the whole network is trained at s_1, then the number of the layer being trained, at most N.
+
+        Under early stopping rounds say nothing of it, and this is step 0.
+        """
         return min(bisect_right(self.switches, round_index), len(self.table))
 
     def configuration(self, level: Level, step: int) -> Configuration:
@@ -100,7 +114,28 @@ class SLT:
 
     def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
         """The round's frozen prefix, whole layers and scaled head; the same for every device of a level."""
-        key = (level, self.step(round_index))
+        return self._step_cut(level, self.step(round_index))
+
+    def shape_after(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
+        """The cut of the step that ``state`` is in, or of the round's where rounds decide."""
+        return self._step_cut(level, self._step_in(state, round_index))
+
+    def observe(self, state: State, accuracies: Mapping[str, float]) -> State:
+        """Under early stopping: the next step, where the present one no longer gets better."""
+        if not self._is_stopping:
+            return state
+        step, best, waited = int(state.extra[STEP]), float(state.extra[BEST]), int(state.extra[WAITED])
+        accuracy = float(np.float32(accuracies["step"]))
+        best, waited = (accuracy, 0) if accuracy > best else (best, waited + 1)
+        if waited >= self._patience and step < len(self.table):
+            step, best, waited = step + 1, -1.0, 0
+        return replace(state, extra={**state.extra, **_observed(step, best, waited)})
+
+    def _step_in(self, state: State, round_index: int) -> int:
+        return int(state.extra[STEP]) if self._is_stopping else self.step(round_index)
+
+    def _step_cut(self, level: Level, step: int) -> Cut:
+        key = (level, step)
         if key not in self._cuts:
             self._cuts[key] = self._steps.cut(self.configuration(*key))
         return self._cuts[key]
@@ -117,7 +152,7 @@ class SLT:
 
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
         """The configuration's part of the global model."""
-        cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
+        cut = self.shape_after(state, level, round_index=round_index, device=device, seed=seed)
         return Submodel(cut, level, self._tensors(state, cut), self.program(cut))
 
     def aggregate(self, state: State, updates: Iterable[Update]) -> State:
@@ -151,7 +186,7 @@ class SLT:
         program = DeviceProgram(loss=self._loss, norm=self._norm)
         whole = Submodel({}, FULL, state.tensors, program)
         weakest = self.levels()[-1]
-        at_present = self.cut_shape(weakest, round_index=max(0, state.round - 1), device="", seed=0)
+        at_present = self._step_cut(weakest, self._step_in(state, max(0, state.round - 1)))
         cut = {path: LayerCut(out_idx=r.out_idx, in_idx=r.in_idx) for path, r in at_present.items()}
         cut = {path: record for path, record in cut.items() if record != LayerCut()}
         return {"server": whole, "step": Submodel(cut, weakest, self._tensors(state, cut), program)}
@@ -176,6 +211,8 @@ class SLT:
     def _switches(self, rounds: int, schedule: str) -> tuple[int, ...]:
         """Rounds at which steps 1, 2, ..., N begin."""
         count = len(self.table)
+        if schedule == "early-stopping":
+            return (sys.maxsize,) * count
         if schedule == "equal":
             return tuple(rounds * n // (count + 1) for n in range(1, count + 1))
         whole = self._steps.quantity(Configuration(0, 0, 1.0))
@@ -194,6 +231,10 @@ def counted_form(module: nn.Module, norm: str) -> nn.Module:
             part.track_running_stats = False
             part.running_mean = part.running_var = part.num_batches_tracked = None
     return counted
+
+
+def _observed(step: int, best: float, waited: int) -> dict[str, np.ndarray]:
+    return {STEP: np.array(step), BEST: np.array(best, np.float32), WAITED: np.array(waited)}
 
 
 def _level(ratio: float) -> Level:

@@ -17,7 +17,7 @@ from coordinator.artifacts import Artifact
 from coordinator.cohort import select
 from coordinator.configuration import RunConfig
 from coordinator.evaluation import Score
-from coordinator.methods.method import DeviceProgram, Method, SelectsDevices, State, Update
+from coordinator.methods.method import DeviceProgram, Method, ObservesScores, SelectsDevices, State, Update
 from coordinator.progress import Progress
 from coordinator.simulation.capacity import Capacities
 from coordinator.simulation.device_speed import DeviceSpeed
@@ -103,8 +103,7 @@ def run_round(simulation: Simulation, state: State, *, program: str) -> State:
     check_enough(simulation, devices, tally)
     if program == "train":
         new_state = simulation.method.refresh(new_state)
-    commit(simulation, new_state, program, tally, started)
-    return new_state
+    return commit(simulation, new_state, program, tally, started)
 
 
 # plan
@@ -241,7 +240,7 @@ def check_enough(simulation: Simulation, devices: list[str], tally: Tally) -> No
 # commit
 
 
-def commit(simulation: Simulation, state: State, program: str, tally: Tally, started: float) -> None:
+def commit(simulation: Simulation, state: State, program: str, tally: Tally, started: float) -> State:
     """Evaluate, put the state on disk, and say what the round came to."""
     config, record = simulation.config, simulation.record
     number, rounds, every = record.done + 1, config.federation.rounds, config.evaluation.every
@@ -258,6 +257,8 @@ def commit(simulation: Simulation, state: State, program: str, tally: Tally, sta
     if number >= rounds or (every and number % every == 0):
         scores = simulation.evaluate(state)
         metrics["evaluation"] = {label: {"accuracy": s.accuracy, "loss": s.loss} for label, s in scores.items()}
+        if program == "train" and isinstance(simulation.method, ObservesScores):
+            state = simulation.method.observe(state, {label: s.accuracy for label, s in scores.items()})
     metrics["wall_s"] = round(time.monotonic() - started, 3)
     record.rounds.append({"round": record.done, "program": program, **metrics})
     record.wall_s += metrics["wall_s"]
@@ -265,3 +266,4 @@ def commit(simulation: Simulation, state: State, program: str, tally: Tally, sta
     commit_state(simulation.run_dir, record, state)
     simulation.progress.record("round", **record.rounds[-1])
     simulation.progress.round_line(number - 1, rounds, describe_round(metrics, program))
+    return state

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from coordinator.global_model import decode_state, encode_state
 from coordinator.methods import Method, State, Submodel, Update, build_method
-from coordinator.methods.slt import SLT, counted_form
+from coordinator.methods.method import ObservesScores, ShapesFollowState
+from coordinator.methods.slt import SLT, STEP, counted_form
 from coordinator.models import build_model
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.layer_steps import Configuration, LayerSteps
@@ -141,6 +143,34 @@ def test_stronger_devices_train_deeper_within_their_limit(method: SLT, steps: La
         assert steps.memory(deep) <= steps.scaled_memory(0.25) + 100_000
         assert steps.memory(shallow) <= steps.scaled_memory(0.125) + 100_000
     assert any(method.configuration(strong, n).frozen < n - 1 for n in range(1, 17))
+
+
+def test_early_stopping_goes_on_when_a_step_no_longer_gets_better(resnet: nn.Module) -> None:
+    options = {"levels": [0.25], "steps": QUARTER, "schedule": "early-stopping", "patience": 2}
+    own = build_method("slt", resnet, options)
+    assert isinstance(own, SLT)
+    assert isinstance(own, ObservesScores)
+    assert isinstance(own, ShapesFollowState)
+    level, state, steps = own.levels()[0], own.init(), []
+    for accuracy in (0.1, 0.2, 0.2, 0.15, 0.05, 0.3, 0.3, 0.3):
+        state = own.observe(replace(state, round=state.round + 1), {"server": 0.9, "step": accuracy})
+        steps.append(int(state.extra[STEP]))
+        assert decode_state(encode_state(state), round_index=state.round).extra[STEP] == steps[-1]
+    assert steps == [0, 0, 0, 1, 1, 1, 1, 2]  # a new step starts anew: 0.05 is its best so far
+    cut = own.cut(state, level, round_index=8, device="a", seed=0).cut
+    assert cut == own.shape_after(state, level, round_index=8, device="a", seed=0)
+    assert cut["conv1"].frozen
+    assert cut != own.cut_shape(level, round_index=8, device="a", seed=0)
+
+
+def test_early_stopping_stays_at_the_last_step(resnet: nn.Module) -> None:
+    options = {"levels": [0.25], "steps": [0.5, 1], "schedule": "early-stopping", "patience": 1}
+    own = build_method("slt", resnet, options)
+    assert isinstance(own, SLT)
+    state = own.init()
+    for _ in range(9):
+        state = own.observe(state, {"server": 0.0, "step": 0.5})
+    assert int(state.extra[STEP]) == len(own.table) == 2
 
 
 def test_last_step_of_the_whole_network_is_the_network_itself(method: SLT) -> None:
