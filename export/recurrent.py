@@ -1,7 +1,8 @@
 """An LSTM layer as one traced operation, so that formats can write its loop well instead of 50 nodes per time step.
 
 Traced only: the formats translate ``apportion::lstm_layer`` and ``apportion::lstm_layer_backward``; torch itself runs
-``nn.LSTM`` in the parity gate. Legend: T steps, B batch, I inputs, H hidden units; gates in torch's order i, f, g, o.
+``nn.LSTM`` in the parity gate. A module that computes its gate matrices itself, of factors for one, holds an
+:class:`LSTMLoop`. Legend: T steps, B batch, I inputs, H hidden units; gates in torch's order i, f, g, o.
 """
 
 from __future__ import annotations
@@ -32,6 +33,48 @@ def lstm_forward(self: nn.LSTM, x: Tensor, state: tuple[Tensor, Tensor] | None =
         steps = torch.cat(outputs, 2) if self.bidirectional else outputs[0]
     y = steps.transpose(0, 1) if self.batch_first else steps
     return y, (torch.stack(last_hidden), torch.stack(last_cell))
+
+
+class LSTMLoop(nn.Module):
+    """One LSTM layer in one direction over matrices it is given; holds no parameters."""
+
+    def forward(
+        self,
+        x_TBI: Tensor,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor | None = None,
+        b_hh: Tensor | None = None,
+        *,
+        state: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs [T, B, H] from ``state`` or from zeros, then the last output and the last cell, each [B, H]."""
+        if state is None:
+            zeros = x_TBI.new_zeros(x_TBI.shape[1], w_hh.shape[1])
+            state = zeros, zeros
+        weights = [w for w in (w_ih, w_hh, b_ih, b_hh) if w is not None]
+        start = [part.unsqueeze(0) for part in state]
+        has_bias, layers, dropout = b_ih is not None, 1, 0.0
+        y, last, cell = torch._VF.lstm(x_TBI, start, weights, has_bias, layers, dropout, self.training, False, False)
+        return y, last[0], cell[0]
+
+
+def loop_forward(
+    self: LSTMLoop,
+    x_TBI: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    *,
+    state: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``LSTMLoop.forward`` through the layer operation; initial states take torch's own path."""
+    if state is not None:
+        return type(self).forward(self, x_TBI, w_ih, w_hh, b_ih, b_hh, state=state)
+    bias = b_ih if b_ih is None or b_hh is None else b_ih + b_hh
+    y, cells, *_ = lstm_layer(x_TBI, w_ih, w_hh, bias)
+    return y, y[-1], cells[-1]
 
 
 @torch.library.custom_op("apportion::lstm_layer", mutates_args=())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from export.gated_recurrent import gru_forward
-from export.recurrent import lstm_forward
+from export.recurrent import LSTMLoop, loop_forward, lstm_forward
 
 LOOPS = frozenset({"lstm"})
 """Recurrent layers that every format takes as one operation (``apportion::lstm_layer``)."""
@@ -45,6 +45,8 @@ def _replacement(part: nn.Module, loops: frozenset[str]) -> Callable[..., Any] |
         return gru_forward
     if isinstance(part, nn.LSTM) and "lstm" in loops:
         return lstm_forward
+    if isinstance(part, LSTMLoop) and "lstm" in loops:
+        return loop_forward
     return None
 
 

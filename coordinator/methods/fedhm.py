@@ -87,8 +87,8 @@ class FedHM:
         if not layers and "levels" in options and factors[-1] > 1:
             raise PlanError(
                 f"fedhm has nothing to factorize in {type(module).__name__}: of convolutions and linear layers the "
-                "first and the last stay dense, and recurrent layers have no factorized form; use fedavg or a "
-                "cut in width"
+                "first and the last stay dense, and of recurrent layers only an LSTM without dropout and projection "
+                "has a factorized form; use fedavg or a cut in width"
             )
         self._cuts: dict[Level, dict[str, LayerCut]] = {}
         for factor in factors:

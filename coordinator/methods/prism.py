@@ -23,11 +23,19 @@ from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Te
 from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.channel_groups import ChannelMap, channel_map
-from coordinator.submodels.factorize import unrolled
-from coordinator.submodels.layout import factorizable_layers, hybrid_layout
+from coordinator.submodels.factorize import unrolled, weight_name
+from coordinator.submodels.layout import dense_weight, factorizable_layers, first_layers, hybrid_layout
 from coordinator.submodels.record import Cut, Factor, Form, LayerCut
 from coordinator.submodels.spectrum import one_blas_thread, truncated_svd
-from coordinator.submodels.width import Kept, cut_tensors, first_channels, kept_count, random_channels, tensor_slices
+from coordinator.submodels.width import (
+    Kept,
+    cut_tensors,
+    first_channels,
+    kept_count,
+    named_part,
+    random_channels,
+    tensor_slices,
+)
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 from edge.contracts.streams import stream_seed, uniform
 
@@ -75,17 +83,19 @@ class PriSM:
         self._extra_hyper = {} if strength is None else {"frobenius_lambda": strength}
         self._module = module
         chosen = hybrid_layout(module, patterns) if patterns else _default_layout(module)
-        self._layers = {path: _form(module.get_submodule(path)) for path in chosen}
+        self._layers = {path: _form(named_part(module, path)) for path in chosen}
+        self._weights = {path: weight_name(path, form) for path, form in self._layers.items()}
         if not self._layers:
             raise PlanError(f"{type(module).__name__} has no layer to decompose; name some in $.method.layout")
-        self._channels = channel_map(module) if self._rows != "all" else None
+        is_recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())  # hidden units are shared state
+        self._channels = channel_map(module) if self._rows != "all" and not is_recurrent else None
         self._levels = tuple(Level(f"keep {ratio:g}", ratio, ratio) for ratio in ratios)
         self._cuts: dict[Level, Cut] = {}
 
     def init(self) -> State:
         """The module's own initial weights and their components."""
         tensors = module_tensors(self._module)
-        return State(tensors, self._decomposed({path: tensors[f"{path}.weight"] for path in self._layers}))
+        return State(tensors, self._decomposed({path: tensors[name] for path, name in self._weights.items()}))
 
     def levels(self) -> tuple[Level, ...]:
         """One per keep ratio, largest first."""
@@ -128,10 +138,7 @@ class PriSM:
             PlanError: no update.
             UpdateRejected: an update that does not fit its cut or the model, or without examples.
         """
-        reference = {n: v for n, v in state.tensors.items() if n.removesuffix(".weight") not in self._layers}
-        for path in self._layers:
-            reference |= {f"{path}.u": state.extra[U + path], f"{path}.v": state.extra[V + path]}
-        mean = EntrywiseMean(reference)
+        mean = EntrywiseMean(self._held(state))
         count = 0
         for update in updates:
             where = f"device {update.device}, round {state.round}"
@@ -154,15 +161,15 @@ class PriSM:
         ]
         tensors = {name: result.get(name, value) for name, value in state.tensors.items()}
         for path in moved:
-            shape = state.tensors[f"{path}.weight"].shape
+            shape = state.tensors[self._weights[path]].shape
             with one_blas_thread():
                 product = _rows(factors[U + path]).astype(np.float64) @ _rows(factors[V + path]).astype(np.float64)
-            tensors[f"{path}.weight"] = product.reshape(shape).astype(np.float32)
+            tensors[self._weights[path]] = product.reshape(shape).astype(np.float32)
         return State(tensors, {**state.extra, **factors}, state.round + 1)
 
     def refresh(self, state: State) -> State:
         """New components of every layer whose product is no longer what they were taken from."""
-        stale = {path: state.tensors[f"{path}.weight"] for path in self._layers if not self._is_ordered(state, path)}
+        stale = {p: state.tensors[name] for p, name in self._weights.items() if not self._is_ordered(state, p)}
         return State(state.tensors, {**state.extra, **self._decomposed(stale)}, state.round) if stale else state
 
     def eval_models(self, state: State) -> Mapping[str, Submodel]:
@@ -177,7 +184,7 @@ class PriSM:
     # cuts
 
     def _rank(self, path: str, level: Level) -> int:
-        shape = self._module.get_submodule(path).weight.shape
+        shape = dense_weight(self._module, path).shape
         components = min(shape[0], math.prod(shape[1:]))
         return min(components, math.ceil(round(level.value * components, 9)))
 
@@ -234,9 +241,9 @@ class PriSM:
     def _slices(self, cut: Cut) -> dict[str, Slice]:
         """Where each tensor of a cut lies in the server's dense tensors and factors."""
         dense = tensor_slices(self._module, cut)
-        slices = {name: kept for name, kept in dense.items() if name.removesuffix(".weight") not in self._layers}
+        slices = {name: kept for name, kept in dense.items() if name not in self._weights.values()}
         for path in self._layers:
-            record, rank_dims = cut.get(path, LayerCut()), self._module.get_submodule(path).weight.dim() - 2
+            record, rank_dims = cut.get(path, LayerCut()), dense_weight(self._module, path).dim() - 2
             if record.factor is None:
                 raise PlanError(f"layer '{path}': no components in the cut")
             components = np.array(record.factor.components)
@@ -246,13 +253,14 @@ class PriSM:
         return slices
 
     def _values(self, state: State, cut: Cut) -> dict[str, np.ndarray]:
-        slices = self._slices(cut)
-        whole: dict[str, np.ndarray] = {
-            name: value for name, value in state.tensors.items() if name.removesuffix(".weight") not in self._layers
-        }
+        return cut_tensors(self._held(state), self._slices(cut))
+
+    def _held(self, state: State) -> dict[str, np.ndarray]:
+        """The server's tensors with the factors of decomposed layers in place of their weights."""
+        held = {name: value for name, value in state.tensors.items() if name not in self._weights.values()}
         for path in self._layers:
-            whole |= {f"{path}.u": state.extra[U + path], f"{path}.v": state.extra[V + path]}
-        return cut_tensors(whole, slices)
+            held |= {f"{path}.u": state.extra[U + path], f"{path}.v": state.extra[V + path]}
+        return held
 
     def _decomposed(self, weights: Tensors) -> dict[str, np.ndarray]:
         """All components of each layer: u [N, n, 1...], v [n, M, k...] and the singular values."""
@@ -287,7 +295,9 @@ def _all(channels: ChannelMap) -> dict[str, int]:
     return {group.name: group.size for group in channels.groups}
 
 
-def _form(layer: nn.Module) -> Form:
+def _form(layer: nn.Module | nn.Parameter) -> Form:
+    if isinstance(layer, nn.Parameter):
+        return "recurrent"
     return "linear" if isinstance(layer, nn.Linear) else "conv1x1"
 
 
@@ -297,12 +307,11 @@ def _default_layout(module: nn.Module) -> tuple[str, ...]:
     Source: PriSM's reference code.
     """
     layers = factorizable_layers(module)
-    weighted = [path for path, part in module.named_modules() if isinstance(part, nn.Linear | nn.modules.conv._ConvNd)]
     linear = [path for path, part in layers.items() if isinstance(part, nn.Linear)]
-    whole = {*weighted[:1], *linear[-1:]}
+    whole = {*first_layers(module), *linear[-1:]}
     return tuple(path for path, part in layers.items() if path not in whole and not _is_pointwise(part))
 
 
-def _is_pointwise(layer: nn.Module) -> bool:
+def _is_pointwise(layer: nn.Module | nn.Parameter) -> bool:
     """Whether it is a 1x1 convolution, which a decomposition would only make larger."""
     return isinstance(layer, nn.Conv1d | nn.Conv2d) and all(size == 1 for size in layer.kernel_size)

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from coordinator.submodels.additions import with_addition
 from coordinator.submodels.factorize import factorized_layer
 from coordinator.submodels.lora import FORM, additive_layer
 from coordinator.submodels.narrowed import AtomEnsemble, narrowed_layer, narrowed_parameter, scaled_layer
 from coordinator.submodels.record import Cut, LayerCut
+from coordinator.submodels.recurrent import factorized_lstm
 from coordinator.submodels.width import named_part
 from edge.contracts.errors import PlanError
 
@@ -28,8 +30,8 @@ def apply_cut(module: nn.Module, cut: Cut, tensors: Mapping[str, np.ndarray] | N
         PlanError: a layer the module does not have, a record no family here can build, tensors that do not fit.
     """
     built = copy.deepcopy(module)
-    # Width first: factors and freezing are of the narrowed layer.
-    for step in (_narrow, _factorize, _freeze):
+    # Width first: factors and freezing are of the narrowed layer. Additions last: they are trained.
+    for step in (_narrow, _factorize, _freeze, _add):
         for path in sorted(cut):
             step(built, path, cut[path])
     whole = cut.get("")
@@ -79,7 +81,10 @@ def _narrow(built: nn.Module, path: str, record: LayerCut) -> None:
 
 
 def _factorize(built: nn.Module, path: str, record: LayerCut) -> None:
-    if record.factor is not None:
+    if record.factor is not None and record.factor.form == "recurrent":
+        parent, _, name = path.rpartition(".")
+        _replace(built, parent, factorized_lstm(path, built.get_submodule(parent), name, record.factor))
+    elif record.factor is not None:
         layer = built.get_submodule(path)
         build = additive_layer if record.factor.form == FORM else factorized_layer
         _replace(built, path, build(path, layer, record.factor).train(layer.training))
@@ -88,6 +93,14 @@ def _factorize(built: nn.Module, path: str, record: LayerCut) -> None:
 def _freeze(built: nn.Module, path: str, record: LayerCut) -> None:
     if record.frozen:
         named_part(built, path).requires_grad_(False)
+
+
+def _add(built: nn.Module, path: str, record: LayerCut) -> None:
+    if record.added is not None:
+        part = built.get_submodule(path)
+        extended = with_addition(path, part, record.added)
+        if extended is not part:
+            _replace(built, path, extended.train(part.training))
 
 
 def _replace(built: nn.Module, path: str, part: nn.Module | nn.Parameter) -> None:

@@ -2,8 +2,9 @@
 
 Forms: ``spatial``, a 1xk convolution to r channels and a kx1 convolution back (FedHM, the unrolling of its published
 counts); ``conv1x1``, a full convolution to r channels and a 1x1 convolution (PriSM, and conv1d); ``linear``.
-In all three the parameters are ``<layer>.v`` (first) and ``<layer>.u`` (second, with the bias), the rank is dim 1 of u
-and dim 0 of v. Which layers are cut is decided in :mod:`coordinator.submodels.layout`; factors beside a dense
+``recurrent`` is one gate matrix of an LSTM (:mod:`coordinator.submodels.recurrent`).
+In all of them the parameters are ``<layer>.v`` (first) and ``<layer>.u`` (second, with the bias), the rank is dim 1 of
+u and dim 0 of v. Which layers are cut is decided in :mod:`coordinator.submodels.layout`; factors beside a dense
 layer are in :mod:`coordinator.submodels.lora` and passed on here.
 """
 
@@ -105,6 +106,11 @@ def factorized_layer(path: str, dense: nn.Module, factor: Factor) -> nn.Module:
     raise PlanError(f"layer '{path}': no {factor.form} factorization of a {type(dense).__name__}; change the cut")
 
 
+def weight_name(path: str, form: Form) -> str:
+    """Name of the dense tensor that a factor at ``path`` stands for: a gate matrix is named itself."""
+    return path if form == "recurrent" else f"{path}.weight"
+
+
 def unrolled(weight: np.ndarray, form: Form) -> np.ndarray:
     """The matrix whose spectrum is cut: (O,H) x (I,W) for ``spatial``, O x (I,H,W) otherwise."""
     if form == "spatial":
@@ -153,7 +159,7 @@ class SpectrumCache:
         known = self._spectra.get((path, form))
         if known is None or len(known.values_R) < rank:
             rank = max(rank, self._ranks.get(path, 0))
-            known = truncated_svd(unrolled(self.tensors[f"{path}.weight"], form), rank)
+            known = truncated_svd(unrolled(self.tensors[weight_name(path, form)], form), rank)
             self._spectra[path, form] = known
         return known
 
@@ -174,8 +180,10 @@ def factorize_tensors(tensors: Tensors, cut: Cut, *, spectra: SpectrumCache | No
     spectra = spectra or SpectrumCache(tensors, needed)
     result = dict(tensors)
     for path in sorted(needed):
-        factor, name = cut[path].factor, f"{path}.weight"
-        if name not in result or factor is None:
+        factor = cut[path].factor
+        assert factor is not None
+        name = weight_name(path, factor.form)
+        if name not in result:
             raise PlanError(f"the cut factorizes '{path}' but the model has no tensor '{name}'; cut this model anew")
         shape = result.pop(name).shape
         largest = min(unrolled(tensors[name], factor.form).shape)
@@ -210,7 +218,8 @@ def recover_tensors(tensors: Tensors, cut: Cut) -> dict[str, np.ndarray]:
             one_blas_thread(),
             np.errstate(invalid="ignore", over="ignore"),
         ):  # the aggregation refuses what is not finite
-            result[f"{path}.weight"] = recovered(u.astype(np.float64), v.astype(np.float64), factor.form)
+            dense = recovered(u.astype(np.float64), v.astype(np.float64), factor.form)
+        result[weight_name(path, factor.form)] = dense
     return result
 
 

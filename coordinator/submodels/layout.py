@@ -11,9 +11,12 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from coordinator.submodels.factorize import FORMS
-from coordinator.submodels.record import Factor, LayerCut
+from coordinator.submodels.record import Factor, Form, LayerCut
+from coordinator.submodels.recurrent import gate_matrices, layer_outputs
+from coordinator.submodels.width import named_part
 from edge.contracts.errors import ConfigError
 
 Rounding = Literal["round", "floor"]
@@ -22,16 +25,17 @@ SHORTCUTS = ("*downsample*", "*shortcut*")
 """Names of shortcut convolutions."""
 
 
-def factorizable_layers(module: nn.Module) -> dict[str, nn.Module]:
-    """Layers with a factorized form, by path, in module order.
+def factorizable_layers(module: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
+    """Layers with a factorized form, and gate matrices of LSTMs, by path, in module order.
 
     Left out: grouped convolutions, paddings other than zeros, and weights that two layers share.
     """
     owners: dict[int, int] = {}
     for _, parameter in module.named_parameters(remove_duplicate=False):
         owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-    found = {}
+    found: dict[str, nn.Module | nn.Parameter] = {}
     for path, layer in module.named_modules():
+        found |= {name: weight for name, weight in gate_matrices(path, layer) if owners[id(weight)] == 1}
         if type(layer) not in FORMS or owners[id(layer.weight)] > 1:
             continue
         if isinstance(layer, nn.Conv1d | nn.Conv2d) and (
@@ -40,6 +44,26 @@ def factorizable_layers(module: nn.Module) -> dict[str, nn.Module]:
             continue
         found[path] = layer
     return found
+
+
+def dense_weight(module: nn.Module, path: str) -> nn.Parameter:
+    """The parameter that factors at ``path`` take the place of."""
+    part = named_part(module, path)
+    weight: nn.Parameter = part if isinstance(part, nn.Parameter) else part.weight
+    return weight
+
+
+def form_at(module: nn.Module, path: str) -> Form:
+    """The form of the factorizable layer at ``path``."""
+    part = named_part(module, path)
+    return "recurrent" if isinstance(part, nn.Parameter) else FORMS[type(part)]
+
+
+def first_layers(module: nn.Module) -> tuple[str, ...]:
+    """The first convolution or linear layer, which stays dense; none where a recurrent layer comes before it."""
+    kinds = (nn.RNNBase, nn.Linear, _ConvNd)
+    weighted = [(path, layer) for path, layer in module.named_modules() if isinstance(layer, kinds)]
+    return tuple(path for path, layer in weighted[:1] if not isinstance(layer, nn.RNNBase))
 
 
 def hybrid_layout(module: nn.Module, patterns: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -72,18 +96,17 @@ def factorized_cut(
 ) -> dict[str, LayerCut]:
     """The first r components of every layer named, r = max(round(outputs / rank_factor), 1).
 
-    Layers that would not become smaller are left dense. A rank factor of 1 is the whole model.
+    The outputs of an LSTM's gate matrices are its hidden units. Layers that would not become smaller are left dense. A rank factor of 1 is the whole model.
     Source: FedHM; the published counts of rank factor 12 mix ``round`` (parameters) and ``floor`` (MACs).
     """
     if rank_factor == 1:
         return {}
     cut = {}
     for path in layers:
-        layer = module.get_submodule(path)
-        form = FORMS[type(layer)]
-        shape: tuple[int, ...] = tuple(layer.weight.shape)
-        rank = layer_rank(shape[0], rank_factor, rounding)
-        if rank * _elements_per_component(shape, form) < layer.weight.numel():
+        form, weight = form_at(module, path), dense_weight(module, path)
+        shape: tuple[int, ...] = tuple(weight.shape)
+        rank = layer_rank(layer_outputs(weight) if form == "recurrent" else shape[0], rank_factor, rounding)
+        if rank * _elements_per_component(shape, form) < weight.numel():
             cut[path] = LayerCut(factor=Factor(form, tuple(range(rank))))
     return cut
 
@@ -108,9 +131,8 @@ def _dense_patterns(module: nn.Module) -> tuple[str, ...]:
     declared = getattr(module, "dense_layers", None)
     if declared is not None:
         return tuple(declared)
-    weighted = [path for path, layer in module.named_modules() if type(layer) in FORMS]
     linear = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-    return (*weighted[:1], *linear[-1:], *SHORTCUTS)
+    return (*first_layers(module), *linear[-1:], *SHORTCUTS)
 
 
 def _elements_per_component(shape: tuple[int, ...], form: str) -> int:

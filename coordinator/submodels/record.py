@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-Form = Literal["spatial", "conv1x1", "linear", "additive_lora"]
+Form = Literal["spatial", "conv1x1", "linear", "recurrent", "additive_lora"]
 """How a layer is factorized.
 
 ``spatial``: 1xk conv to r channels, then kx1 conv (FedHM); ``conv1x1``: kxk conv to r channels, then 1x1 (PriSM);
-``linear``: two matrices; ``additive_lora``: frozen dense weight plus two trained factors (FedLoRA).
+``linear``: two matrices; ``recurrent``: two matrices for one gate matrix of an LSTM, named by the parameter's own path;
+``additive_lora``: frozen dense weight plus two trained factors (FedLoRA).
 """
 
 
@@ -37,6 +38,22 @@ class Factor(msgspec.Struct, frozen=True):
         return len(self.components)
 
 
+class Added(msgspec.Struct, frozen=True):
+    """Trained parts beside a frozen one, which keeps its names; :mod:`coordinator.submodels.additions` builds them.
+
+    Attributes:
+        form: ``adapter``: a bottleneck behind a linear layer; ``prefix``: keys and values before those of an attention;
+            ``prompt``: tokens before those of a block, or of a sequence of blocks; ``difference``: a matrix added to a
+            linear layer's weight.
+        size: units of the bottleneck, or hidden units of a prefix's re-parameterisation; 0 where there are none.
+        length: tokens of a prefix or a prompt.
+    """
+
+    form: Literal["adapter", "prefix", "prompt", "difference"]
+    size: int = 0
+    length: int = 0
+
+
 class LayerCut(msgspec.Struct, frozen=True):
     """What a device holds of one layer.
 
@@ -53,6 +70,7 @@ class LayerCut(msgspec.Struct, frozen=True):
         scale: outputs are divided by it in training (HeteroFL's Scaler).
         atoms: of the record of the whole module, path "": the device holds these atoms, each of them a copy of the
             module with the rest of the cut (Split-Mix).
+        added: trained parts beside what is there, or None.
     """
 
     frozen: bool = False
@@ -64,6 +82,7 @@ class LayerCut(msgspec.Struct, frozen=True):
     frozen_norm: Literal["batch", "static"] = "batch"
     scale: float = 1.0
     atoms: tuple[int, ...] = ()
+    added: Added | None = None
 
 
 Cut = Mapping[str, LayerCut]

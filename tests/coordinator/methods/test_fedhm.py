@@ -225,9 +225,10 @@ def test_level_that_makes_nothing_smaller_is_refused_when_named_and_left_out_by_
 
 
 def test_model_without_a_layer_to_factorize_is_refused_with_what_to_use() -> None:
-    with pytest.raises(PlanError, match=r"NextCharacter.*recurrent layers have no factorized form.*fedavg"):
-        build_method("fedhm", build_model("lstm"), {"levels": [1, 4]})
-    assert [level.value for level in build_method("fedhm", build_model("lstm"), {}).levels()] == [1]
+    module = nn.Sequential(nn.GRU(4, 4))
+    with pytest.raises(PlanError, match=r"Sequential.*of recurrent layers only an LSTM.*fedavg"):
+        build_method("fedhm", module, {"levels": [1, 4]})
+    assert [level.value for level in build_method("fedhm", module, {}).levels()] == [1]
 
 
 def test_self_distillation_begins_with_the_second_round() -> None:

@@ -33,7 +33,9 @@ def test_default_layout_keeps_first_layer_and_classifier() -> None:
     assert hybrid_layout(build_model("vit"))[:4] == tuple(
         f"blocks.0.{name}" for name in ("attention.qkv", "attention.proj", "fc1", "fc2")
     )
-    assert hybrid_layout(build_model("lstm")) == ()
+    assert hybrid_layout(build_model("lstm")) == tuple(
+        f"lstm.weight_{kind}_l{i}" for i in (0, 1) for kind in ("ih", "hh")
+    )
 
 
 def test_depthwise_convolutions_are_never_factorized() -> None:
