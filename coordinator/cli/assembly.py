@@ -26,6 +26,7 @@ from coordinator.cohort import Cohort
 from coordinator.configuration import RunConfig, canonical_toml
 from coordinator.configuration_file import load_config_text
 from coordinator.datasets import load_dataset
+from coordinator.distillation.proxy import open_proxy
 from coordinator.evaluation import Evaluator, Score
 from coordinator.federation import Desk, Federation, RoundClock
 from coordinator.global_model import write_atomically
@@ -129,6 +130,7 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
         config.federation.seed,
         config.evaluation.holdout,
     )
+    dataset = open_proxy(method, config, dataset, run_input_spec(config))
     evaluator = Evaluator(
         lambda: dense_module(config),
         dataset.x_test,

@@ -8,7 +8,10 @@ from coordinator.methods.options import build_method
 __all__ = ["METHODS", "DeviceProgram", "Level", "Method", "State", "Submodel", "Update", "build_method"]
 
 METHODS: dict[str, str] = {
+    "ds_fl": "coordinator.methods.ds_fl:DSFL",
+    "fed_et": "coordinator.methods.fed_et:FedET",
     "fedavg": "coordinator.methods.fedavg:FedAvg",
+    "feddf": "coordinator.methods.feddf:FedDF",
     "federated_dropout": "coordinator.methods.federated_dropout:FederatedDropout",
     "fedhm": "coordinator.methods.fedhm:FedHM",
     "fedlora": "coordinator.methods.fedlora:FedLoRA",

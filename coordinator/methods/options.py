@@ -118,6 +118,10 @@ class Options:
             return None
         return (found,) if isinstance(found, str) else tuple(found)
 
+    def text(self, key: str, default: str = "") -> str:
+        """A string that is not empty, or the default."""
+        return str(self._value(key, default, lambda value: isinstance(value, str) and value != "", "some text"))
+
     def finish(self) -> None:
         """Nothing when every option was known and possible.
 

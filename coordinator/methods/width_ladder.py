@@ -102,6 +102,19 @@ class WidthLadder:
         self._buffers = {name for name, _ in module.named_buffers()}
         self._slices: tuple[str, Mapping[str, Slice]] = ("", {})
 
+    @property
+    def classifier(self) -> tuple[str, ...]:
+        """Paths of the layers whose outputs are the model's."""
+        return tuple(self._classifier)
+
+    def weight(self, update: Update) -> int:
+        """An update's weight in a mean of parameters: 1, or its ``num_examples``.
+
+        Raises:
+            UpdateRejected: an update without examples.
+        """
+        return examples(update) if self._by_examples else min(1, examples(update))
+
     def counts(self, level: Level) -> Mapping[str, int]:
         """Channel group -> channels of a level.
 

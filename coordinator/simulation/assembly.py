@@ -18,6 +18,7 @@ from coordinator.cli.local_data_folders import device_shares
 from coordinator.configuration import RunConfig
 from coordinator.costs import Costs, cut_costs
 from coordinator.datasets import Dataset, load_dataset
+from coordinator.distillation.proxy import open_proxy
 from coordinator.evaluation import Score, score_logits
 from coordinator.methods import build_method
 from coordinator.methods.method import Level, Method, State, Submodel
@@ -74,6 +75,7 @@ def open_simulation(
 
     capacities = Capacities(config, method.levels(), costs_of)
     dataset = load_dataset(config.data.source, config.data_path(), config.federation.seed, config.evaluation.holdout)
+    dataset = open_proxy(method, config, dataset, spec, device=options.device)
     data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
     training = local_training(config, data, options.device)
     top = _shape(method, method.levels()[0])

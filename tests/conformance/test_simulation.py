@@ -221,6 +221,9 @@ OPTIONS = {
     "lottery_ticket": None,  # starts from the masks of a pruned run
     "synflow": "density = 0.3\ninput = [1, 8, 8]",
     "slt": "levels = [0.5]",
+    "feddf": "proxy = 'held-back'\nproxy-examples = 64\ndistillation-steps = 3",
+    "ds_fl": "proxy = 'held-back'\nproxy-examples = 64\ndistillation-steps = 3",
+    "fed_et": "proxy = 'held-back'\nproxy-examples = 64\ndistillation-steps = 3",
     "fedlora": None,  # adapts linear layers, of which a ResNet has none
 }
 """What a method needs to cut ResNet-8 at 8x8; None where it cannot: it must say so."""
