@@ -13,19 +13,21 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from coordinator.aggregation.weighted_mean import WeightedMean
 from coordinator.methods.fedavg import examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
 from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
+from coordinator.submodels.frozen_base import classifier
 from coordinator.submodels.lora import adapted_layers, additive_cut, additive_factors, learnt_differences
 from coordinator.submodels.record import Cut, LayerCut
 from coordinator.submodels.spectrum import Spectrum, truncated_svd
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from coordinator.methods.method import Tensors
 
 DEFAULT_LEVELS = (2, 4, 8, 16)
@@ -60,7 +62,7 @@ class FedLoRA:
         read.finish()
         if any(rank != int(rank) for rank in ranks):
             raise ConfigError([f"$.method.levels: {list(ranks)} given, fedlora's levels are ranks, whole numbers"])
-        head = _head(module, heads)
+        head = classifier(module, heads)
         self._module = module
         self._layers = adapted_layers(module, head, patterns)
         self._head = tuple(f"{head}.{name}" for name, _ in module.get_submodule(head).named_parameters())
@@ -170,19 +172,6 @@ class FedLoRA:
             learnt = {path: state.extra[_learnt(path)] for path in self._layers}
             self._spectra = state, {p: truncated_svd(d, rank) if d.any() else None for p, d in learnt.items()}
         return self._spectra[1]
-
-
-def _head(module: nn.Module, heads: tuple[str, ...] | None) -> str:
-    linear = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-    if not linear:
-        raise PlanError(f"{type(module).__name__} has no linear layer, so nothing to adapt; use fedhm or fedavg")
-    if heads is None:
-        return linear[-1]
-    if len(heads) != 1 or heads[0] not in linear:
-        raise ConfigError(
-            [f"$.method.head: {list(heads)} given, one of the linear layers expected: {', '.join(linear)}"]
-        )
-    return heads[0]
 
 
 def _base(path: str) -> str:

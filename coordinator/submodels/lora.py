@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coordinator.submodels.frozen_base import frozen_but
 from coordinator.submodels.record import Cut, Factor, LayerCut
 from coordinator.submodels.spectrum import one_blas_thread
 from edge.contracts.errors import ConfigError, PlanError
@@ -93,14 +94,7 @@ def adapted_layers(module: nn.Module, head: str, patterns: Sequence[str] | None 
 def additive_cut(module: nn.Module, layers: Sequence[str], head: str, rank: int) -> dict[str, LayerCut]:
     """Factors of ``rank`` beside every layer named, the head trained as it is, everything else frozen."""
     cut = {path: LayerCut(factor=Factor(FORM, tuple(range(rank)))) for path in layers}
-    for path, part in module.named_modules():
-        own = [name for name, _ in part.named_parameters(recurse=False)]
-        if not own or path in cut or path == head:
-            continue
-        is_leaf = len(own) == sum(1 for _ in part.parameters())
-        for name in [path] if is_leaf else [f"{path}.{name}".lstrip(".") for name in own]:
-            cut[name] = LayerCut(frozen=True)
-    return cut
+    return {**cut, **frozen_but(module, {*layers, head})}
 
 
 def gaussian_rows(seed: int, rows: int, columns: int) -> np.ndarray:
