@@ -10,6 +10,7 @@ from edge.contracts.streams import splitmix64, stream_seed
 if TYPE_CHECKING:
     from coordinator.methods.method import DeviceProgram
 
+PROBE = "train_probe"
 DRAWS = 256
 """Length of a drawn cycle; longer local training goes through it again."""
 
@@ -21,6 +22,9 @@ def training_turns(program: DeviceProgram, *, seed: int, round_index: int, devic
     device). ``each``: all variants on a batch, then the next batch.
     Source: FjORD, ordered dropout with a uniform distribution over the widths a device can train; Split-Mix.
     """
+    if program.probe:
+        # The cycle begins with the round's first batch; what runs later does not count.
+        return (Turn(PROBE, advance_batch=False), *(Turn("train") for _ in range(DRAWS)))
     if program.turns == "train" or not program.variants:
         return (Turn("train"),)
     names = [f"train_{variant.name}" for variant in program.variants]

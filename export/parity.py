@@ -27,6 +27,8 @@ from edge.contracts.manifest import Parity
 from edge.contracts.tensors import STATE_ROLES, TensorSpec
 from export.formats.onnx_step.session import GraphSession
 from export.gate_values import gate_values
+from export.loss_probe import LOSSES, reference_losses
+from export.loss_probe import PROGRAM as PROBE
 from export.prepared_module import batch_norms, prepared_module, with_statistics
 from export.programs import INPUT, STATS_MOMENTUM, TARGET
 from export.reference import ReferenceStep, evaluated, module_with
@@ -179,6 +181,8 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable]
         _check_evaluation(module, spec, programs, values.values)
         if "stats" in programs:
             _check_statistics(module, spec, programs["stats"], values.values)
+        if PROBE in programs:
+            _check_probe(module, spec, programs[PROBE], values.values)
         return Parity(
             max_grad_rel_err=gradients.error,
             torch_fp32_rel_err=gradients.own,
@@ -252,6 +256,7 @@ def _check_step(model: Openable, tensors: Iterable[TensorSpec], values: Referenc
     session = _opened(model)
     written = {o.removeprefix("next:") for o in session.outputs if o.startswith("next:")}
     missing = {t.name for t in tensors if t.role in STATE_ROLES and t.role not in ("frozen", "buffer")} - written
+    missing.discard(LOSSES)  # another program's
     if missing:
         raise ParityError(f"train: the graph does not update {sorted(missing)[:3]}; the graph is wrong, do not use it")
     if step > 1:
@@ -300,6 +305,16 @@ def _check_statistics(module: nn.Module, spec: StepSpec, model: Openable, values
         references.append({n: buffers[n] for n in (o.removeprefix("next:") for o in outputs)})
     got = {name.removeprefix("next:"): value for name, value in outputs.items()}
     _check("program stats", worst_error(got, references[0], references[1]))
+
+
+def _check_probe(module: nn.Module, spec: StepSpec, model: Openable, values: Mapping[str, np.ndarray]) -> None:
+    """The losses of the first run, and that a second one leaves them."""
+    session = _opened(model)
+    got = session.run(values)[f"next:{LOSSES}"]
+    exact, single = (reference_losses(module, spec, values, d) for d in (torch.float64, torch.float32))
+    _check("program train_probe", worst_error({LOSSES: got}, {LOSSES: exact}, {LOSSES: single}))
+    if not np.array_equal(session.run({**values, LOSSES: got})[f"next:{LOSSES}"], got):
+        raise ParityError("program train_probe: a second run changes the losses; the graph is wrong, do not use it")
 
 
 def _running(spec: StepSpec) -> StepSpec:

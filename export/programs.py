@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH, TEACHER, DType, Role, TensorSpec
+from export import loss_probe
 from export.capture import Capture, StepFunction, StepInput, capture
 from export.prepared_module import RUNNING_STATISTICS, batch_norms, prepared_module, with_statistics
 from export.step_functions import (
@@ -72,8 +73,8 @@ def program_functions(
 ) -> dict[str, ProgramFunction]:
     """Program name -> the function that is traced for it.
 
-    ``stats`` and, in ``batch`` norm mode, ``eval_static`` (evaluation with the statistics that ``stats`` gives) exist
-    only for modules with batch norm.
+    ``train_probe`` exists where the step asks for it. ``stats`` and, in ``batch`` norm mode, ``eval_static`` (which
+    evaluates with the statistics that ``stats`` gives) exist only for modules with batch norm.
 
     Args:
         loops: recurrent layers that are one operation of ours instead of torch's.
@@ -86,6 +87,8 @@ def program_functions(
     programs = {"train": plain}
     for variant in spec.variants:
         programs[variant.program] = _train_variant(module, spec, variant, plain, loops)
+    if spec.probe:
+        programs[loss_probe.PROGRAM] = _probe(module, spec, loops)
     programs["eval"] = _eval(prepared, spec)
     if batch_norms(module):
         static = with_statistics(prepared)
@@ -177,6 +180,18 @@ def _train_step(
     new = updated(spec, values, gradients, values, scalars, masks) | sums | live
     outputs = {"loss": loss.detach(), "correct": correct}
     return outputs | {f"next:{n}": v for n, v in new.items()}, hidden
+
+
+def _probe(module: nn.Module, spec: StepSpec, loops: frozenset[str]) -> ProgramFunction:
+    """Losses of three sets of weights on one batch; the weights of the other two are read alone, as a teacher's."""
+    prepared = traceable_module(prepared_module(module, loss_probe.probe_step(spec)), loops)
+    params = dict(prepared.named_parameters())
+    inputs = _weights(prepared, spec, {})
+    inputs += [_state(n + loss_probe.PREVIOUS, p, "teacher") for n, p in params.items()]
+    inputs += [_state(n + loss_probe.THRESHOLD, torch.zeros(()), "teacher") for n in spec.masked]
+    inputs.append(_state(loss_probe.LOSSES, torch.zeros(4), "accumulator"))
+    inputs += _batch_inputs(spec, prepared, TARGET)
+    return ProgramFunction(partial(loss_probe.probed, prepared, spec), tuple(inputs), prepared)
 
 
 def _teacher_logits(module: nn.Module, spec: StepSpec, values: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:

@@ -120,6 +120,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
             ``distillation_weight`` T^2 KL(softmax(teacher / T) || softmax(logits / T)) with T =
             ``distillation_temperature``, mean over targets. Source: FedHM preprint, self-distillation.
         variants: further training programs, see :class:`Variant`.
+        probe: whether there is a program that compares losses before the first step, see :mod:`export.loss_probe`.
     """
 
     input: InputSpec
@@ -137,6 +138,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     masked: tuple[str, ...] = ()
     distillation: bool = False
     variants: tuple[Variant, ...] = ()
+    probe: bool = False
 
     @property
     def hyper(self) -> tuple[str, ...]:

@@ -86,6 +86,7 @@ class CutExporter:
             distillation=program.distillation,
             norm=cast('Literal["running", "batch"]', program.norm),
             variants=tuple(Variant(v.name, v.sizes, v.submodule) for v in program.variants),
+            probe=program.probe,
         )
 
     def build(self, cut: Cut) -> dict[str, Any]:

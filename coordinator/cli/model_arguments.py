@@ -84,6 +84,7 @@ class ModelArguments:
             distillation=program.distillation,
             norm=cast('Literal["running", "batch"]', program.norm),
             variants=tuple(Variant(v.name, v.sizes, v.submodule) for v in program.variants),
+            probe=program.probe,
         )
         build = {
             "model": self.model,

@@ -20,6 +20,7 @@ METHODS: dict[str, str] = {
     "heterofl": "coordinator.methods.heterofl:HeteroFL",
     "iterative_magnitude": "coordinator.methods.iterative_magnitude:IterativeMagnitude",
     "lottery_ticket": "coordinator.methods.lottery_ticket:LotteryTicket",
+    "online_sparsity": "coordinator.methods.online_sparsity:OnlineSparsity",
     "origdrop": "coordinator.methods.origdrop:OrigDrop",
     "orthdrop": "coordinator.methods.orthdrop:OrthDrop",
     "prism": "coordinator.methods.prism:PriSM",

@@ -18,7 +18,7 @@ class IterativeMagnitude(SparseMethod):
     - ``density``: share of the prunable weights left in the end; 0.1.
     - ``rounds``: of the whole training, half of which is for pruning; 1000.
     - ``prunings``: how many; 20. Each leaves every layer ``density ** (1 / prunings)`` of what it had.
-    - ``loss``, ``norm``: as FedAvg's.
+    - ``loss``, ``norm``, ``compact``: as every sparse method's.
     """
 
     name = "iterative_magnitude"

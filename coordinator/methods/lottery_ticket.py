@@ -20,7 +20,7 @@ class LotteryTicket(FixedMask):
     """Options, in kebab case:
 
     - ``mask-file``: a run's ``checkpoints/final.safetensors``; what is 0 there is masked here; needed.
-    - ``loss``, ``norm``: as FedAvg's.
+    - ``loss``, ``norm``, ``compact``: as every sparse method's.
 
     The first weights are those of the run's seed: take the pruned run's for the ticket, another for the control.
     """

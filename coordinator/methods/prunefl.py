@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,12 +17,8 @@ from coordinator.methods.options import Options
 from coordinator.methods.sparse import SparseMethod
 from coordinator.pruning.masks import density
 from coordinator.pruning.reconfigure import PRUNABLE_SHARE, largest_density, prunable_share, reconfigure
-from coordinator.pruning.time_model import PRESETS, TimeModel
+from coordinator.pruning.time_model import read_time_model
 from coordinator.submodels.record import Cut
-from edge.contracts.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 SETTLED_CHANGE, SETTLED_COUNT = 0.1, 5
 """Initial pruning ends when the density changed by at most a tenth in five reconfigurations in a row."""
@@ -39,13 +34,11 @@ class PruneFL(SparseMethod):
     - ``initial-rounds``: most rounds in which the selected device prunes alone; 0 = none.
     - ``initial-interval``: rounds between its reconfigurations; 1.
     - ``selected-device``: who prunes alone; by default the first of those there, by name.
-    - ``time-model``: a published one (``pi4-conv2``, ``pi4-vgg11``, ``android-resnet18``), or ``even``: every weight
-      takes equal time, ``1 / weights`` of a round, beside a constant of one tenth.
-    - ``constant-s`` and ``layer-s``: your own: seconds of a round at density 0, and per weight for every layer.
-    - ``iterations``: local iterations the published coefficients are taken for; 5.
+    - ``time-model``, ``iterations``, or ``constant-s`` and ``layer-s``: as
+      :func:`coordinator.pruning.time_model.read_time_model`.
     - ``first-density``, ``last-density``: limit of the density, from the first to the last of ``limit-rounds`` rounds;
       without them there is none.
-    - ``loss``, ``norm``: as FedAvg's; the paper's own loss is ``bce_one_hot``.
+    - ``loss``, ``norm``, ``compact``: as every sparse method's; the paper's own loss is ``bce_one_hot``.
 
     The importance of a reconfiguration is the mean over that round's iterations: squared gradients of every round would
     cost a dense upload each, and what a device keeps to itself is lost with it.
@@ -60,15 +53,12 @@ class PruneFL(SparseMethod):
         self._initial_interval = read.integer("initial-interval", 1, low=1)
         chosen = read.names("selected-device")
         self._selected = chosen[0] if chosen else ""
-        preset = read.choice("time-model", ("even", *PRESETS), "even")
-        iterations = read.integer("iterations", 5, low=1)
-        constant = read.number("constant-s", None, low=0)
-        layers = read.sequence("layer-s")
         self._first = read.number("first-density", None, low=0, strict=True)
         self._last = read.number("last-density", self._first, low=0, strict=True)
         self._limit_rounds = read.integer("limit-rounds", 1000, low=1)
-        self._sizes = {name: p.numel() for name, p in self.module.named_parameters()}
-        self._times = self._time_model(preset, iterations, constant, layers)
+        sizes = {name: p.numel() for name, p in self.module.named_parameters()}
+        self._sizes = {name: sizes[name] for name in self.prunable}
+        self._times = read_time_model(read, self._sizes)
 
     def init(self) -> State:
         """The module's own initial weights, everything kept."""
@@ -126,24 +116,7 @@ class PruneFL(SparseMethod):
         cap = None
         if self._first is not None and self._last is not None:
             allowed = largest_density(state.round, rounds=self._limit_rounds, first=self._first, last=self._last)
-            cap = int(allowed * sum(self._sizes[name] for name in self.prunable))
+            cap = int(allowed * sum(self._sizes.values()))
         weights = {name: state.tensors[name] for name in self.prunable}
         masks = reconfigure(weights, self.masks(state), scores, self._times, share=share, cap=cap)
         return self.with_masks(state, masks)
-
-    def _time_model(
-        self, preset: str, iterations: int, constant: float | None, layers: tuple[float, ...] | None
-    ) -> TimeModel:
-        names = self.prunable
-        if constant is not None or layers is not None:
-            if constant is None or layers is None or len(layers) != len(names):
-                raise ConfigError(
-                    [
-                        f"$.method.layer-s: {len(layers or ())} values with constant-s {constant}; give constant-s and "
-                        f"one value per prunable layer ({', '.join(names)})"
-                    ]
-                )
-            return TimeModel(constant, dict(zip(names, layers, strict=True)))
-        if preset == "even":
-            return TimeModel(0.1, dict.fromkeys(names, 1 / sum(self._sizes[name] for name in names)))
-        return PRESETS[preset].model(names, iterations=iterations)

@@ -22,7 +22,7 @@ class Snip(SparseMethod):
     """Options, in kebab case:
 
     - ``density``: share of the prunable weights kept; 0.1.
-    - ``loss``, ``norm``: as FedAvg's.
+    - ``loss``, ``norm``, ``compact``: as every sparse method's.
     """
 
     name = "snip"

@@ -26,7 +26,7 @@ class SynFlow(FixedMask):
     - ``density``: share of the prunable weights kept; 0.1.
     - ``input``: shape of one example, because the flow starts from an input of ones; by default the module's own.
     - ``passes``: over which the density falls, geometrically; 100.
-    - ``loss``, ``norm``: as FedAvg's.
+    - ``loss``, ``norm``, ``compact``: as every sparse method's.
     """
 
     name = "synflow"

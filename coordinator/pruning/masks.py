@@ -55,6 +55,16 @@ def smallest_kept(weight: np.ndarray, mask: np.ndarray, count: int) -> np.ndarra
     return kept[order[:count]]
 
 
+def largest(weight: np.ndarray, share: float) -> np.ndarray:
+    """Mask of the ``share`` of the entries that is largest in magnitude, at least one; the earlier among equals."""
+    magnitude = np.abs(weight).reshape(-1)
+    gone = magnitude.size - max(1, round(share * magnitude.size))
+    least = np.partition(magnitude, gone)[gone]
+    kept = magnitude > least
+    kept[np.flatnonzero(magnitude == least)[: magnitude.size - gone - int(kept.sum())]] = True
+    return np.asarray(kept.reshape(weight.shape))
+
+
 def prune_by_magnitude(tensors: Mapping[str, np.ndarray], masks: Masks, keep: float) -> dict[str, np.ndarray]:
     """Every layer's mask with only the ``keep`` share of its kept entries, those of largest magnitude."""
     pruned = {}

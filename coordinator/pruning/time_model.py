@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from coordinator.pruning.masks import Masks
 from edge.contracts.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coordinator.methods.options import Options
 
 SECONDS_PER_WEIGHT_SENT = 5.561621025626998e-6
 """q of the prototype: 4 bytes down and 4 up at 1.44 MB/s."""
@@ -29,6 +33,10 @@ class TimeModel:
     def round_s(self, masks: Masks) -> float:
         """Seconds of a round that trains and exchanges the kept weights."""
         return self.constant_s + sum(self.weight_s[name] * int(mask.sum()) for name, mask in masks.items())
+
+    def even_round_s(self, sizes: Mapping[str, int], density: float) -> float:
+        """Seconds of a round that keeps the same share of every layer."""
+        return self.constant_s + density * sum(self.weight_s[name] * size for name, size in sizes.items())
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,37 @@ PRESETS: dict[str, Coefficients] = {
     "android-resnet18": Coefficients(14.560097051459854 - sum(_RESNET18), _RESNET18),
 }
 """Published measurements by name: Raspberry Pi 4 and a virtual Android phone."""
+
+
+def read_time_model(read: Options, sizes: Mapping[str, int]) -> TimeModel:
+    """The time model that a method's options give.
+
+    - ``time-model``: a published one (``pi4-conv2``, ``pi4-vgg11``, ``android-resnet18``), or ``even``: every weight
+      takes equal time, ``1 / weights`` of a round, beside a constant of one tenth.
+    - ``constant-s`` and ``layer-s``: your own: seconds of a round at density 0, and per weight for every layer.
+    - ``iterations``: local iterations the published coefficients are taken for; 5.
+
+    Args:
+        sizes: prunable weights, in layer order.
+
+    Raises:
+        ConfigError: coefficients for another number of layers.
+    """
+    preset = read.choice("time-model", ("even", *PRESETS), "even")
+    iterations = read.integer("iterations", 5, low=1)
+    constant, layers = read.number("constant-s", None, low=0), read.sequence("layer-s")
+    if constant is not None or layers is not None:
+        if constant is None or layers is None or len(layers) != len(sizes):
+            raise ConfigError(
+                [
+                    f"$.method.layer-s: {len(layers or ())} values with constant-s {constant}; give constant-s and "
+                    f"one value per prunable layer ({', '.join(sizes)})"
+                ]
+            )
+        return TimeModel(constant, dict(zip(sizes, layers, strict=True)))
+    if preset == "even":
+        return TimeModel(0.1, dict.fromkeys(sizes, 1 / sum(sizes.values())))
+    return PRESETS[preset].model(tuple(sizes), iterations=iterations)
 
 
 def by_macs(

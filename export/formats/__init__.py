@@ -55,6 +55,7 @@ FEATURES = {
     "masked": "gradient masks",
     "distillation": "a teacher model",
     "variants": "several training programs in one artifact",
+    "probe": "a comparison of losses before the first step",
 }
 """What a step may need of a format beyond the ordinary: attribute of the step -> what it is, in words."""
 

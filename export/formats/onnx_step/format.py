@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import onnx
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
-from edge.contracts.tensors import BATCH, TensorSpec
+from edge.contracts.tensors import BATCH, TensorSpec, is_carried
 from export.capture import Capture
 from export.cost import forward_macs
 from export.formats.memory_plan import MemoryPlan, memory_plan
@@ -34,7 +35,7 @@ class OnnxStep:
 
     name = "onnx_step"
     minimum_runtime_version = "1.20.0"
-    features = frozenset({"masked", "distillation", "variants"})
+    features = frozenset({"masked", "distillation", "variants", "probe"})
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate every program; the files depend on nothing but module, step and versions.
@@ -56,7 +57,8 @@ class OnnxStep:
         )
         files = {f"{name}.onnx": _bytes(model) for name, model in models.items()}
         macs = forward_macs(captures["eval"])
-        memory = memory_plan(in_execution_order(models["train"]), tensors, spec.batch)
+        plan = memory_plan(in_execution_order(models["train"]), tensors, spec.batch)
+        memory = replace(plan, state=plan.state + _held_beside(captures))
         return WrittenPrograms(files, programs, tensors, macs, memory)
 
     def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
@@ -94,6 +96,13 @@ class OnnxStep:
 
 def _bytes(model: onnx.ModelProto) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def _held_beside(captures: Mapping[str, Capture]) -> int:
+    """Bytes that a session carries for other programs than ``train``: a probe's weights."""
+    trained = {spec.name for spec in captures["train"].inputs}
+    beside = {spec.name: spec for c in captures.values() for spec in c.inputs if spec.name not in trained}
+    return sum(spec.byte_count() for spec in beside.values() if is_carried(spec))
 
 
 def _tensors(captures: Iterable[Capture], spec: StepSpec) -> tuple[TensorSpec, ...]:
