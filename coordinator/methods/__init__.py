@@ -8,6 +8,7 @@ from coordinator.methods.options import build_method
 __all__ = ["METHODS", "DeviceProgram", "Level", "Method", "State", "Submodel", "Update", "build_method"]
 
 METHODS: dict[str, str] = {
+    "adapter": "coordinator.methods.adapter:Adapter",
     "ds_fl": "coordinator.methods.ds_fl:DSFL",
     "fed_et": "coordinator.methods.fed_et:FedET",
     "fedavg": "coordinator.methods.fedavg:FedAvg",
@@ -23,9 +24,12 @@ METHODS: dict[str, str] = {
     "online_sparsity": "coordinator.methods.online_sparsity:OnlineSparsity",
     "origdrop": "coordinator.methods.origdrop:OrigDrop",
     "orthdrop": "coordinator.methods.orthdrop:OrthDrop",
+    "prefix": "coordinator.methods.prefix:Prefix",
     "prism": "coordinator.methods.prism:PriSM",
+    "prompt": "coordinator.methods.prompt:Prompt",
     "prunefl": "coordinator.methods.prunefl:PruneFL",
     "small_model": "coordinator.methods.small_model:SmallModel",
+    "slora": "coordinator.methods.slora:SLoRA",
     "slt": "coordinator.methods.slt:SLT",
     "snip": "coordinator.methods.snip:Snip",
     "split_mix": "coordinator.methods.split_mix:SplitMix",
