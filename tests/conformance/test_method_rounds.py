@@ -1,4 +1,7 @@
-"""Two real rounds of every registered method: MQTT broker, agent processes, a tiny convnet, ONNX Runtime."""
+"""Two real rounds of every registered method on every runtime: MQTT broker, agent processes, a tiny network.
+
+``docs/methods.md`` says of each pair whether it trains or what refuses it at plan; either is shown here, in a run.
+"""
 
 from __future__ import annotations
 
@@ -8,117 +11,63 @@ from typing import Any
 import numpy as np
 import pytest
 
+import coordinator.cli.assembly
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.cli.exporting import dense_module
-from coordinator.configuration_file import load_config_text
-from coordinator.methods import METHODS, build_method
-from edge.contracts.tensor_file import encode_tensors, read_tensor_file
+from coordinator.cli.exporting import CutExporter, dense_module
+from coordinator.configuration import RunConfig
+from coordinator.ledger import Ledger
+from coordinator.methods import build_method
+from edge.contracts.errors import PlanError
+from edge.contracts.tensor_file import read_tensor_file
+from tests.conformance.method_runs import CASES, PAIRS, REFUSED, ROUNDS, TRAINED, expected, run_config
+from tests.federation.in_process import RememberingExporter
 
 pytestmark = [pytest.mark.broker, pytest.mark.runtime, pytest.mark.slow]
 
-ROUNDS = 2
-DEVICES = 2
 
-OPTIONS = {
-    # What a device with one level of several would not show: the narrow cut, nested widths, more atoms than one.
-    "heterofl": "levels = [0.5]",
-    "fedrolex": "levels = [0.5]",
-    "federated_dropout": "levels = [0.5]",
-    "fjord": "levels = [0.75, 0.5]",
-    "split_mix": "levels = [2]",
-    "small_model": "levels = [0.5]",
-    "slt": "levels = [0.9]",
-    "fedhm": "levels = [4]\nlayout = ['4']",
-    "synflow": "input = [1, 8, 8]\npasses = 5",
-}
-"""Lines of ``[method]`` beside the name."""
-
-CONVNET = """
-[model]
-build = "tests.federation.tiny_convnet:build"
-input = [1, 8, 8]
-classes = 10
-options = { width = 8 }
-
-[data]
-source = "tests.federation.tiny_convnet:digit_images"
-scale = 0.0625
-"""
-
-LINEAR = """
-[model]
-build = "mlp"
-input = [64]
-classes = 10
-options = { hidden = [48, 32] }
-
-[data]
-source = "digits"
-scale = 0.0625
-"""
-
-MODELS = {"fedlora": LINEAR}
-"""Methods that do not cut convolutions."""
+def summary_of(config: RunConfig, folder: Path) -> dict[str, Any]:
+    return start_run(config, folder / "run", RunOptions(quiet=True))
 
 
-def config_text(method: str, options: str) -> str:
-    return f"""
-[federation]
-name = "rounds"
-seed = 5
-rounds = {ROUNDS}
-
-{MODELS.get(method, CONVNET)}
-[method]
-name = "{method}"
-{options}
-
-[training]
-steps = 4
-batch = 16
-lr = 0.05
-momentum = 0.9
-weight-decay = 0.0001
-
-[evaluation]
-every = 0
-
-[cohort]
-deadline-s = 120
-[[cohort.local]]
-count = {DEVICES}
-
-[broker]
-url = "embedded"
-"""
+@pytest.fixture(autouse=True)
+def remembered_exports(exports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs take from ``exports`` what another test's run has exported."""
+    monkeypatch.setattr(
+        coordinator.cli.assembly, "CutExporter", lambda config: RememberingExporter(CutExporter(config), exports)
+    )
 
 
-def method_options(name: str, folder: Path) -> str:
-    if name != "lottery_ticket":
-        return OPTIONS.get(name, "")
-    module = dense_module(load_config_text(config_text("fedavg", "")))
-    generator = np.random.default_rng(0)
-    kept = {n: v.numpy() * (generator.random(tuple(v.shape)) < 0.5) for n, v in module.state_dict().items()}
-    path = folder / "ticket.safetensors"
-    path.write_bytes(encode_tensors({n: v.astype(np.float32) for n, v in kept.items()}))
-    return f'mask-file = "{path}"'
+@pytest.mark.usefixtures("trains_here")
+@pytest.mark.parametrize(("name", "runtime"), PAIRS)
+def test_pair_trains_two_rounds_over_mqtt_or_is_refused_at_plan(name: str, runtime: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    told = expected(case, runtime)
+    config = run_config(case, tmp_path, runtime=runtime)
+    if told == TRAINED:
+        _check_trained(config, runtime, tmp_path)
+    else:
+        _check_refused(config, runtime, tmp_path, told.removeprefix(REFUSED))
 
 
-def summary_of(name: str, folder: Path) -> tuple[dict[str, Any], str]:
-    text = config_text(name, method_options(name, folder))
-    return start_run(load_config_text(text), folder / "run", RunOptions(quiet=True)), text
-
-
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_two_rounds_over_mqtt_train_and_give_the_model_that_torch_has(name: str, tmp_path: Path) -> None:
-    summary, text = summary_of(name, tmp_path)
+def _check_trained(config: RunConfig, runtime: str, folder: Path) -> None:
+    summary = summary_of(config, folder)
     assert summary["committed_rounds"] >= ROUNDS
+    assert set(summary["runtimes"]) == {runtime}
     assert not summary["torch_loaded_on_devices"]
     assert summary["evaluation"]["onnx_predictions_equal"]
-    config = load_config_text(text)
-    method = build_method(name, dense_module(config), config.method.options)
-    before = method.init().tensors
-    after = read_tensor_file(tmp_path / "run" / "checkpoints" / "final.safetensors", where="final model")
+    before = build_method(config.method.name, dense_module(config), config.method.options).init().tensors
+    after = read_tensor_file(folder / "run" / "checkpoints" / "final.safetensors", where="final model")
     assert after.keys() == before.keys()
     assert all(after[n].shape == v.shape and np.isfinite(after[n]).all() for n, v in before.items())
     assert sum(not np.array_equal(after[n], v) for n, v in before.items()) >= 2
+
+
+def _check_refused(config: RunConfig, runtime: str, folder: Path, reason: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        summary_of(config, folder)
+    message = str(caught.value)
+    assert f"method {config.method.name}" in message
+    assert f"needs {reason}" in message
+    assert f"runtime {runtime} cannot carry" in message
+    with Ledger.open(folder / "run" / "ledger.sqlite") as ledger:
+        assert ledger.rounds() == []

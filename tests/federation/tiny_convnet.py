@@ -16,15 +16,15 @@ def digit_images(path: Path | None, seed: int, holdout: float = 1 / 3) -> Datase
     return replace(digits, x_train=digits.x_train.reshape(-1, 1, 8, 8), x_test=digits.x_test.reshape(-1, 1, 8, 8))
 
 
-def build(*, classes: int, width: int = 4) -> nn.Module:
-    """[B, 1, 8, 8] -> [B, classes]."""
+def build(*, classes: int, width: int = 4, norm: bool = True) -> nn.Module:
+    """[B, 1, 8, 8] -> [B, classes]; without ``norm`` the convolutions have a bias in its place."""
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, padding=1, bias=False),
-        nn.BatchNorm2d(width),
+        nn.Conv2d(1, width, 3, padding=1, bias=not norm),
+        nn.BatchNorm2d(width) if norm else nn.Identity(),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(width, 8, 3, padding=1, bias=False),
-        nn.BatchNorm2d(8),
+        nn.Conv2d(width, 8, 3, padding=1, bias=not norm),
+        nn.BatchNorm2d(8) if norm else nn.Identity(),
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(8 * 4 * 4, classes),
