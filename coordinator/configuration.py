@@ -230,6 +230,8 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[simulation]``: how fast simulated devices are; read by ``apportion simulate`` alone.
 
     Attributes:
+        time_model: seconds of a round by kept weights instead of by the profile below: a published one of PruneFL's
+            (``pi4-conv2``, ``pi4-vgg11``, ``android-resnet18``) for every method, or ``method``, the method's own.
         profile: a name of ``coordinator.simulation.device_speed``; the values below replace its own when above 0.
         gmac_per_s: 10^9 forward multiply-accumulates (of a whole batch) per second of a training step.
         step_overhead_ms: what every step takes beside that.
@@ -238,6 +240,7 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
         idle_mb: memory of supervisor and trainer before any step, for groups with a budget and no level.
     """
 
+    time_model: str = ""
     profile: str = "raspberry-pi-4"
     gmac_per_s: float = 0.0
     step_overhead_ms: float = 0.0

@@ -276,6 +276,8 @@ def _simulation(table: TableReader) -> SimulationConfig:
 
     default = SimulationConfig()
     return SimulationConfig(
+        # Checked with the method and the model at hand: its list lies beside torch.
+        time_model=table.text("time-model", default.time_model),
         profile=table.choice("profile", SPEEDS, default.profile),
         gmac_per_s=table.number("gmac-per-s", default.gmac_per_s, low=0.0),
         step_overhead_ms=table.number("step-overhead-ms", default.step_overhead_ms, low=0.0),

@@ -141,6 +141,14 @@ class SelectsDevices(Protocol):
 
 
 @runtime_checkable
+class TimesRounds(Protocol):
+    """A method with a time model of its own (PruneFL's, from which it prunes)."""
+
+    def round_seconds(self, state: State) -> float:
+        """Seconds of the round after ``state``, by that model."""
+
+
+@runtime_checkable
 class KeepsStatistics(Protocol):
     """A method whose evaluated models do not all share their static statistics (cuts in width)."""
 

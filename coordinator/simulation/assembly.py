@@ -24,10 +24,10 @@ from coordinator.methods import build_method
 from coordinator.methods.method import Level, Method, State, Submodel
 from coordinator.progress import Progress
 from coordinator.simulation.capacity import Capacities, device_names
-from coordinator.simulation.device_speed import device_speed
 from coordinator.simulation.local_training import LocalTraining, SimulatedData
 from coordinator.simulation.record import Record, write_record
 from coordinator.simulation.results import finish
+from coordinator.simulation.round_clock import round_clock
 from coordinator.simulation.simulator import Simulation, run_rounds
 from coordinator.simulation.worker import local_training
 from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers, write_data
@@ -74,6 +74,7 @@ def open_simulation(
         return cut_costs(dense, _shape(method, level), spec, batch=config.training.batch)
 
     capacities = Capacities(config, method.levels(), costs_of)
+    clock = round_clock(config.simulation, method, dense, _macs(dense, config))
     dataset = load_dataset(config.data.source, config.data_path(), config.federation.seed, config.evaluation.holdout)
     dataset = open_proxy(method, config, dataset, spec, device=options.device)
     data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
@@ -91,9 +92,8 @@ def open_simulation(
             method=method,
             shares=_shares(config, dataset),
             capacities=capacities,
-            speed=device_speed(config.simulation),
             manifest=training.manifest,
-            macs=_macs(dense, config),
+            clock=clock,
             workers=workers,
             evaluate=_evaluation(method, workers, dataset.y_test),
             has_statistics=config.evaluation.norm == "static" and any(p.name == "stats" for p in programs),

@@ -18,12 +18,14 @@ from coordinator.cohort import select
 from coordinator.configuration import RunConfig
 from coordinator.evaluation import Score
 from coordinator.methods.method import DeviceProgram, Method, ObservesScores, SelectsDevices, State, Update
+from coordinator.packed_tensors import masks_of
 from coordinator.progress import Progress
+from coordinator.pruning.masks import density
 from coordinator.simulation.capacity import Capacities
-from coordinator.simulation.device_speed import DeviceSpeed
 from coordinator.simulation.local_training import Trained
 from coordinator.simulation.record import Record, commit_state, restored_state
 from coordinator.simulation.results import describe_round
+from coordinator.simulation.round_clock import DeviceRound, RoundClock
 from coordinator.simulation.traffic import Traffic
 from coordinator.simulation.workers import Refused, Work, Workers
 from coordinator.statistics import state_with_statistics
@@ -49,7 +51,7 @@ class Simulation:
     Attributes:
         shares: device -> indices of its training examples.
         manifest: programs and tensors of a submodel's step.
-        macs: forward multiply-accumulates of a submodel, per example.
+        clock: simulated seconds of a device's round.
         evaluate: scores of every model the method evaluates, by label.
         has_statistics: whether a statistics round follows the last one.
     """
@@ -59,9 +61,8 @@ class Simulation:
     method: Method
     shares: dict[str, np.ndarray]
     capacities: Capacities
-    speed: DeviceSpeed
     manifest: Callable[[Cut, DeviceProgram], ArtifactManifest]
-    macs: Callable[[Cut], int]
+    clock: RoundClock
     workers: Workers
     evaluate: Callable[[State], dict[str, Score]]
     has_statistics: bool
@@ -175,7 +176,7 @@ def train(simulation: Simulation, state: State, devices: list[str], program: str
             tally.refused.append(result.reason)
             simulation.progress.say(f"{where}: {result.reason}")
             continue
-        _count(simulation, item, result, tally)
+        _count(simulation, state, item, result, tally)
         yield Update(
             device=item.order.device,
             level=item.submodel.level,
@@ -185,17 +186,14 @@ def train(simulation: Simulation, state: State, devices: list[str], program: str
         )
 
 
-def _count(simulation: Simulation, item: Work, result: Trained, tally: Tally) -> None:
+def _count(simulation: Simulation, state: State, item: Work, result: Trained, tally: Tally) -> None:
     """Add a device's round to the round's figures and to the device's own."""
     row = simulation.record.devices.setdefault(
         item.order.device, {"rounds": 0, "bytes_up": 0, "bytes_down": 0, "simulated_s": 0.0, "constants": ""}
     )
     traffic = Traffic.of(item.submodel, item.order, result.tensors, held=row["constants"])
-    seconds = simulation.speed.round_s(
-        steps=result.outcome.steps,
-        step_macs=simulation.macs(item.submodel.cut) * item.order.batch,
-        bytes_down=traffic.down,
-        bytes_up=traffic.up,
+    seconds = simulation.clock(
+        DeviceRound(state, item.submodel, result.outcome.steps, item.order.batch, traffic.down, traffic.up)
     )
     tally.reports += 1
     tally.examples += result.num_examples
@@ -254,6 +252,8 @@ def commit(simulation: Simulation, state: State, program: str, tally: Tally, sta
         "refused": len(tally.refused),
         "levels": dict(sorted(tally.levels.items())),
     }
+    if masks := masks_of(state.extra):
+        metrics["density"] = density(masks)
     if number >= rounds or (every and number % every == 0):
         scores = simulation.evaluate(state)
         metrics["evaluation"] = {label: {"accuracy": s.accuracy, "loss": s.loss} for label, s in scores.items()}
