@@ -23,6 +23,7 @@ from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Te
 from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.channel_groups import ChannelMap, channel_map
+from coordinator.submodels.component_sampling import SAMPLINGS, drawn_components
 from coordinator.submodels.factorize import unrolled, weight_name
 from coordinator.submodels.layout import dense_weight, factorizable_layers, first_layers, hybrid_layout
 from coordinator.submodels.record import Cut, Factor, Form, LayerCut
@@ -37,13 +38,12 @@ from coordinator.submodels.width import (
     tensor_slices,
 )
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
-from edge.contracts.streams import stream_seed, uniform
+from edge.contracts.streams import stream_seed
 
 if TYPE_CHECKING:
     from coordinator.submodels.narrowed import Slice
 
 ROWS = ("first", "random", "all")
-SAMPLINGS = ("power", "uniform", "softmax", "top")
 U, V, SIGMA = "prism/u/", "prism/v/", "prism/sigma/"
 """Where in a state's ``extra`` the factors and singular values of a layer lie, by its path."""
 
@@ -55,8 +55,12 @@ class PriSM:
     - ``kappa``: exponent of the sampling probabilities; 2.5. The paper takes 4 for ResNet-18 at 0.2, 2 for the LSTM.
     - ``sampling``: ``power``, ``softmax`` of the singular values, ``uniform``, or ``top``: always the largest ones.
     - ``rows``: channels a device keeps of every group: the ``first``, ``random`` ones per device and round, or ``all``.
-      Groups that a residual stream joins are cut alike, inputs as well as outputs: this is the reading whose costs are
-      those of the paper's Table 1. Its published code masks outputs instead and saves nothing; that is not built.
+      Recurrent layers and what transformers add up keep all; of a transformer only what one linear layer hands to
+      another (fc1 to fc2) loses channels.
+    - ``input-cut``: true: groups that a residual stream joins are cut alike, inputs as well as outputs, and the costs
+      are those of the paper's Table 1. False: only rows of U are left out; the next layer reads all channels, those
+      without a row are zeros before the norm, and stem, shortcuts and norms are whole. This is what the published code
+      imitates with masks. The parts left out really are, but it costs more than Table 1; for ``first`` rows alone.
     - ``layout``: name patterns of the layers to decompose; by default all but the first, 1x1 ones and the classifier.
     - ``frobenius``: Frobenius decay on the factors instead of weight decay; true. ``frobenius-lambda``: its weight.
     - ``norm``: of training and evaluation; ``batch``, as in the paper. ``loss``: as FedAvg's.
@@ -73,6 +77,7 @@ class PriSM:
         self._kappa = read.number("kappa", 2.5, low=0) or 0.0
         self._sampling = read.choice("sampling", SAMPLINGS, sampling)
         self._rows = read.choice("rows", ROWS, rows)
+        self._input_cut = read.flag("input-cut", True)
         patterns = read.names("layout")
         self._frobenius = read.flag("frobenius", True)
         strength = read.number("frobenius-lambda", None, low=0)
@@ -80,6 +85,9 @@ class PriSM:
         read.finish()
         if max(ratios) > 1:
             raise ConfigError([f"$.method.levels: {max(ratios):g} given, keep ratios are at most 1"])
+        if not self._input_cut and self._rows == "random":
+            problem = "false with rows = 'random' given; which rows are zeros is part of the program, so take 'first'"
+            raise ConfigError([f"$.method.input-cut: {problem}"])
         self._extra_hyper = {} if strength is None else {"frobenius_lambda": strength}
         self._module = module
         chosen = hybrid_layout(module, patterns) if patterns else _default_layout(module)
@@ -125,7 +133,13 @@ class PriSM:
         """Components and channels drawn for one device and round, and their values."""
         shape = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
         chosen = {
-            path: self._drawn(path, state.extra[SIGMA + path], self._rank(path, level), seed, round_index, device)
+            path: drawn_components(
+                state.extra[SIGMA + path],
+                self._rank(path, level),
+                self._sampling,
+                kappa=self._kappa,
+                stream=stream_seed(seed, f"prism/{path}", round_index, device),
+            )
             for path in self._layers
         }
         cut = self._cut(self._kept(level, self._rows, round_index, device, seed), chosen)
@@ -211,30 +225,22 @@ class PriSM:
         return {g.name: g.size for g in alone if linear.get(g.producers[0]) == g.size}
 
     def _cut(self, kept: Kept, chosen: Mapping[str, tuple[int, ...]]) -> dict[str, LayerCut]:
-        cut = dict(self._channels.cut(kept)) if self._channels is not None and kept else {}
+        cut: dict[str, LayerCut] = {}
+        if self._channels is not None and kept:
+            cut = dict(self._channels.cut(kept)) if self._input_cut else self._rows_alone(self._channels, kept)
         for path, components in chosen.items():
             factor = Factor(self._layers[path], components)
             cut[path] = msgspec.structs.replace(cut.get(path, LayerCut()), factor=factor)
         return cut
 
-    def _drawn(
-        self, path: str, sigma: np.ndarray, rank: int, seed: int, round_index: int, device: str
-    ) -> tuple[int, ...]:
-        """Components of one layer for one device and round, ascending: drawn one after the other, each removed."""
-        if self._sampling == "top" or rank == len(sigma):
-            return tuple(range(rank))
-        values = sigma.astype(np.float64)
-        if self._sampling == "uniform":
-            log_weights = np.zeros(len(values))
-        elif self._sampling == "softmax":
-            log_weights = values
-        else:
-            with np.errstate(divide="ignore"):
-                log_weights = self._kappa * np.log(values)
-        draws = uniform(stream_seed(seed, f"prism/{path}", round_index, device), len(values))
-        # Keys log(weight) - log(-log(u)) rank as drawing without replacement does (the Gumbel form of its order).
-        keys = log_weights - np.log(-np.log(np.clip(draws, 1e-300, 1 - 1e-16)))
-        return tuple(sorted(np.argsort(-keys, kind="stable")[:rank].tolist()))
+    def _rows_alone(self, channels: ChannelMap, kept: Kept) -> dict[str, LayerCut]:
+        """Records in which decomposed layers lack outputs and nothing lacks inputs."""
+        cut = {}
+        for path in self._layers:
+            group = channels.group(path)
+            if group is not None and len(kept.get(group.name, range(group.size))) < group.size:
+                cut[path] = LayerCut(out_idx=kept[group.name], spread=group.size)
+        return cut
 
     # values
 

@@ -86,8 +86,11 @@ def _factorize(built: nn.Module, path: str, record: LayerCut) -> None:
         _replace(built, parent, factorized_lstm(path, built.get_submodule(parent), name, record.factor))
     elif record.factor is not None:
         layer = built.get_submodule(path)
-        build = additive_layer if record.factor.form == FORM else factorized_layer
-        _replace(built, path, build(path, layer, record.factor).train(layer.training))
+        if record.factor.form == FORM:
+            made = additive_layer(path, layer, record.factor)
+        else:
+            made = factorized_layer(path, layer, record.factor, record.spread)
+        _replace(built, path, made.train(layer.training))
 
 
 def _freeze(built: nn.Module, path: str, record: LayerCut) -> None:

@@ -56,7 +56,13 @@ class FactorizedConv2d(nn.Module):
 
 
 class BottleneckConv(nn.Module):
-    """A 1d or 2d convolution as the same convolution to r channels, then one of kernel size 1. Source: PriSM."""
+    """A 1d or 2d convolution as the same convolution to r channels, then one of kernel size 1. Source: PriSM.
+
+    Attributes:
+        zeros: channels of zeros behind the outputs.
+    """
+
+    zeros = 0
 
     def __init__(self, dense: nn.Conv1d | nn.Conv2d, rank: int) -> None:
         super().__init__()
@@ -66,17 +72,19 @@ class BottleneckConv(nn.Module):
         self.bias = _copied(dense.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.v.dim() == 3:
-            x = F.conv1d(x, self.v, None, self.stride, self.padding, self.dilation)
-            return F.conv1d(x, self.u, self.bias)
-        return F.conv2d(F.conv2d(x, self.v, None, self.stride, self.padding, self.dilation), self.u, self.bias)
+        conv = F.conv1d if self.v.dim() == 3 else F.conv2d
+        x = conv(conv(x, self.v, None, self.stride, self.padding, self.dilation), self.u, self.bias)
+        return F.pad(x, [0, 0] * (self.v.dim() - 2) + [0, self.zeros]) if self.zeros else x
 
     def extra_repr(self) -> str:
-        return f"rank={self.u.shape[1]}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}"
+        shown = f"rank={self.u.shape[1]}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}"
+        return shown + (f", zeros={self.zeros}" if self.zeros else "")
 
 
 class FactorizedLinear(nn.Module):
-    """x -> (x V^T) U^T + bias, u [out, r], v [r, in]."""
+    """x -> (x V^T) U^T + bias, u [out, r], v [r, in]; then ``zeros`` further outputs, all 0."""
+
+    zeros = 0
 
     def __init__(self, dense: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -85,18 +93,34 @@ class FactorizedLinear(nn.Module):
         self.bias = _copied(dense.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(F.linear(x, self.v), self.u, self.bias)
+        x = F.linear(F.linear(x, self.v), self.u, self.bias)
+        return F.pad(x, [0, self.zeros]) if self.zeros else x
 
     def extra_repr(self) -> str:
-        return f"rank={self.u.shape[1]}"
+        return f"rank={self.u.shape[1]}" + (f", zeros={self.zeros}" if self.zeros else "")
 
 
-def factorized_layer(path: str, dense: nn.Module, factor: Factor) -> nn.Module:
+def factorized_layer(path: str, dense: nn.Module, factor: Factor, spread: int = 0) -> nn.Module:
     """The layer that replaces ``dense``; its factors hold arbitrary small values until weights are loaded.
 
+    Args:
+        spread: its outputs lie first among so many, the rest zeros; 0 for none.
+
     Raises:
-        PlanError: a form the layer does not have.
+        PlanError: a form the layer does not have, or one without ``spread``.
     """
+    layer = _in_form(path, dense, factor)
+    if spread:
+        if not isinstance(layer, BottleneckConv | FactorizedLinear) or spread < len(layer.u):
+            raise PlanError(
+                f"layer '{path}': outputs of form {factor.form} cannot be spread to {spread}; conv1x1 and linear ones "
+                "to their number or more"
+            )
+        layer.zeros = spread - len(layer.u)
+    return layer
+
+
+def _in_form(path: str, dense: nn.Module, factor: Factor) -> nn.Module:
     if factor.form == "spatial" and isinstance(dense, nn.Conv2d):
         return FactorizedConv2d(dense, factor.rank)
     if factor.form == "conv1x1" and isinstance(dense, nn.Conv1d | nn.Conv2d):

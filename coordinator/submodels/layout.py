@@ -96,7 +96,8 @@ def factorized_cut(
 ) -> dict[str, LayerCut]:
     """The first r components of every layer named, r = max(round(outputs / rank_factor), 1).
 
-    The outputs of an LSTM's gate matrices are its hidden units. Layers that would not become smaller are left dense. A rank factor of 1 is the whole model.
+    The outputs of an LSTM's gate matrices are its hidden units. Layers that would not become smaller are left dense.
+    A rank factor of 1 is the whole model.
     Source: FedHM; the published counts of rank factor 12 mix ``round`` (parameters) and ``floor`` (MACs).
     """
     if rank_factor == 1:

@@ -67,6 +67,8 @@ class LayerCut(msgspec.Struct, frozen=True):
             artifact serves every mask.
         scored: the device sums the squared gradients of the layer's weight, over masked entries too.
         frozen_norm: what a frozen norm normalises with.
+        spread: of a factorized layer, the outputs kept lie first among so many and the rest are zeros, so that what
+            reads them stays whole (PriSM without its input cut); 0 where the outputs kept are all.
         scale: outputs are divided by it in training (HeteroFL's Scaler).
         atoms: of the record of the whole module, path "": the device holds these atoms, each of them a copy of the
             module with the rest of the cut (Split-Mix).
@@ -80,6 +82,7 @@ class LayerCut(msgspec.Struct, frozen=True):
     mask: str = ""
     scored: bool = False
     frozen_norm: Literal["batch", "static"] = "batch"
+    spread: int = 0
     scale: float = 1.0
     atoms: tuple[int, ...] = ()
     added: Added | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,18 @@ import pytest
 import torch
 from torch import nn
 
+from coordinator.costs import cut_costs
 from coordinator.methods import Method, State, Update, build_method
 from coordinator.methods.fedavg import FULL
-from coordinator.methods.prism import SIGMA, PriSM, U, V
-from coordinator.models import build_model
+from coordinator.methods.prism import SIGMA, U, V
+from coordinator.models import build_model, input_spec
 from coordinator.submodels.build import apply_cut
+from coordinator.submodels.component_sampling import drawn_components
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.manifest import InputSpec
+from edge.contracts.streams import stream_seed
+from export.bundle import export_artifact
+from export.training_step import FactorPair, StepSpec
 
 
 class Residual(nn.Module):
@@ -49,10 +55,10 @@ def update(built: Method, state: State, level: int, device: str, change: float =
     return Update(device, submodel.level, submodel.cut, tensors, 4)
 
 
-@pytest.mark.parametrize("rows", ["first", "random", "all"])
+@pytest.mark.parametrize("rows", [{"rows": r} for r in ("first", "random", "all")] + [{"input-cut": False}], ids=str)
 @pytest.mark.parametrize("sampling", ["power", "uniform", "softmax", "top"])
-def test_without_training_the_model_comes_back_to_the_bit(rows: str, sampling: str) -> None:
-    built, state = method({"levels": [0.5, 0.25], "rows": rows, "sampling": sampling})
+def test_without_training_the_model_comes_back_to_the_bit(rows: dict[str, Any], sampling: str) -> None:
+    built, state = method({"levels": [0.5, 0.25], "sampling": sampling, **rows})
     updates = [update(built, state, i % 2, f"pi-{i}") for i in range(5)]
     after = built.refresh(built.aggregate(state, updates))
     assert all(np.array_equal(after.tensors[n], v) for n, v in state.tensors.items())
@@ -94,26 +100,38 @@ def test_refresh_decomposes_what_moved_anew() -> None:
         np.testing.assert_allclose(norms, values, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kappa", "first", "last"), [(0, 4.06, 4.06), (1, 7.0, 0.8), (2.5, 10.8, 0.035), (4, 14.3, 0.0)]
-)
-def test_expected_clients_per_component_are_those_of_sequential_drawing(
-    kappa: float, first: float, last: float
-) -> None:
-    """64 components, 13 of them for each of 20 clients, singular values that fall on a line to a tenth."""
-    built, _ = method({"levels": [0.2], "kappa": kappa, "rows": "all"})
-    assert isinstance(built, PriSM)
+def expected_devices(sampling: str, kappa: float = 0.0) -> np.ndarray:
+    """Of 20 devices with 13 of 64 components each, how many hold each; singular values fall on a line to a tenth."""
     sigma = np.linspace(1, 0.1, 64).astype(np.float32)
-    counts = np.zeros(64)
-    trials = 1500
+    counts, trials = np.zeros(64), 1500
     for trial in range(trials):
-        drawn = built._drawn("conv", sigma, 13, 1, trial, "pi")
+        stream = stream_seed(1, "prism/conv", trial, "pi")
+        drawn = drawn_components(sigma, 13, sampling, kappa=kappa, stream=stream)
         assert len(set(drawn)) == 13
         counts[list(drawn)] += 1
     expected = counts / trials * 20
     assert expected.sum() == pytest.approx(13 * 20)
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("kappa", "first", "last"), [(0, 4.06, 4.06), (1, 7.0, 0.8), (2.5, 10.8, 0.035), (4, 14.3, 0.0)]
+)
+def test_expected_devices_per_component_are_those_of_sequential_drawing(
+    kappa: float, first: float, last: float
+) -> None:
+    expected = expected_devices("power", kappa)
     assert expected[:2].mean() == pytest.approx(first, rel=0.07)
     assert expected[-2:].mean() == pytest.approx(last, abs=max(0.05, 0.15 * last))
+
+
+def test_samplings_of_the_ablation_lie_between_equal_chances_and_the_largest() -> None:
+    uniform, softmax, top = (expected_devices(sampling) for sampling in ("uniform", "softmax", "top"))
+    assert np.array_equal(uniform, expected_devices("power", 0.0))
+    assert uniform[[0, -1]] == pytest.approx([260 / 64, 260 / 64], rel=0.08)
+    # e^0.9 between first and last: nearly uniform, as the paper's ablation finds.
+    assert 1.9 < softmax[:4].mean() / softmax[-4:].mean() < np.exp(0.9) + 0.1
+    assert np.array_equal(top, np.where(np.arange(64) < 13, 20.0, 0.0))
 
 
 def test_draws_are_a_function_of_seed_round_and_device() -> None:
@@ -133,6 +151,68 @@ def test_block_convolutions_have_the_published_sizes(ratio: float, millions: flo
     factors = {n: p for n, p in apply_cut(dense, cut).named_parameters() if n.endswith((".u", ".v"))}
     assert len(factors) == 2 * 16
     assert sum(p.numel() for p in factors.values()) / 1e6 == pytest.approx(millions, abs=0.006)
+
+
+@pytest.mark.parametrize(("ratio", "millions"), [(0.8, 9.69), (0.6, 7.11), (0.4, 4.63), (0.2, 2.27)])
+def test_block_convolutions_that_read_all_channels_are_larger(ratio: float, millions: float) -> None:
+    """By hand: V r x 9M over all inputs and U r x r, which are not the sizes of the paper's Table 1."""
+    dense = build_model("resnet18")
+    built = build_method("prism", dense, {"levels": [ratio], "input-cut": False})
+    cut = built.cut_shape(built.levels()[0], round_index=0, device="", seed=0)
+    part = apply_cut(dense, cut)
+    factors = {n: p for n, p in part.named_parameters() if n.endswith((".u", ".v"))}
+    assert len(factors) == 2 * 16
+    assert sum(p.numel() for p in factors.values()) / 1e6 == pytest.approx(millions, abs=0.006)
+    others = {n: p.shape for n, p in part.named_parameters() if n not in factors}
+    assert others == {n: p.shape for n, p in dense.named_parameters() if n in others}  # stem, shortcuts, norms
+    own = cut_costs(dense, cut, input_spec("resnet18"))
+    table = build_method("prism", dense, {"levels": [ratio]})
+    narrow = table.cut_shape(table.levels()[0], round_index=0, device="", seed=0)
+    assert own.macs > cut_costs(dense, narrow, input_spec("resnet18")).macs
+
+
+def test_channels_without_a_row_are_zeros_before_the_norm() -> None:
+    built, state = method({"levels": [0.5], "input-cut": False, "sampling": "uniform"})
+    submodel = built.cut(state, built.levels()[0], round_index=0, device="pi", seed=4)
+    assert {p: r.spread for p, r in submodel.cut.items()} == {"conv": 8, "down": 12}
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 3, 4, 4)).astype(np.float32))
+    masked = Residual()
+    masked.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in state.tensors.items()})
+    for path in ("conv", "down"):
+        record, layer = submodel.cut[path], masked.get_submodule(path)
+        assert record.factor is not None
+        assert record.out_idx == tuple(range(len(layer.weight) // 2))
+        chosen, rows = list(record.factor.components), len(record.out_idx)
+        product = state.extra[U + path][:, chosen, 0, 0] @ state.extra[V + path][chosen].reshape(len(chosen), -1)
+        product[rows:] = 0
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(product).reshape(layer.weight.shape))
+            if layer.bias is not None:
+                layer.bias[rows:] = 0
+    part = apply_cut(Residual(), submodel.cut, submodel.tensors)
+    assert torch.allclose(part(x), masked(x), atol=1e-5)
+    normed = nn.BatchNorm2d(12)
+    with torch.no_grad():
+        normed.bias.copy_(torch.arange(12))
+        out = normed(part.down(part.stem(x)))
+    assert torch.equal(out[:, 6:], torch.arange(6, 12).reshape(1, 6, 1, 1).expand(6, 6, 2, 2).float())
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize("options", [{}, {"input-cut": False}], ids=["input cut", "rows alone"])
+def test_step_of_a_cut_agrees_with_torch(options: dict[str, Any], tmp_path: Path) -> None:
+    built, _ = method({"levels": [0.4], **options})
+    cut = built.cut_shape(built.levels()[0], round_index=0, device="", seed=0)
+    program = built.program(cut)
+    step = StepSpec(
+        input=Residual().input_spec,
+        classes=5,
+        batch=6,
+        norm="batch",
+        frobenius=tuple(FactorPair(u, v) for u, v in program.frobenius),
+    )
+    manifest = export_artifact(apply_cut(Residual(), cut), step, tmp_path / "artifact", runtime="onnxruntime")
+    assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
 
 
 @pytest.mark.parametrize(("ratio", "millions"), [(0.8, 9.92), (0.6, 7.45), (0.4, 4.96), (0.2, 2.50)])
@@ -159,6 +239,8 @@ def test_impossible_options_are_refused() -> None:
         method({"levels": [1.5]})
     with pytest.raises(ConfigError, match="one of first, random, all"):
         method({"rows": "some"})
+    with pytest.raises(ConfigError, match="input-cut: false with rows = 'random'"):
+        method({"rows": "random", "input-cut": False})
     built, _ = method({})
     with pytest.raises(PlanError, match="no level 'full'"):
         built.cut_shape(FULL, round_index=0, device="", seed=0)
