@@ -69,8 +69,11 @@ class SparseMethod:
 
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
         """The masked model with its masks, without dead channels unless it is scored: those could come back."""
-        cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
-        return self.submodel(state, self.compacted(state, cut))
+        return self.submodel(state, self.shape_after(state, level, round_index=round_index, device=device, seed=seed))
+
+    def shape_after(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
+        """The cut of the round after ``state``: masks decide which channels there are."""
+        return self.compacted(state, self.cut_shape(level, round_index=round_index, device=device, seed=seed))
 
     def aggregate(self, state: State, updates: Iterable[Update]) -> State:
         """The mean of the kept weights; raises as :meth:`mean`."""
