@@ -6,18 +6,15 @@ Source: Tanaka et al., "Pruning neural networks without any data by iteratively 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
 from coordinator.methods.options import Options
 from coordinator.methods.sparse import FixedMask
 from coordinator.pruning.masks import top_scores
-from edge.contracts.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import nn
+from edge.contracts.errors import ConfigError, PlanError
 
 
 class SynFlow(FixedMask):
@@ -39,6 +36,10 @@ class SynFlow(FixedMask):
         passes = read.integer("passes", 100, low=1)
         if density is None or density > 1 or not shape:
             raise ConfigError([f"$.method.density: {density} with input {shape}; a share up to 1 and a shape needed"])
+        if any(isinstance(part, nn.Embedding) for part in self.module.modules()):
+            raise PlanError(
+                f"synflow sends ones through the model, and {type(self.module).__name__} takes indices; use snip"
+            )
         self.fixed = synaptic_flow(self.module, self.prunable, tuple(int(s) for s in shape), density, passes)
 
 

@@ -234,6 +234,9 @@ class WidthLadder:
     def _is_useless(self, ratio: float, counts: Mapping[str, int]) -> str:
         """Why a level would add nothing to those above it, or an empty string."""
         name = type(self.module).__name__
+        widest = max((group.size for group in self.channels.groups), default=1)
+        if ratio * widest < 1:
+            return f"{self.method} level {ratio:g} leaves no channel of {name}'s widest layer, {widest}; raise it"
         if ratio < 1 and all(counts[group.name] == group.size for group in self.channels.groups):
             return f"{self.method} level {ratio:g} leaves all channels of {name}; lower it"
         for level, others in self._counts.items():
