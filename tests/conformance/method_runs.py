@@ -101,7 +101,7 @@ PAIRS = [(case, runtime) for case in CASES for runtime in RUNTIMES]
 def run_config(
     case: Case, folder: Path, *, runtime: str = "onnxruntime", model: str = "", lines: str = ""
 ) -> RunConfig:
-    """Two rounds of two local devices; ``lines`` go into ``[training]``, files it names into ``folder``."""
+    """Two rounds of two local devices; ``lines`` of ``[training]``, files it names in ``folder``."""
     options = "\n".join([_options(case.method, folder, model), case.options])
     return load_config_text(config_text(case.method, options, runtime=runtime, model=model, lines=lines))
 
@@ -120,12 +120,11 @@ name = "{method}"
 {options}
 
 [training]
-steps = 4
 batch = 16
 lr = 0.05
 momentum = 0.9
 weight-decay = 0.0001
-{lines}
+{lines or "steps = 4"}
 
 [evaluation]
 every = 0

@@ -56,11 +56,16 @@ class RememberingExporter:
         return self._exporter.unable(program, runtime)
 
     def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
+        kept, manifest = self.kept(cut, program, runtime)
+        shutil.copytree(kept, out_dir)
+        return manifest
+
+    def kept(self, cut: Cut, program: DeviceProgram, runtime: str) -> tuple[Path, ArtifactManifest]:
+        """The folder that stays, and its manifest."""
         kept = self._folder / self.key(cut, program, runtime)
         if not kept.exists():
             self._exporter.export(cut, program, runtime, kept)
-        shutil.copytree(kept, out_dir)
-        return ArtifactManifest.from_bytes((out_dir / "manifest.json").read_bytes())
+        return kept, ArtifactManifest.from_bytes((kept / "manifest.json").read_bytes())
 
 
 class Lines:
