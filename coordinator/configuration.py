@@ -31,12 +31,16 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         input: shape of one example; empty = the model's own.
         classes: their names in order; ``classes = 10`` in the file names them "0" to "9". Empty = the model's own.
         options: ``[model.options]``, handed to the builder.
+        weights: safetensors file with the first weights, such as a pretrained base's; empty = drawn from the seed.
+        weights_except: name patterns of tensors that are drawn all the same, such as ``head.*``.
     """
 
     build: str
     input: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()
     options: dict[str, Any] = {}
+    weights: str = ""
+    weights_except: tuple[str, ...] = ()
 
 
 class MethodConfig(msgspec.Struct, frozen=True, kw_only=True):
