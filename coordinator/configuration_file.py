@@ -66,7 +66,7 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
     cohort, local = read_cohort(tables["cohort"], runtime)
     config = RunConfig(
         federation=_federation(tables["federation"]),
-        model=_model(tables["model"]),
+        model=_model(tables["model"], folder),
         method=_method(tables["method"]),
         data=_data(tables["data"], local, folder, environ),
         cohort=cohort,
@@ -101,7 +101,7 @@ def _federation(table: TableReader) -> FederationConfig:
     )
 
 
-def _model(table: TableReader) -> ModelConfig:
+def _model(table: TableReader, folder: Path) -> ModelConfig:
     from coordinator.models import MODELS
 
     build = table.choice("build", MODELS, own=True)
@@ -121,7 +121,20 @@ def _model(table: TableReader) -> ModelConfig:
         table.problem("input", "is missing; your own model needs the shape of one example, e.g. [3, 32, 32]")
     if ":" in build and not names:
         table.problem("classes", "is missing; your own model needs a number of classes or their names")
-    return ModelConfig(build=build, input=shape, classes=names, options=table.table("options").rest())
+    weights = _absolute(table.text("weights", ""), folder)
+    exceptions = table.list_of("weights-except", str, "name patterns", ())
+    if weights and not Path(weights).is_file():
+        table.problem("weights", f"{weights}: no such file; give a safetensors file of this model's weights")
+    if exceptions and not weights:
+        table.problem("weights-except", "belongs to weights, the file they are exceptions from")
+    return ModelConfig(
+        build=build,
+        input=shape,
+        classes=names,
+        options=table.table("options").rest(),
+        weights=weights,
+        weights_except=exceptions,
+    )
 
 
 def _method(table: TableReader) -> MethodConfig:
