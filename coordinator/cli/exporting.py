@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from coordinator.initial_weights import load_initial_weights
 from coordinator.methods.method import DeviceProgram
 from coordinator.models import build_model, input_spec, model_entry
 from coordinator.submodels.build import apply_cut
@@ -115,14 +116,21 @@ def rebuild_module(build: Mapping[str, Any]) -> nn.Module:
 
 
 def dense_module(config: RunConfig) -> nn.Module:
-    """The whole model of a run with its initial weights, a function of the run's seed."""
-    return build_model(
+    """The whole model of a run with its initial weights: those of its file, all others a function of its seed.
+
+    Raises:
+        ConfigError: as :func:`coordinator.initial_weights.load_initial_weights`, and build_model's.
+    """
+    module = build_model(
         config.model.build,
         input_shape=config.model.input or None,
         classes=len(class_names(config)),
         seed=config.federation.seed,
         **config.model.options,
     )
+    if config.model.weights:
+        load_initial_weights(module, Path(config.model.weights), config.model.weights_except)
+    return module
 
 
 def run_input_spec(config: RunConfig) -> InputSpec:
