@@ -7,7 +7,6 @@ Source: FedHM, journal version, whose Table 5 compares FedLoRA with these; the p
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -74,11 +73,8 @@ class AdditionMethod:
         raise NotImplementedError
 
     def init(self) -> State:
-        """The module's own initial weights and the additions' first values, another draw for another classifier."""
-        weights = module_tensors(self.module)
-        first = hashlib.sha256(b"".join(weights[name].tobytes() for name in sorted(self._head))).digest()
-        # The module's weights are a function of the run's seed; those of a classifier are even where a base is given.
-        draw_additions(self._built, int.from_bytes(first[:8], "big"))
+        """The module's own initial weights and the additions' first values, drawn by the module's seed."""
+        draw_additions(self._built, initial_seed(self.module))
         return State(module_tensors(self._built))
 
     def levels(self) -> tuple[Level, ...]:
@@ -134,6 +130,11 @@ class AdditionMethod:
     def _trained(self, state: State) -> Tensors:
         frozen = {*self._frozen}
         return {name: value for name, value in state.tensors.items() if name not in frozen}
+
+
+def initial_seed(module: nn.Module) -> int:
+    """The seed the module was built with; 0 for one that :func:`coordinator.models.build_model` did not build."""
+    return int(getattr(module, "initial_seed", 0))
 
 
 def one_size(method: str, sizes: Sequence[float]) -> int:

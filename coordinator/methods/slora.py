@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.aggregation.weighted_mean import WeightedMean
-from coordinator.methods.additions import one_size
+from coordinator.methods.additions import initial_seed, one_size
 from coordinator.methods.fedavg import FULL, examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
 from coordinator.methods.options import LOSSES, NORMS, Options
@@ -145,8 +145,9 @@ class SLoRA:
         for path in self._layers:
             learnt = state.extra[f"{path}.difference"]
             spectrum = truncated_svd(learnt, self._rank) if learnt.any() else None
-            # Components stage one has not learnt begin as LoRA's, in one draw for every run: the base differs by seed.
-            u, v = additive_factors(spectrum, self._shapes[path], self._rank, path=path, seed=0, round_index=0)
+            # Components that stage one has not learnt begin as LoRA's.
+            shape, seed = self._shapes[path], initial_seed(self._module)
+            u, v = additive_factors(spectrum, shape, self._rank, path=path, seed=seed, round_index=0)
             extra |= {f"{path}.u": u, f"{path}.v": v}
         return self._merged(State(state.tensors, extra, state.round))
 

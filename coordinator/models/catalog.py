@@ -66,7 +66,8 @@ def build_model(
 ) -> nn.Module:
     """The torch module ``name``, float32, in train mode, its initial weights a function of ``seed`` alone.
 
-    The caller's random state is left as it was. The module's ``input_spec`` says what one example is, when known.
+    The caller's random state is left as it was. The module's ``input_spec`` says what one example is, when known, its
+    ``initial_seed`` the seed, for methods that add to its weights.
 
     Args:
         input_shape: shape of one example; the model's canonical one when None.
@@ -99,6 +100,7 @@ def build_model(
         raise ConfigError([f"$.model.build: {name} gave a {type(module).__name__}, a torch.nn.Module expected"])
     if input_shape is not None:
         module.input_spec = input_spec(name, input_shape=input_shape)
+    module.initial_seed = seed
     return module
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from coordinator.cli.exporting import CutExporter, class_names, dense_module
 from coordinator.configuration_file import load_config_text
@@ -21,7 +20,7 @@ from coordinator.simulation.assembly import SimulationOptions, open_simulation, 
 from coordinator.simulation.local_training import SimulatedData
 from coordinator.simulation.record import Record
 from coordinator.simulation.simulator import Simulation, Tally, plan, train, work_of
-from coordinator.simulation.torch_session import TorchArtifact, TorchSession
+from coordinator.simulation.torch_session import TorchArtifact
 from coordinator.simulation.workers import Work
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import cut_from_json
@@ -31,6 +30,7 @@ from edge.contracts.plan import WorkOrder
 from edge.contracts.tensor_file import encode_tensors, read_tensor_file
 from edge.local_data import LocalData
 from edge.training import train as train_on_session
+from tests.conformance.float64_session import Float64Session
 from tests.federation import tiny_convnet
 from tests.federation.in_process import InProcessFederation
 
@@ -197,22 +197,6 @@ def in_float64(simulation: Simulation, work: Work) -> dict[str, np.ndarray]:
     return {name: session.read(name) for name in order.upload}
 
 
-class Float64Session(TorchSession):
-    """The same programs on float64 values."""
-
-    def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
-        super().load_state(tensors)
-        self._state = {
-            name: value.double() if value.is_floating_point() else value for name, value in self._state.items()
-        }
-
-    def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
-        wide = {n: v.astype(np.float64) if v.dtype == np.float32 else v for n, v in feeds.items()}
-        result = super().run(program, wide)
-        assert all(value.dtype != torch.float32 for value in self._state.values())
-        return result
-
-
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -225,6 +209,10 @@ OPTIONS = {
     "ds_fl": "proxy = 'held-back'\nproxy-examples = 64\ndistillation-steps = 3",
     "fed_et": "proxy = 'held-back'\nproxy-examples = 64\ndistillation-steps = 3",
     "fedlora": None,  # adapts linear layers, of which a ResNet has none
+    "slora": None,
+    "adapter": None,  # adds to transformer blocks, as do prefix and prompt
+    "prefix": None,
+    "prompt": None,
 }
 """What a method needs to cut ResNet-8 at 8x8; None where it cannot: it must say so."""
 
