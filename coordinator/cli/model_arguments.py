@@ -114,7 +114,8 @@ def parse_shape(text: str) -> tuple[int, ...]:
 def parse_cut(dense: nn.Module, text: str) -> tuple[Cut, DeviceProgram]:
     """The cut that ``method:level[,key=value]`` names, and what devices holding it are asked to do.
 
-    The level becomes the only one; a method with a ladder of its own has it among its levels, by value or name.
+    The level becomes the only one; a method with a ladder of its own has it among its levels, by value or name. The
+    key ``round`` takes the cut of that round (from 0) of methods whose cuts change with rounds: ``slt:0.5,round=300``.
 
     Raises:
         ConfigError: unknown method or option, or a level that is neither a number nor one of the method's.
@@ -129,11 +130,14 @@ def parse_cut(dense: nn.Module, text: str) -> tuple[Cut, DeviceProgram]:
         if not equals:
             raise parse_problem("--cut", f"'{pair}' is not key=value")
         options[key.strip()] = _number_or_text(value.strip())
+    round_index = options.pop("round", 0)
+    if not isinstance(round_index, int) or round_index < 0:
+        raise parse_problem("--cut", f"'round={round_index}' is not a round; write a whole number from 0")
     value = _number_or_text(level_text.strip())
     if not level_text.strip() or (name not in METHODS and isinstance(value, str)):
         raise parse_problem("--cut", f"'{text}' has no level; write method:level, e.g. fedhm:4")
     method, chosen = _method_at(name, dense, value, options)
-    cut = method.cut_shape(chosen, round_index=0, device="", seed=0)
+    cut = method.cut_shape(chosen, round_index=round_index, device="", seed=0)
     return cut, method.program(cut)
 
 

@@ -35,12 +35,20 @@ def test_a_method_with_a_ladder_of_its_own_has_the_level_by_value_or_name() -> N
         ("heterofl:0.5,scaler", ["'scaler' is not key=value"]),
         ("nothing:4", ["unknown method 'nothing'", "heterofl"]),
         ("nothing:x", ["has no level"]),
+        ("heterofl:0.5,round=soon", ["round=soon", "whole number"]),
     ],
 )
 def test_bad_cut_is_refused(text: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_cut(build_model("mlp", hidden=(32, 16)), text)
     assert all(word in str(caught.value) for word in words)
+
+
+def test_cut_of_a_later_round() -> None:
+    module = build_model("resnet8", input_shape=(3, 8, 8), classes=4)
+    cuts = [parse_cut(module, f"slt:0.5,rounds=100,schedule=equal,round={n}")[0] for n in (0, 99)]
+    assert not any(record.frozen for record in cuts[0].values())
+    assert any(record.frozen for record in cuts[1].values())
 
 
 def test_what_is_exported_does_not_depend_on_which_channels_are_kept() -> None:
