@@ -113,7 +113,7 @@ class ProxySet:
             source = own
         else:
             folder = Path(self._path) if self._path else path
-            source = load_dataset(self._source, folder, seed, holdout)
+            source = self._loaded(folder, seed, holdout)
         count = len(source.x_train)
         wanted = self._examples or count
         limit = count - 1 if source is own else count
@@ -130,6 +130,13 @@ class ProxySet:
                 f"{tuple(spec.shape)} ({error}); choose a source of such inputs"
             ) from error
         return _without(own, chosen) if source is own and own is not None else own
+
+    def _loaded(self, folder: Path | None, seed: int, holdout: float) -> Dataset:
+        try:
+            return load_dataset(self._source, folder, seed, holdout)
+        except ConfigError as error:
+            problems = [problem.replace("$.data.source", "$.method.proxy") for problem in error.problems]
+            raise ConfigError(problems) from error
 
     def inputs(self, spec: InputSpec) -> np.ndarray:
         """Inputs [N, ...] as the model takes them; opened with the model's own spec where nobody opened them.
