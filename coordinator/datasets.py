@@ -86,6 +86,32 @@ def load_cifar10(path: Path | None, seed: int, holdout: float) -> Dataset:
     return Dataset(x["train"], y["train"], x["test"], y["test"], CLASSES)
 
 
+def load_movie_reviews(path: Path | None, seed: int, holdout: float) -> Dataset:
+    """Movie reviews as word numbers [200] int64 of ``movie_reviews.npz`` in ``path``; the last folds are held out.
+
+    The words are counted in the training folds alone; an example's owner is its fold.
+
+    Raises:
+        DataError: the file is not there, or holds something else.
+    """
+    from coordinator.movie_reviews import CLASSES, packed_reviews, sequences, vocabulary
+
+    reviews, y, fold = packed_reviews(path)
+    folds = int(fold.max()) + 1
+    is_test = fold >= min(folds - 1, folds - round(folds * holdout))
+    train = [review for review, held in zip(reviews, is_test, strict=True) if not held]
+    test = [review for review, held in zip(reviews, is_test, strict=True) if held]
+    numbers = vocabulary(train)
+    return Dataset(
+        x_train=sequences(train, numbers),
+        y_train=y[~is_test],
+        x_test=sequences(test, numbers),
+        y_test=y[is_test],
+        classes=CLASSES,
+        owner_train=fold[~is_test],
+    )
+
+
 def open_arrays(path: Path | None, name: str, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Arrays ``keys`` of the npz file ``path / name``; never unpickles.
 
@@ -117,6 +143,7 @@ SOURCES: dict[str, Callable[[Path | None, int, float], Dataset]] = {
     "digits": load_digits_dataset,
     "mnist-writers": load_mnist_writers,
     "cifar10": load_cifar10,
+    "movie-reviews": load_movie_reviews,
 }
 
 

@@ -24,4 +24,5 @@ MODELS: dict[str, ModelEntry] = {
     "deit_tiny": ModelEntry("coordinator.models.deit:deit_tiny", (3, 32, 32), 10),
     "vit_small": ModelEntry("coordinator.models.deit:vit_small", (3, 224, 224), 10),
     "lstm": ModelEntry("coordinator.models.lstm:lstm", (80,), 90, layout="tokens", vocabulary=90),
+    "review_lstm": ModelEntry("coordinator.models.lstm:review_lstm", (200,), 2, layout="tokens", vocabulary=1001),
 }

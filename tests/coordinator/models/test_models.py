@@ -32,6 +32,7 @@ PARAMETERS = {
     "vit_small": 21_669_514,  # FedLoRA, section 6
     # embedding, two layers of four gates with two biases, classifier
     "lstm": 90 * 8 + 512 * (8 + 128 + 2) + 512 * (128 + 128 + 2) + 90 * 129,
+    "review_lstm": 1001 * 64 + 1024 * (64 + 256 + 2) + 1024 * (256 + 256 + 2) + 2 * 257,
 }
 
 
