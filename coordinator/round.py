@@ -260,7 +260,8 @@ def _updates(federation: Federation, recorded: list[RecordedUpdate]) -> Iterator
     levels = {level.name: level for level in federation.method.levels()}
     for index, entry in enumerate(recorded):
         assignment = entry.assignment
-        masks = order_masks(federation.blobs, read_order(assignment.order))
+        order = read_order(assignment.order)
+        masks = order_masks(federation.blobs, order)
         where = f"device {assignment.device}, round {assignment.round}"
         yield Update(
             device=assignment.device,
@@ -270,6 +271,7 @@ def _updates(federation: Federation, recorded: list[RecordedUpdate]) -> Iterator
                 read_tensor_file(federation.blobs.path(entry.update_digest), where=where), masks, where=where
             ),
             num_examples=entry.report.num_examples,
+            labels=entry.report.labels if order.report_labels else None,
         )
         federation.on_point(f"aggregated-{index}")
 

@@ -44,6 +44,9 @@ def check_report(entry: Assignment, report: TrainReport, *, where: str) -> None:
         value = getattr(report, name)
         if type(value) is int and not 0 <= value <= MAX_COUNT:
             raise UpdateRejected(f"{where}: report says {name} {value}, a count up to {MAX_COUNT} expected")
+    labels = report.labels or ()
+    if list(labels) != sorted(set(labels)) or any(not 0 <= label <= MAX_COUNT for label in labels):
+        raise UpdateRejected(f"{where}: report says classes {list(labels[:8])}, rising ones from 0 expected")
     try:
         check_storable(report, where=where)
     except MessageRejected as error:

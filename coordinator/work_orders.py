@@ -105,4 +105,5 @@ def build_order(
         upload=tuple(upload),
         peak_bytes=peak_bytes,
         threads=config.runtime.threads,
+        report_labels=device_program.reports_labels and program == "train",
     )

@@ -192,6 +192,7 @@ class Assignment:
             wall_s=time.monotonic() - self.accepted_at,
             temperature_c=temperature_c(),
             threads=done.threads,
+            labels=done.labels,
         )
 
 

@@ -59,8 +59,12 @@ class Examples:
     def label_mask(self) -> np.ndarray:
         """float32 [classes]: 1 for classes with a local example."""
         mask = np.zeros(len(self._classes), np.float32)
-        mask[np.unique(self._y)] = 1.0
+        mask[list(self.labels())] = 1.0
         return mask
+
+    def labels(self) -> tuple[int, ...]:
+        """Classes with a local example, rising."""
+        return tuple(int(label) for label in np.unique(self._y))
 
 
 @dataclass(frozen=True)

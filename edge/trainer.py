@@ -120,6 +120,7 @@ class Trainer:
             idle_bytes=self._idle_bytes,
             torch_loaded=is_torch_loaded(),
             threads=min(request.threads, max_threads(self._runtime) or request.threads),
+            labels=examples.labels() if order.report_labels else None,
         )
 
     def _load(self, request: Train) -> tuple[ArtifactManifest, Session]:

@@ -78,6 +78,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     Attributes:
         digest, size: of the uncompressed update; ``encoded_size`` of the file.
+        labels: classes with local examples, where the order asks for them.
     """
 
     assignment_id: str
@@ -94,6 +95,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     idle_bytes: int
     torch_loaded: bool
     threads: int
+    labels: tuple[int, ...] | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -10,20 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from coordinator.aggregation.weighted_mean import WeightedMean
+from torch import nn
+
+from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.methods.fedavg import examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
+from coordinator.methods.options import LABEL_MASKED, LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.factorize import SpectrumCache, factorize_tensors, recover_tensors
 from coordinator.submodels.layout import factorized_cut, hybrid_layout, largest_ranks
 from coordinator.submodels.record import Cut, LayerCut
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
-
-if TYPE_CHECKING:
-    from torch import nn
 
 AGGREGATIONS = {"journal": 1.0, "preprint": 5.0, "reference": 1.0}
 """Formula of the weights -> its default temperature.
@@ -50,8 +49,9 @@ class FedHM:
       default the run's weight decay, as in the paper.
     - ``distillation-weight``, ``distillation-temperature``: the received model teaches from the second round on, with
       this weight and temperature; 0 and 1. Source: the preprint, for unevenly spread labels.
-    - ``loss``, ``norm``: as FedAvg's. With label-masked cross-entropy the classifier's rows are a plain mean over all
-      devices: an update does not say which labels its device owns.
+    - ``loss``, ``norm``: as FedAvg's. ``report-labels``: with label-masked cross-entropy devices say which classes they
+      have examples of, and a row of the classifier is the mean over those that have its class; true. The reference code
+      leaves such a row divided by the weights of all devices, which draws rows of rare classes to zero.
     """
 
     name = "fedhm"
@@ -76,6 +76,7 @@ class FedHM:
         if strength is not None and math.isinf(strength):
             raise ConfigError(["$.method.frobenius-lambda: inf given, a finite number expected"])
         self._extra_hyper = {} if strength is None else {"frobenius_lambda": strength}
+        self._reports_labels = read.flag("report-labels", True) and self._loss == LABEL_MASKED
         self._teacher_hyper: dict[str, float] = {}
         if self._teaching:
             self._teacher_hyper = {
@@ -107,6 +108,8 @@ class FedHM:
 
     def init(self) -> State:
         """The module's own initial weights."""
+        linear = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+        self._classifier = [f"{path}.{name}" for path in linear[-1:] for name in ("weight", "bias")]
         return State(module_tensors(self._module))
 
     def levels(self) -> tuple[Level, ...]:
@@ -138,6 +141,7 @@ class FedHM:
 
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
         """The level's factors by spectral initialisation, everything else as it is in the global model."""
+            reports_labels=self._reports_labels,
         cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
         tensors: Tensors = state.tensors
         if cut:
@@ -155,7 +159,7 @@ class FedHM:
             PlanError: no update.
             UpdateRejected: an update that does not fit its cut or the model, or without examples.
         """
-        mean = WeightedMean(state.tensors)
+        mean = EntrywiseMean(state.tensors)
         total, count, has_full = 0.0, 0, False
         for update in updates:
             where = f"device {update.device}, round {state.round}"
@@ -166,7 +170,9 @@ class FedHM:
                 dense = recover_tensors(update.tensors, update.cut)
             except PlanError as error:
                 raise UpdateRejected(f"{where}: {error}; re-plan the device") from error
-            mean.add(dense, {name: number if name in self._buffers else weight for name in dense}, where=where)
+            weights = {name: number if name in self._buffers else weight for name in dense}
+            rows = {} if update.labels is None else dict.fromkeys(self._classifier, update.labels)
+            mean.add(dense, weights, where=where, rows=rows)
             total, count, has_full = total + weight, count + 1, has_full or not update.cut
         if not count:
             raise PlanError(f"round {state.round}: no updates to aggregate; repeat the round")

@@ -68,6 +68,7 @@ class DeviceProgram:
         probe: the losses of the received, the server's previous and thinned weights on the first batch come back, as
             the accumulator ``probe#losses``; see :mod:`export.loss_probe` for the tensors it reads.
         extra_hyper: values for further ``hyper`` inputs (``frobenius_lambda``).
+        reports_labels: devices say which classes they have examples of; :attr:`Update.labels` is theirs.
     """
 
     loss: str = "cross_entropy"
@@ -81,6 +82,7 @@ class DeviceProgram:
     turns: Literal["train", "draw", "each"] = "train"
     probe: bool = False
     extra_hyper: Mapping[str, float] = field(default_factory=dict)
+    reports_labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Update:
     Attributes:
         tensors: the uploaded tensors (trained parameters, running buffers, accumulators), the cut's shapes.
         num_examples: examples the device trained on.
-        labels: classes the device owns, where it says so.
+        labels: classes the device has examples of, where the program asks and the device says so.
     """
 
     device: str

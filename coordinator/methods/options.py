@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from coordinator.methods.method import Method
 
-LOSSES = ("cross_entropy", "label_masked_cross_entropy", "bce_one_hot")
+LABEL_MASKED = "label_masked_cross_entropy"
+LOSSES = ("cross_entropy", LABEL_MASKED, "bce_one_hot")
 NORMS = ("running", "batch")
 
 

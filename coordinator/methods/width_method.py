@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
+from coordinator.methods.options import LABEL_MASKED, LOSSES, NORMS, Options
 from coordinator.methods.width_ladder import WidthLadder, read_width_options
 from coordinator.submodels.record import Cut
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 class WidthMethod:
     """Options of every such method: ``levels``, ``rounding``, ``concatenation``, ``weight-by-examples``, ``loss``,
-    ``norm``; a method's own docstring gives its defaults.
+    ``norm``; a method's own docstring gives its defaults. ``report-labels``: with label-masked cross-entropy devices
+    say which classes they have examples of, and a row of the classifier is the mean over those with its class; true.
 
     Attributes:
         default_levels, rounding, loss: defaults of the options.
@@ -42,9 +43,10 @@ class WidthMethod:
             read, rounding=self.rounding, by_examples=self.by_examples
         )
         loss, norm = read.choice("loss", LOSSES, self.loss), read.choice("norm", NORMS, "running")
+        reports_labels = read.flag("report-labels", True) and loss == LABEL_MASKED
         self.read_own(read)
         read.finish()
-        self.plain = DeviceProgram(loss=loss, norm=norm)
+        self.plain = DeviceProgram(loss=loss, norm=norm, reports_labels=reports_labels)
         self.ladder = WidthLadder(
             self.name,
             module,

@@ -38,11 +38,12 @@ KEPT_SESSIONS = 8
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of an order: the tensors it asked for, and figures of its steps."""
+    """What came of an order: the tensors it asked for, figures of its steps, and classes where it asked for them."""
 
     tensors: Tensors
     num_examples: int
     outcome: Outcome
+    labels: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class LocalTraining:
         outcome = train(session, manifest, order, examples)
         whole = [name.removesuffix(KEPT) for name in order.upload]
         tensors = {name: np.array(session.read(name)) for name in whole}
-        return Trained(tensors, len(examples), outcome)
+        return Trained(tensors, len(examples), outcome, examples.labels() if order.report_labels else None)
 
     def logits(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:
         """Logits of a submodel for the held-out examples [first, last); ``first`` is a multiple of the batch."""

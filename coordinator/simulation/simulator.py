@@ -184,6 +184,7 @@ def train(simulation: Simulation, state: State, devices: list[str], program: str
             tensors=result.tensors,
             num_examples=result.num_examples,
         )
+            labels=result.labels,
 
 
 def _count(simulation: Simulation, state: State, item: Work, result: Trained, tally: Tally) -> None:

@@ -81,7 +81,10 @@ def answer(training: LocalTraining, request: Request) -> Reply:
     indices = np.frombuffer(request.indices, np.int64)
     trained = training.train(request.order, cut, request.program, weights, indices)
     return TrainReply(
-        outcome=trained.outcome, num_examples=trained.num_examples, update=encode_tensors(trained.tensors)
+        outcome=trained.outcome,
+        num_examples=trained.num_examples,
+        update=encode_tensors(trained.tensors),
+        labels=trained.labels,
     )
 
 

@@ -49,6 +49,7 @@ class TrainReply(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     outcome: Outcome
     num_examples: int
     update: bytes
+    labels: tuple[int, ...] | None = None
 
 
 class LogitsReply(msgspec.Struct, frozen=True, tag=True):

@@ -203,7 +203,7 @@ def _result(reply: Reply) -> Trained | Refused:
     if isinstance(reply, FailedReply):
         return Refused(reply.reason)
     assert isinstance(reply, TrainReply)
-    return Trained(decode_tensors(reply.update, where="update"), reply.num_examples, reply.outcome)
+    return Trained(decode_tensors(reply.update, where="update"), reply.num_examples, reply.outcome, reply.labels)
 
 
 def _logits(reply: Reply) -> np.ndarray:

@@ -55,6 +55,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
         deadline_s: seconds left when the order was sent; the receiver counts on its monotonic clock. 0 = none.
         peak_bytes: what the planner expects supervisor and trainer to reach together.
         threads: intra-op threads of the runtime.
+        report_labels: whether the report is to say which classes the device has examples of.
     """
 
     assignment_id: str
@@ -75,6 +76,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     encoding: Encoding = "raw"
     constants: BlobRef | None = None
+    report_labels: bool = False
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int) -> str:

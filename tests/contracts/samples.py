@@ -74,6 +74,7 @@ ORDER = WorkOrder(
     threads=2,
     encoding="zstd",
     constants=BlobRef(digest=A, size=900, encoding="raw", encoded_size=900),
+    report_labels=True,
 )
 
 REPORT = TrainReport(
@@ -100,6 +101,7 @@ REPORT = TrainReport(
     temperature_c=50.0,
     battery_percent=79.0,
     threads=1,
+    labels=(0, 3, 9),
 )
 
 BODIES: dict[str, msgspec.Struct] = {
