@@ -30,9 +30,8 @@ class PrefixAttention(nn.Module):
         """Raises PlanError for another module than :class:`coordinator.models.vit.Attention`."""
         super().__init__()
         if not isinstance(dense, Attention) or type(dense.proj) is not nn.Linear:
-            raise PlanError(
-                f"layer '{path}': a prefix needs {Attention.__module__}.Attention, not {type(dense).__name__}"
-            )
+            expected = f"{Attention.__module__}.{Attention.__qualname__}"
+            raise PlanError(f"layer '{path}': a prefix needs {expected}, it is of type {type(dense).__name__}")
         width = dense.proj.out_features
         self.heads = dense.heads
         self.qkv, self.proj = dense.qkv, dense.proj

@@ -54,7 +54,7 @@ def with_prompt(path: str, part: nn.Module, length: int) -> nn.Module:
     blocks = [part] if isinstance(part, Block) else [child for _, child in part.named_children()]
     first, last = (blocks[0], blocks[-1]) if blocks else (None, None)
     if not isinstance(first, Block) or last is None or not all(isinstance(block, Block) for block in blocks):
-        raise PlanError(f"layer '{path}': a prompt needs transformer blocks, not a {type(part).__name__}")
+        raise PlanError(f"layer '{path}': a prompt needs transformer blocks, it is of type {type(part).__name__}")
     width = int(first.norm1.normalized_shape[0])
     first.prompts = PromptTokens(width, length)
     first.register_forward_pre_hook(first.prompts.prepend)
