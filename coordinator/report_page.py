@@ -63,7 +63,7 @@ def report_page(
 <p class="what">{escape(model)} under {escape(method)}, {summary["rounds"]} rounds on {summary["devices"]} devices</p>
 <dl>{"".join(_fact(term, value) for term, value in _facts(summary))}</dl>
 <h2>Training</h2><div class="charts">{charts}</div>
-<h2>Devices</h2><div class="wide">{_devices(summary["device_table"])}</div>
+{_ranks(rounds)}<h2>Devices</h2><div class="wide">{_devices(summary["device_table"])}</div>
 <p class="what">Memory in MB of 2^20 bytes, supervisor and trainer together; the budget holds for their sum.</p>
 <h2>Evaluated models</h2><div class="wide">{_models(summary["evaluation"])}</div>
 </body></html>
@@ -132,6 +132,23 @@ def _devices(table: Sequence[Mapping[str, Any]]) -> str:
             f"<td>{row['rounds']}</td></tr>"
         )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _ranks(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Effective ranks, where the rounds have them: their mean as a curve, every layer's first and last."""
+    known = [(i + 1, r["effective_rank"]) for i, r in enumerate(rounds) if r.get("effective_rank")]
+    if not known:
+        return ""
+    means = [(number, sum(ranks.values()) / len(ranks)) for number, ranks in known]
+    (first, before), (last, after) = known[0], known[-1]
+    rows = "".join(
+        f"<tr><td>{escape(path)}</td><td>{before[path]:.1f}</td><td>{after[path]:.1f}</td></tr>" for path in after
+    )
+    chart = _figure(means, "mean effective rank of the decomposed layers, by round", "--one")
+    return (
+        f'<h2>Effective rank</h2><div class="charts">{chart}</div><div class="wide"><table><thead><tr><th>layer</th>'
+        f"<th>round {first}</th><th>round {last}</th></tr></thead><tbody>{rows}</tbody></table></div>"
+    )
 
 
 def _models(evaluation: Mapping[str, Any]) -> str:

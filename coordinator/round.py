@@ -21,7 +21,7 @@ from coordinator.packed_tensors import order_masks
 from coordinator.planner import Placement
 from coordinator.progress import megabytes
 from coordinator.publisher import read_order
-from coordinator.round_metrics import describe_metrics, missing_reports, round_metrics
+from coordinator.round_metrics import describe_metrics, effective_ranks, missing_reports, round_metrics
 from coordinator.statistics import state_with_statistics
 from coordinator.submodels.record import cut_from_json
 from coordinator.work_orders import build_order
@@ -292,6 +292,8 @@ def commit(federation: Federation, attempt: Round, state: State, program: str, s
     ledger, rounds = federation.ledger, federation.config.federation.rounds
     updates = ledger.updates(attempt.round, attempt.attempt)
     metrics = round_metrics(updates, wall_s=time.monotonic() - started)
+    if program == "train":
+        metrics |= effective_ranks(federation.method, state)
     every = federation.config.evaluation.every
     is_last = attempt.round + 1 >= rounds
     if is_last or (every and (attempt.round + 1) % every == 0):

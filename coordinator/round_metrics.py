@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coordinator.artifacts import Artifact
 from coordinator.federation import Federation
@@ -12,6 +12,9 @@ from coordinator.ledger_records import Assignment, RecordedUpdate
 from coordinator.planner import correction_from
 from coordinator.progress import megabytes
 from profiles.device import DeviceProfile
+
+if TYPE_CHECKING:
+    from coordinator.methods.method import Method, State
 
 
 def round_metrics(updates: Sequence[RecordedUpdate], *, wall_s: float) -> dict[str, Any]:
@@ -30,6 +33,15 @@ def round_metrics(updates: Sequence[RecordedUpdate], *, wall_s: float) -> dict[s
         "runtimes": dict(sorted(Counter(r.runtime for r in reports).items())),
         "wall_s": round(wall_s, 3),
     }
+
+
+def effective_ranks(method: Method, state: State) -> dict[str, Any]:
+    """``effective_rank`` of every layer the method decomposes; nothing of a method that is not asked for spectra."""
+    from coordinator.methods.method import HasSpectra
+    from coordinator.submodels.spectrum import effective_rank
+
+    spectra = method.spectra(state) if isinstance(method, HasSpectra) else {}
+    return {"effective_rank": {path: round(effective_rank(v), 4) for path, v in spectra.items()}} if spectra else {}
 
 
 def describe_metrics(metrics: dict[str, Any], program: str) -> str:

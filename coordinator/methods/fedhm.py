@@ -19,9 +19,10 @@ from coordinator.methods.fedavg import examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
 from coordinator.methods.options import LABEL_MASKED, LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
-from coordinator.submodels.factorize import SpectrumCache, factorize_tensors, recover_tensors
+from coordinator.submodels.factorize import SpectrumCache, factorize_tensors, recover_tensors, unrolled, weight_name
 from coordinator.submodels.layout import factorized_cut, hybrid_layout, largest_ranks
 from coordinator.submodels.record import Cut, LayerCut
+from coordinator.submodels.spectrum import singular_values
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 
 AGGREGATIONS = {"journal": 1.0, "preprint": 5.0, "reference": 1.0}
@@ -43,6 +44,8 @@ class FedHM:
     - ``weight-by-examples``: multiply the weights with ``num_examples``; false, as in the paper.
     - ``server-joins``: when no device of level 1 took part, the previous global model does, with its weight; false.
       Source: FedHM's reference code; it keeps the part of the spectrum that small devices cannot represent.
+    - ``spectra``: record the effective rank of every factorized layer in each round's metrics; false. For it each one
+      is decomposed whole.
     - ``layout``: name patterns of the layers to factorize (``!pattern`` takes out); by default the module's own.
     - ``rank-rounding``: ``round`` or ``floor``.
     - ``frobenius``: Frobenius decay on the factors instead of weight decay; true. ``frobenius-lambda``: its weight; by
@@ -68,15 +71,16 @@ class FedHM:
         patterns = read.names("layout")
         rounding = read.choice("rank-rounding", ("round", "floor"), "round")
         self._frobenius = read.flag("frobenius", True)
+        self._wants_spectra = read.flag("spectra", False)
         strength = read.number("frobenius-lambda", None, low=0)
         self._teaching = read.number("distillation-weight", 0.0, low=0) or 0.0
         temperature_kd = read.number("distillation-temperature", 1.0, low=0, strict=True)
         self._loss, self._norm = read.choice("loss", LOSSES, "cross_entropy"), read.choice("norm", NORMS, "running")
+        self._reports_labels = read.flag("report-labels", True) and self._loss == LABEL_MASKED
         read.finish()
         if strength is not None and math.isinf(strength):
             raise ConfigError(["$.method.frobenius-lambda: inf given, a finite number expected"])
         self._extra_hyper = {} if strength is None else {"frobenius_lambda": strength}
-        self._reports_labels = read.flag("report-labels", True) and self._loss == LABEL_MASKED
         self._teacher_hyper: dict[str, float] = {}
         if self._teaching:
             self._teacher_hyper = {
@@ -104,12 +108,12 @@ class FedHM:
             self._cuts[_level(factor)] = cut
         self._largest_ranks = largest_ranks(list(self._cuts.values()))
         self._buffers = {name for name, _ in module.named_buffers()}
+        linear = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+        self._classifier = [f"{path}.{name}" for path in linear[-1:] for name in ("weight", "bias")]
         self._spectra: SpectrumCache | None = None
 
     def init(self) -> State:
         """The module's own initial weights."""
-        linear = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-        self._classifier = [f"{path}.{name}" for path in linear[-1:] for name in ("weight", "bias")]
         return State(module_tensors(self._module))
 
     def levels(self) -> tuple[Level, ...]:
@@ -137,11 +141,11 @@ class FedHM:
             norm=self._norm,
             distillation=self._teaching > 0,
             extra_hyper=hyper,
+            reports_labels=self._reports_labels,
         )
 
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
         """The level's factors by spectral initialisation, everything else as it is in the global model."""
-            reports_labels=self._reports_labels,
         cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
         tensors: Tensors = state.tensors
         if cut:
@@ -189,6 +193,16 @@ class FedHM:
     def refresh(self, state: State) -> State:
         """The state itself: the decomposition is part of the cut."""
         return state
+
+    def spectra(self, state: State) -> Tensors:
+        """Singular values of the global model's unrolled weights."""
+        if not self._wants_spectra:
+            return {}
+        forms = {path: e.factor.form for cut in self._cuts.values() for path, e in cut.items() if e.factor}
+        return {
+            path: singular_values(unrolled(state.tensors[weight_name(path, form)], form))
+            for path, form in forms.items()
+        }
 
     def eval_models(self, state: State) -> Mapping[str, Submodel]:
         """``server`` and every level by its name; level 1 is the global model again."""

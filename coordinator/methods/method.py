@@ -167,8 +167,16 @@ class ObservesScores(Protocol):
 
 
 @runtime_checkable
+class HasSpectra(Protocol):
+    """A method that decomposes layers of the global model, whose singular values a round may record."""
+
+    def spectra(self, state: State) -> Tensors:
+        """Singular values of every decomposed layer of the whole model, by path; none unless its options ask."""
+
+
+@runtime_checkable
 class ShapesFollowState(Protocol):
-    """A method whose cuts depend on more than the number of the round; ``cut_shape`` then is that of the first state."""
+    """A method whose cuts depend on more than the round; ``cut_shape`` then is that of the first state."""
 
     def shape_after(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
         """What ``cut_shape`` is for the round after ``state``."""

@@ -63,6 +63,7 @@ class PriSM:
       imitates with masks. The parts left out really are, but it costs more than Table 1; for ``first`` rows alone.
     - ``layout``: name patterns of the layers to decompose; by default all but the first, 1x1 ones and the classifier.
     - ``frobenius``: Frobenius decay on the factors instead of weight decay; true. ``frobenius-lambda``: its weight.
+    - ``spectra``: record the effective rank of every decomposed layer in each round's metrics; false.
     - ``norm``: of training and evaluation; ``batch``, as in the paper. ``loss``: as FedAvg's.
     """
 
@@ -81,6 +82,7 @@ class PriSM:
         patterns = read.names("layout")
         self._frobenius = read.flag("frobenius", True)
         strength = read.number("frobenius-lambda", None, low=0)
+        self._wants_spectra = read.flag("spectra", False)
         self._loss, self._norm = read.choice("loss", LOSSES, "cross_entropy"), read.choice("norm", NORMS, "batch")
         read.finish()
         if max(ratios) > 1:
@@ -185,6 +187,10 @@ class PriSM:
         """New components of every layer whose product is no longer what they were taken from."""
         stale = {p: state.tensors[name] for p, name in self._weights.items() if not self._is_ordered(state, p)}
         return State(state.tensors, {**state.extra, **self._decomposed(stale)}, state.round) if stale else state
+
+    def spectra(self, state: State) -> Mapping[str, np.ndarray]:
+        """Singular values of the whole weights, which the refresh has found already."""
+        return {path: state.extra[SIGMA + path] for path in self._layers} if self._wants_spectra else {}
 
     def eval_models(self, state: State) -> Mapping[str, Submodel]:
         """``server``, the whole model, and every level's first channels with its largest components."""

@@ -21,6 +21,7 @@ from coordinator.methods.method import DeviceProgram, Method, ObservesScores, Se
 from coordinator.packed_tensors import masks_of
 from coordinator.progress import Progress
 from coordinator.pruning.masks import density
+from coordinator.round_metrics import effective_ranks
 from coordinator.simulation.capacity import Capacities
 from coordinator.simulation.local_training import Trained
 from coordinator.simulation.record import Record, commit_state, restored_state
@@ -183,8 +184,8 @@ def train(simulation: Simulation, state: State, devices: list[str], program: str
             cut=item.submodel.cut,
             tensors=result.tensors,
             num_examples=result.num_examples,
-        )
             labels=result.labels,
+        )
 
 
 def _count(simulation: Simulation, state: State, item: Work, result: Trained, tally: Tally) -> None:
@@ -253,6 +254,8 @@ def commit(simulation: Simulation, state: State, program: str, tally: Tally, sta
         "refused": len(tally.refused),
         "levels": dict(sorted(tally.levels.items())),
     }
+    if program == "train":
+        metrics |= effective_ranks(simulation.method, state)
     if masks := masks_of(state.extra):
         metrics["density"] = density(masks)
     if number >= rounds or (every and number % every == 0):

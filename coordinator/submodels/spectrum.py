@@ -52,6 +52,23 @@ def truncated_svd(matrix_NM: np.ndarray, rank: int) -> Spectrum:
         return _decompose(matrix_NM, rank)
 
 
+def singular_values(matrix_NM: np.ndarray) -> np.ndarray:
+    """All singular values, largest first, float64, the same bits on every run."""
+    from scipy import linalg
+
+    with one_blas_thread():
+        return np.asarray(linalg.svdvals(np.asarray(matrix_NM, np.float64), check_finite=False))
+
+
+def effective_rank(values: np.ndarray) -> float:
+    """1 / sum p_i^2 with p_i = sigma_i / sum sigma: 1 for one component, n for n equal ones; 0 for a zero matrix.
+
+    Source: PriSM's code, for its Figures 1 and 8; the formula printed in the paper is another one.
+    """
+    total = float(np.sum(values, dtype=np.float64))
+    return total * total / float(np.sum(np.square(values, dtype=np.float64))) if total > 0 else 0.0
+
+
 def one_blas_thread() -> AbstractContextManager[Any]:
     """NumPy and SciPy compute on one thread inside; how many threads share a sum decides its last bits."""
     context: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
