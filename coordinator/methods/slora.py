@@ -110,6 +110,7 @@ class SLoRA:
 
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
         """The base with what is trained in this stage."""
+        state = self.refresh(state)  # nothing to do where rounds follow each other
         cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
         tensors = {**state.tensors, **{f"{path}.weight": state.extra[_base(path)] for path in self._layers}}
         tensors |= {name: state.extra[name] for name in self._added(state)}
