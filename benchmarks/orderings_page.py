@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.orderings import SEEDS, TARGETS, Comparison, Entry
@@ -162,9 +162,10 @@ def reach(run: Run, target: float, model: str = "server") -> tuple[int, float, f
     return None
 
 
-def _total(run: Run, key: str) -> Any:
-    return sum(entry[key] for entry in run["rounds"])
+def _total(run: Run, key: str) -> int:
+    """Of all rounds; seconds rounded."""
+    return round(sum(entry[key] for entry in run["rounds"]))
 
 
-def _mean(values: Any) -> str:
+def _mean(values: Iterable[float]) -> str:
     return f"{statistics.mean(values):,.0f}"
