@@ -162,7 +162,7 @@ def _train_step(
     logits = _logits(module, {**leaves, **live}, values[INPUT], values.get(LABEL_MASK), spec)
     total, correct = summed_loss(logits, values[TARGET], spec)
     if spec.distillation:
-        known = _teacher_logits(module, spec, values, [*names, *live])
+        known = teacher_logits(module, spec, values, [*names, *live])
         weight, temperature = scalars["distillation_weight"], scalars["distillation_temperature"]
         total = total + distillation_loss(logits, known, weight, temperature)
     loss = total / values[TARGET].numel()
@@ -194,7 +194,7 @@ def _probe(module: nn.Module, spec: StepSpec, loops: frozenset[str]) -> ProgramF
     return ProgramFunction(partial(loss_probe.probed, prepared, spec), tuple(inputs), prepared)
 
 
-def _teacher_logits(module: nn.Module, spec: StepSpec, values: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+def teacher_logits(module: nn.Module, spec: StepSpec, values: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     """Logits of the received model, normalised as the student is; its running statistics are left alone."""
     buffers = state_buffers(module)
     state = {n: values[teacher_name(n)] for n in names}

@@ -22,7 +22,7 @@ import onnxruntime as ort
 
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Program
-from edge.contracts.tensors import STATE_ROLES, TensorSpec, concrete_shape
+from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
 from edge.host_update import HostUpdate
 from edge.native.update_rule import FILE_NAME, UpdateRule
 from edge.runtimes.state_values import load_value
@@ -97,7 +97,7 @@ class OrtTrainingSession:
         for name, spec in self._specs.items():
             if spec.role == "grad_mask":
                 self._masks[name.removesuffix(MASK)] = np.ones(concrete_shape(spec), np.bool_)
-            elif spec.role in STATE_ROLES:
+            elif is_carried(spec):
                 held = name in self._checkpoint.parameters
                 self._state[name] = self._parameter(name) if held else np.zeros(concrete_shape(spec), spec.dtype)
             if name in trained:

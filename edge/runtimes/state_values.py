@@ -14,12 +14,12 @@ from edge.weights_file import WeightsFile
 def load_value(spec: TensorSpec, target: np.ndarray, tensors: Mapping[str, np.ndarray]) -> None:
     """Fill ``target`` with the value of ``spec``; slots and accumulators that did not come become zero.
 
-    A teacher's tensor is the received value of the tensor it is named after.
+    A teacher's tensor is the received value of the tensor it is named after, unless one is there for it.
 
     Raises:
         ArtifactCorrupt: it is missing, or has another shape or dtype.
     """
-    name = spec.name.removesuffix(TEACHER) if spec.role == "teacher" else spec.name
+    name = spec.name.removesuffix(TEACHER) if spec.role == "teacher" and spec.name not in tensors else spec.name
     if name not in tensors:
         if spec.role not in ("slot", "accumulator"):
             raise ArtifactCorrupt(f"the weights hold no {spec.role} '{name}' that the artifact needs; order again")

@@ -22,7 +22,8 @@ from export.formats.ort_training.environment import RuntimeEnvironment
 def checkpoint_request(training: onnx.ModelProto, tensors: Iterable[TensorSpec]) -> Checkpoint:
     """What the training model takes besides its batch: parameters with a gradient buffer, and all others."""
     taken = {value.name for value in training.graph.input}
-    held = {t.name: tuple(int(s) for s in t.shape) for t in tensors if t.role in ("parameter", "frozen", "buffer")}
+    roles = ("parameter", "frozen", "buffer", "teacher")
+    held = {t.name: tuple(int(s) for s in t.shape) for t in tensors if t.role in roles}
     trained = {n: s for n, s in held.items() if f"{n}_grad.accumulation.buffer" in taken}
     return Checkpoint(trained, {n: s for n, s in held.items() if n in taken and n not in trained})
 

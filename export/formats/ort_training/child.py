@@ -20,7 +20,7 @@ import numpy as np
 from edge.contracts.errors import ApportionError
 from edge.contracts.manifest import Program
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
-from edge.contracts.tensors import STATE_ROLES, TensorSpec
+from edge.contracts.tensors import TensorSpec, is_carried
 
 MODEL = "model"
 
@@ -130,7 +130,7 @@ class Worker:
         return outputs
 
     def _is_state(self, name: str) -> bool:
-        return name in self._specs and (self._specs[name].role in STATE_ROLES or self._specs[name].role == "grad_mask")
+        return name in self._specs and is_carried(self._specs[name])
 
 
 def _differentiated(model: bytes, request: Differentiate) -> bytes:

@@ -54,7 +54,7 @@ class OrtTraining:
 
     name = "ort_training"
     minimum_runtime_version = "1.19.2"
-    features: frozenset[str] = frozenset({"masked"})
+    features: frozenset[str] = frozenset({"masked", "distillation"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()

@@ -7,14 +7,15 @@ from torch import Tensor
 from torch.func import functional_call
 
 from export.capture import Capture, capture
-from export.programs import INPUT, LABEL_MASK, TARGET, ProgramFunction, state_buffers
-from export.step_functions import check_pair, masked_logits, summed_loss
+from export.programs import INPUT, LABEL_MASK, TARGET, ProgramFunction, state_buffers, teacher_logits
+from export.step_functions import check_pair, distillation_loss, masked_logits, summed_loss
 from export.training_step import StepSpec
 
 OBJECTIVE = "objective"
 """What is differentiated where a penalty is added to the loss; elsewhere it is ``loss``."""
-_ROLES = ("parameter", "frozen", "buffer", "input", "target", "label_mask")
+_ROLES = ("parameter", "frozen", "buffer", "teacher", "input", "target", "label_mask")
 PENALTY_WEIGHT = "frobenius_lambda"
+TEACHING = ("distillation_weight", "distillation_temperature")
 
 
 def capture_forward(train: ProgramFunction, spec: StepSpec) -> Capture:
@@ -32,13 +33,16 @@ def capture_forward(train: ProgramFunction, spec: StepSpec) -> Capture:
             state = {name: values[name] for name in names} | live
             logits = masked_logits(functional_call(module, state, (values[INPUT],)), values.get(LABEL_MASK))
             total, correct = summed_loss(logits, values[TARGET], spec)
+            if spec.distillation:
+                known = teacher_logits(module, spec, values, [*names, *live])
+                total = total + distillation_loss(logits, known, *(values[name] for name in TEACHING))
             loss = total / values[TARGET].numel()
             outputs = {"loss": loss, "correct": correct, **{f"next:{name}": v for name, v in live.items()}}
             if spec.frobenius:
                 outputs = {OBJECTIVE: loss + _penalty(values, spec), **outputs}
         return outputs, {}
 
-    inputs = [i for i in train.inputs if i.spec.role in _ROLES or i.spec.name == PENALTY_WEIGHT]
+    inputs = [i for i in train.inputs if i.spec.role in _ROLES or i.spec.name in (PENALTY_WEIGHT, *TEACHING)]
     return capture(forward, inputs, module)
 
 

@@ -36,7 +36,7 @@ def training_memory(
         forward: what ``model`` was differentiated from.
     """
     tensors = list(tensors)
-    state = sum(t.byte_count() for t in tensors if t.role in STATE_ROLES)
+    state = sum(t.byte_count() for t in tensors if t.role in STATE_ROLES or t.role == "teacher")
     gradients = sum(t.byte_count() for t in tensors if t.role == "parameter")
     fed = sum(t.byte_count(batch) for t in tensors if t.role in ("input", "target"))
     sizes = _sizes(model, forward, tensors, batch)
