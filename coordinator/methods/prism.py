@@ -25,7 +25,7 @@ from coordinator.submodels.build import module_tensors
 from coordinator.submodels.channel_groups import ChannelMap, channel_map
 from coordinator.submodels.component_sampling import SAMPLINGS, drawn_components
 from coordinator.submodels.factorize import unrolled, weight_name
-from coordinator.submodels.layout import dense_weight, factorizable_layers, first_layers, hybrid_layout
+from coordinator.submodels.layout import dense_weight, hybrid_layout, principal_layers
 from coordinator.submodels.record import Cut, Factor, Form, LayerCut
 from coordinator.submodels.spectrum import one_blas_thread, truncated_svd
 from coordinator.submodels.width import (
@@ -92,7 +92,7 @@ class PriSM:
             raise ConfigError([f"$.method.input-cut: {problem}"])
         self._extra_hyper = {} if strength is None else {"frobenius_lambda": strength}
         self._module = module
-        chosen = hybrid_layout(module, patterns) if patterns else _default_layout(module)
+        chosen = hybrid_layout(module, patterns) if patterns else principal_layers(module)
         self._layers = {path: _form(named_part(module, path)) for path in chosen}
         self._weights = {path: weight_name(path, form) for path, form in self._layers.items()}
         if not self._layers:
@@ -311,19 +311,3 @@ def _form(layer: nn.Module | nn.Parameter) -> Form:
     if isinstance(layer, nn.Parameter):
         return "recurrent"
     return "linear" if isinstance(layer, nn.Linear) else "conv1x1"
-
-
-def _default_layout(module: nn.Module) -> tuple[str, ...]:
-    """Every layer with components but the first one, 1x1 convolutions and the last linear layer.
-
-    Source: PriSM's reference code.
-    """
-    layers = factorizable_layers(module)
-    linear = [path for path, part in layers.items() if isinstance(part, nn.Linear)]
-    whole = {*first_layers(module), *linear[-1:]}
-    return tuple(path for path, part in layers.items() if path not in whole and not _is_pointwise(part))
-
-
-def _is_pointwise(layer: nn.Module | nn.Parameter) -> bool:
-    """Whether it is a 1x1 convolution, which a decomposition would only make larger."""
-    return isinstance(layer, nn.Conv1d | nn.Conv2d) and all(size == 1 for size in layer.kernel_size)

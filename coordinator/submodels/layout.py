@@ -91,6 +91,17 @@ def hybrid_layout(module: nn.Module, patterns: Sequence[str] | None = None) -> t
     return tuple(chosen)
 
 
+def principal_layers(module: nn.Module) -> tuple[str, ...]:
+    """Every layer with components but the first one, 1x1 convolutions and the last linear layer.
+
+    Source: PriSM's reference code.
+    """
+    layers = factorizable_layers(module)
+    linear = [path for path, part in layers.items() if isinstance(part, nn.Linear)]
+    whole = {*first_layers(module), *linear[-1:]}
+    return tuple(path for path, part in layers.items() if path not in whole and not _is_pointwise(part))
+
+
 def factorized_cut(
     module: nn.Module, layers: Sequence[str], rank_factor: float, *, rounding: Rounding = "round"
 ) -> dict[str, LayerCut]:
@@ -126,6 +137,11 @@ def largest_ranks(cuts: Sequence[Mapping[str, LayerCut]]) -> dict[str, int]:
             if entry.factor:
                 ranks[path] = max(ranks.get(path, 0), max(entry.factor.components) + 1)
     return ranks
+
+
+def _is_pointwise(layer: nn.Module | nn.Parameter) -> bool:
+    """Whether it is a 1x1 convolution, which a decomposition would only make larger."""
+    return isinstance(layer, nn.Conv1d | nn.Conv2d) and all(size == 1 for size in layer.kernel_size)
 
 
 def _dense_patterns(module: nn.Module) -> tuple[str, ...]:

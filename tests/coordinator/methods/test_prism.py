@@ -14,7 +14,7 @@ from coordinator.costs import cut_costs
 from coordinator.methods import Method, State, Update, build_method
 from coordinator.methods.fedavg import FULL
 from coordinator.methods.prism import SIGMA, U, V
-from coordinator.models import build_model, input_spec
+from coordinator.models import build_model, example_input, input_spec
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.component_sampling import drawn_components
 from edge.contracts.errors import ConfigError, PlanError
@@ -232,6 +232,46 @@ def test_transformers_keep_their_residual_stream_whole() -> None:
     narrowed = {path for path, record in cut.items() if record.out_idx is not None}
     assert narrowed == {f"blocks.{i}.fc1" for i in range(4)}
     assert apply_cut(dense, cut)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_transformers_may_keep_all_rows() -> None:
+    dense = build_model("vit")
+    built = build_method("prism", dense, {"levels": [0.5], "rows": "all"})
+    cut = built.cut_shape(built.levels()[0], round_index=0, device="", seed=0)
+    assert set(cut) == {f"blocks.{i}.{n}" for i in range(4) for n in ("attention.qkv", "attention.proj", "fc1", "fc2")}
+    assert all(record.out_idx is None and record.in_idx is None for record in cut.values())
+    sizes = {"attention.qkv": 384 + 128, "attention.proj": 256, "fc1": 512 + 128, "fc2": 512 + 128}
+    factors = {n: p.numel() for n, p in apply_cut(dense, cut).named_parameters() if n.endswith((".u", ".v"))}
+    assert sum(factors.values()) == 4 * 64 * sum(sizes.values())
+
+
+KINDS = {
+    "mlp": {"input_shape": (64,), "hidden": [24, 16]},
+    "conv2": {"classes": 5},
+    "vit": {"width": 16, "depth": 1, "heads": 2},
+    "lstm": {"hidden": 16},
+    "resnet8": {},
+}
+"""Linear layers, convolutions behind a flatten, a transformer, a recurrent network, residuals."""
+
+
+@pytest.mark.parametrize("model", sorted(KINDS))
+@pytest.mark.parametrize("name", ["prism", "orthdrop", "origdrop"])
+def test_every_kind_of_model_is_cut_runs_and_comes_back(name: str, model: str) -> None:
+    dense = build_model(model, **KINDS[model])
+    built = build_method(name, dense, {"levels": [0.5]})
+    state = built.init()
+    submodel = built.cut(state, built.levels()[0], round_index=0, device="pi", seed=1)
+    part = apply_cut(dense, submodel.cut, submodel.tensors)
+    assert sum(p.numel() for p in part.parameters()) < sum(p.numel() for p in dense.parameters())
+    x = example_input(model, input_shape=dense.input_spec.shape)
+    assert part(x).shape == dense(x).shape
+    assert any(record.factor is not None for record in submodel.cut.values()) is (name != "origdrop")
+    narrowed = any(record.out_idx is not None for record in submodel.cut.values())
+    assert narrowed is (name == "origdrop" or (name == "prism" and model != "lstm"))
+    tensors = {n: v for n, v in submodel.tensors.items() if v.dtype.kind == "f"}
+    after = built.refresh(built.aggregate(state, [Update("pi", submodel.level, submodel.cut, tensors, 4)]))
+    assert all(np.array_equal(after.tensors[n], v) for n, v in state.tensors.items())
 
 
 def test_impossible_options_are_refused() -> None:
