@@ -10,6 +10,7 @@ from coordinator.artifacts import Artifacts
 from coordinator.blob_store import BlobStore
 from coordinator.cli.exporting import CutExporter, dense_module
 from coordinator.configuration import LocalGroup, RunConfig, canonical_toml
+from coordinator.distillation.proxy import require_proxy
 from coordinator.ledger import Ledger
 from coordinator.methods import build_method
 from coordinator.methods.method import Level
@@ -31,6 +32,7 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanEr
     """
     dense = dense_module(config)
     method = build_method(config.method.name, dense, config.method.options)
+    require_proxy(method)
     allowed = config.runtime
     placements: list[tuple[LocalGroup, Placement | PlanError]] = []
     with tempfile.TemporaryDirectory() as folder:

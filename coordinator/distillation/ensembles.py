@@ -93,8 +93,8 @@ def softmax(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
 def sharpened(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """Entropy reduction aggregation: softmax of the mean *probabilities*, divided by a small temperature.
 
-    Source: DS-FL (Itahara et al.), the ERA of its section 3, temperature 0.1. Probabilities lie in [0, 1], so that
-    temperature 1 would flatten them; 0.1 sharpens.
+    Source: DS-FL (Itahara et al.), ERA, temperature 0.1. Probabilities lie in [0, 1], so that temperature 1 would
+    flatten them; 0.1 sharpens.
     """
     return softmax(probabilities, temperature)
 

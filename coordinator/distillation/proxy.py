@@ -71,6 +71,20 @@ class ProxySet:
         self._inputs: np.ndarray | None = None
         self.seed, self.device, self.threads = 0, "cpu", 1
 
+    def require(self) -> None:
+        """Nothing when a source is named.
+
+        Raises:
+            ConfigError: none is.
+        """
+        if not self._source:
+            raise ConfigError(
+                [
+                    f"$.method.proxy: {self._method} distils on inputs that the coordinator holds, and none are given; "
+                    f"name a data source, or '{HELD_BACK}' with proxy-examples"
+                ]
+            )
+
     def open(
         self,
         spec: InputSpec,
@@ -98,13 +112,7 @@ class ProxySet:
 
         self.seed, self.device, self.threads = seed, device, threads
         own = dataset
-        if not self._source:
-            raise ConfigError(
-                [
-                    f"$.method.proxy: {self._method} distils on inputs that the coordinator holds, and none are given; "
-                    f"name a data source, or '{HELD_BACK}' with proxy-examples"
-                ]
-            )
+        self.require()
         if self._source == HELD_BACK:
             if own is None or not self._examples:
                 raise ConfigError(
@@ -149,6 +157,16 @@ class ProxySet:
             self.open(spec, path=Path(folder) if folder else None)
         assert self._inputs is not None
         return self._inputs
+
+
+def require_proxy(method: object) -> None:
+    """Nothing when ``method`` needs no proxy set, or its options name one.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if isinstance(method, DistilsOnProxy):
+        method.proxy.require()
 
 
 def open_proxy(method: object, config: RunConfig, dataset: Dataset, spec: InputSpec, *, device: str = "cpu") -> Dataset:

@@ -100,6 +100,21 @@ class DSFL(ProxyMethod):
         after = self.models.replaced(State(state.tensors, extra, state.round), models)
         return State(after.tensors, after.extra, state.round + 1)
 
+    def with_statistics(self, state: State, updates: Iterable[Update]) -> State:
+        """Static statistics of every device's own model; without such, of every level from its devices.
+
+        Levels' models keep those of the open set where devices gathered theirs with other weights.
+        """
+        if not self._is_personal:
+            return super().with_statistics(state, updates)
+        extra = dict(state.extra)
+        for update in updates:
+            owner = _owner(update.device, update.level)
+            if owned(extra, owner):
+                self.models.held(state, update, where=f"device {update.device}, statistics")
+                extra.update(under(owner, update.tensors))
+        return State(state.tensors, extra, state.round)
+
     @staticmethod
     def paper_bytes(examples: int, classes: int) -> int:
         """Bytes that the paper's protocol would send each way per device and round: float32 probabilities."""

@@ -5,7 +5,7 @@ devices'; the server's model is then trained, on inputs without labels, on the c
 weighs by the variance of its logits) and, with weight lambda, on those who name another class. The representation
 layers go back to the small models, whose other layers are the means of their groups.
 Source: Cho et al., "Heterogeneous ensemble knowledge transfer for training large models in federated learning"
-(IJCAI 2022), section 3.2; lambda 0.05.
+(IJCAI 2022), section 3.2; a public re-implementation of it for lambda 0.05, plain means and how the server is trained.
 
 This project's reading: the small models are the networks of a ladder of width ratios of the server's model, each with
 values of its own after the first round. The paper's representation layers have one shape in all models; widths have
@@ -45,15 +45,16 @@ class FedET(ProxyMethod):
     - ``proxy``, ``proxy-path``, ``proxy-examples``: the inputs to distil on, as
       :class:`~coordinator.distillation.proxy.ProxySet` says; there is no default.
     - ``distillation-steps``, 128, and ``-batch``, 64, ``-lr``, 0.005, ``-optimizer``, ``sgd``, ``-momentum``, 0.9,
-      ``-schedule``, ``constant``: how the server's model is trained in every round; this project's, after a public
-      re-implementation.
+      ``-schedule``, ``constant``: how the server's model is trained in every round.
     - ``levels``: width ratios of the small models, by default 1/2, 1/4, 1/8 and 1/16. The server's model is always the
       whole one, and no device's, even where a ratio is 1.
     - ``rounding`` (``round``), ``concatenation``, ``loss``, ``norm``: as FedDF's.
-    - ``weight-by-examples``: of the means inside the groups; false, as in the paper.
+    - ``weight-by-examples``: of the means, of groups and of the representation; false.
 
-    Memory while aggregating: one float64 copy of each level's model, and the logits of every device of the round, for
-    who disagrees is known only when all have spoken: float32 and, while the targets are made, several float64 copies.
+    Running statistics of the server's batch norms are those of the proxy set: no device holds its model.
+    Memory while aggregating: a float64 copy and a torch module of each level's model, and the logits of every device
+    of the round, for who disagrees is known only when all have spoken: float32 and, while the targets are made,
+    several float64 copies.
     Devices send and get the weights of their small models, as in the paper.
     """
 

@@ -36,7 +36,8 @@ class FedDF(ProxyMethod):
     - ``weight-by-examples``: of the means inside the groups; true, as in the paper. The teachers' logits weigh alike.
     - ``loss``, ``norm``: as FedAvg's. With ``norm = "batch"`` teachers see batches of 256.
 
-    Memory while aggregating: one float64 copy of each level's model, and float64 logits of the proxy set, once.
+    Memory while aggregating: a float64 copy and a torch module of each level's model, and float64 logits of the proxy
+    set, once.
     Devices send and get weights, as in the paper; the proxy set never leaves the coordinator.
     """
 

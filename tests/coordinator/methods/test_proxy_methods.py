@@ -189,6 +189,21 @@ def test_ds_fl_without_personal_models_keeps_one_per_level() -> None:
     assert not same(sent(method, after, 1).tensors, sent(method, state, 1).tensors)
 
 
+def test_ds_fl_statistics_go_to_the_model_they_were_gathered_with() -> None:
+    method, state = tiny("ds_fl")
+    state = method.aggregate(state, of_devices(method, state, {"a": 0, "b": 1}))
+    updates = []
+    for device, index, value in (("a", 0, 1.0), ("b", 1, 2.0), ("stranger", 0, 4.0)):
+        submodel = sent(method, state, index, device)
+        buffers = {"norm.running_mean": np.full_like(submodel.tensors["norm.running_mean"], value)}
+        updates.append(Update(device, submodel.level, submodel.cut, buffers, 1))
+    after = state_with_statistics(method, state, updates)
+    assert (sent(method, after, 0, "a").tensors["norm.running_mean"] == 1).all()
+    assert (sent(method, after, 1, "b").tensors["norm.running_mean"] == 2).all()
+    assert same(after.tensors, state.tensors)
+    assert after.extra.keys() == state.extra.keys()
+
+
 def test_ds_fl_says_what_the_papers_protocol_would_send() -> None:
     assert DSFL.paper_bytes(2000, 10) == 80_000
 
@@ -297,7 +312,7 @@ def test_batches_follow_the_round_and_the_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_statistics_are_those_of_each_levels_own_devices(name: str) -> None:
-    method, state = tiny(name)
+    method, state = tiny(name, **({"personal": False} if name == "ds_fl" else {}))
     updates = []
     for device, index, value in (("a", 0, 1.0), ("b", 1, 2.0), ("c", 1, 4.0)):
         submodel = sent(method, state, index)

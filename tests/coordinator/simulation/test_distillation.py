@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from coordinator.cli.placing import place_groups
 from coordinator.configuration import LocalGroup, RunConfig
 from coordinator.configuration_file import load_config, load_config_text
 from coordinator.datasets import Dataset
@@ -74,6 +75,12 @@ def test_no_proxy_set_is_refused_before_the_first_round(tmp_path: Path) -> None:
 
 class Stopped(Exception):
     """The simulation was stopped by the test."""
+
+
+def test_no_proxy_set_is_refused_by_plan() -> None:
+    text = RUN.replace("NAME", "feddf").replace('proxy = "held-back"\nproxy-examples = 98\n', "")
+    with pytest.raises(ConfigError, match=r"\$\.method\.proxy: feddf"):
+        place_groups(load_config_text(text))
 
 
 @pytest.mark.parametrize("name", NAMES)
