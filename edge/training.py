@@ -89,6 +89,8 @@ def uploaded(session: Session, name: str) -> np.ndarray:
     if not name.endswith(KEPT):
         return session.read(name)
     base = name.removesuffix(KEPT)
+    if session.holds_kept(base):
+        return session.read(name)
     return kept_values(session.read(base), session.read(base + MASK))
 
 

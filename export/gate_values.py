@@ -45,7 +45,7 @@ def gate_values(
     spec: StepSpec, tensors: Iterable[TensorSpec], *, seed: int = 1, masked: bool = True
 ) -> dict[str, np.ndarray]:
     """Every input of every program by name: the self-test formula, a label mask without the last class, and gradient
-    masks without every third entry.
+    masks without every third entry; where its mask drops a sparse weight it is 0.
 
     Args:
         masked: False for the self-test itself, whose masks are all ones.
@@ -62,6 +62,9 @@ def gate_values(
         values[tensor.name] = self_test_value(tensor, seed, gate_batch(spec), high=high)
         if masked and tensor.role == "grad_mask":
             values[tensor.name].reshape(-1)[::3] = False
+    for name in spec.capacities:
+        if name in values:
+            values[name] = values[name] * values[f"{name}#mask"]
     if masked and LABEL_MASK in values and spec.classes > 2:
         values[LABEL_MASK][-1] = 0.0
     return values

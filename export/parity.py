@@ -63,6 +63,7 @@ class Reference:
     """One set of values, and what torch makes of them in float64 and in float32, each step from float32's values."""
 
     def __init__(self, module: nn.Module, spec: StepSpec, tensors: Iterable[TensorSpec], seed: int) -> None:
+        self._spec = spec
         self.values = gate_values(spec, tensors, seed=seed)
         self._steps = [ReferenceStep(module, spec, self.values, d) for d in (torch.float64, torch.float32)]
         self.exact, self.single = (step.run(1) for step in self._steps)
@@ -78,6 +79,11 @@ class Reference:
             exact.run(1, self.exact), single.run(1, self.single)
             self.exact.states[:-2] = [{}] * (len(self.exact.states) - 2)  # read no more, and a model each
         return max(relative_errors(self.single.states[step - 1], self.exact.states[step - 1]).values())
+
+    def kept(self, gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """``gradients``, of sparse weights at the entries that are kept."""
+        sparse = self._spec.capacities
+        return {n: g * self.values[f"{n}#mask"] if n in sparse else g for n, g in gradients.items()}
 
     def feeds(self, step: int) -> dict[str, np.ndarray]:
         """Every value that this step starts from."""
@@ -246,7 +252,7 @@ def _opened(model: Openable, extra: Sequence[str] = ()) -> ProgramRun:
 
 
 def _check_gradients(model: Openable, values: Reference) -> Worst:
-    exact, single = values.exact.gradients, values.single.gradients
+    exact, single = (values.kept(trace.gradients) for trace in (values.exact, values.single))
     outputs = _opened(model, extra=[f"grad:{n}" for n in exact]).run(values.feeds(1))
     return _check("gradients of one step", worst_error({n: outputs[f"grad:{n}"] for n in exact}, exact, single))
 

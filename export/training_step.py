@@ -16,7 +16,7 @@ from edge.contracts.manifest import InputSpec
 if TYPE_CHECKING:
     from torch import nn
 
-EXPORTER_VERSION = "2"
+EXPORTER_VERSION = "3"
 """Raised whenever a change of the exporter changes the graphs it writes."""
 
 Loss = Literal["cross_entropy", "bce_one_hot", "label_masked_cross_entropy"]
@@ -96,6 +96,18 @@ class Variant(msgspec.Struct, frozen=True):
         return f"train_{self.name}" if self.name else "train"
 
 
+class SparseWeight(msgspec.Struct, frozen=True):
+    """A masked weight that a device holds as the entries its mask keeps, with sparse kernels.
+
+    Attributes:
+        name: of the parameter, one of the step's ``masked``.
+        capacity: the most entries a mask may keep.
+    """
+
+    name: str
+    capacity: int
+
+
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides the exported step, apart from the module itself.
 
@@ -120,6 +132,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
             ``distillation_weight`` T^2 KL(softmax(teacher / T) || softmax(logits / T)) with T =
             ``distillation_temperature``, mean over targets. Source: FedHM preprint, self-distillation.
         variants: further training programs, see :class:`Variant`.
+        sparse: masked weights of linear layers and plain convolutions that are held as kept entries alone: masks are
+            values still, any that keeps at most ``capacity`` entries. What a mask drops is 0.
         probe: whether there is a program that compares losses before the first step, see :mod:`export.loss_probe`.
     """
 
@@ -139,6 +153,23 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     distillation: bool = False
     variants: tuple[Variant, ...] = ()
     probe: bool = False
+    sparse: tuple[SparseWeight, ...] = ()
+
+    def __post_init__(self) -> None:
+        for weight in self.sparse:
+            if weight.capacity < 1:
+                raise ValueError(f"sparse weight '{weight.name}': capacity {weight.capacity}, at least 1 is needed")
+            if weight.name not in self.masked:
+                raise ValueError(f"sparse weight '{weight.name}' has no mask; name it in masked too")
+            if weight.name in self.squared_gradient:
+                raise ValueError(
+                    f"sparse weight '{weight.name}': squared gradients are those of all entries; hold it dense"
+                )
+
+    @property
+    def capacities(self) -> dict[str, int]:
+        """Capacity by name, of the sparse weights."""
+        return {weight.name: weight.capacity for weight in self.sparse}
 
     @property
     def hyper(self) -> tuple[str, ...]:

@@ -86,6 +86,7 @@ def variant_spec(spec: StepSpec, module: nn.Module) -> StepSpec:
         frozen=tuple(n for n in spec.frozen if n in names),
         squared_gradient=tuple(n for n in spec.squared_gradient if n in names),
         masked=tuple(n for n in spec.masked if n in names),
+        sparse=tuple(w for w in spec.sparse if w.name in names),
         frobenius=tuple(p for p in spec.frobenius if p.u in names and p.v in names),
     )
 

@@ -73,7 +73,8 @@ def self_test_value(spec: TensorSpec, seed: int, batch: int, *, high: int = 2) -
     - buffers: ``running_var`` 0.5 + u, integer buffers 0, others 0.1 (2u - 1);
     - slots and accumulators: 0;
     - float inputs: sqrt(3) (2u - 1), unit variance; integer inputs and targets: floor(u * high);
-    - label masks and gradient masks: 1.
+    - label masks and gradient masks: 1; a mask with a capacity c of n entries keeps c: those i for which
+      floor((i + 1) c / n) > floor(i c / n).
 
     Args:
         batch: size of the batch dimension.
@@ -85,6 +86,10 @@ def self_test_value(spec: TensorSpec, seed: int, batch: int, *, high: int = 2) -
     dtype = np.dtype(spec.dtype)
     if spec.role in ("slot", "accumulator") or (spec.role == "buffer" and dtype.kind != "f"):
         return np.zeros(shape, dtype)
+    if spec.role == "grad_mask" and spec.capacity:
+        count = int(np.prod(shape, dtype=np.int64))
+        reached = np.arange(count + 1, dtype=np.int64) * min(spec.capacity, count) // count
+        return np.asarray(np.diff(reached) > 0).reshape(shape)
     if spec.role in ("label_mask", "grad_mask"):
         return np.ones(shape, dtype)
     u = uniform(stream_seed(seed, "self-test", 0, spec.name), int(np.prod(shape, dtype=np.int64))).reshape(shape)

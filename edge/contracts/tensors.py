@@ -57,12 +57,15 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         shape: sizes in order; ``"batch"`` marks the dynamic batch dimension.
         dtype: element type.
         role: what the tensor is to the training step.
+        capacity: of a masked parameter, its slots and its mask: a device holds nothing but the entries that the mask
+            keeps, and of those at most so many; 0: it holds all entries. On the wire nothing is different.
     """
 
     name: str
     shape: tuple[int | Literal["batch"], ...]
     dtype: DType
     role: Role
+    capacity: int = 0
 
     def element_count(self, batch: int = 1) -> int:
         """Number of elements, with the batch dimension taken as ``batch``."""

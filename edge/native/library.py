@@ -33,6 +33,7 @@ _SIGNATURES = {
     "apportion_add_squares": (None, [c_void_p, c_void_p, c_int64]),
     "apportion_sum_of_squares": (c_double, [c_void_p, c_int64]),
     "apportion_keep": (None, [c_void_p, c_void_p, c_int64]),
+    "apportion_places": (c_int64, [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64]),
     "apportion_scale": (None, [c_void_p, c_float, c_int64]),
 }
 

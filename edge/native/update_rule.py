@@ -19,6 +19,8 @@ from edge.native.library import library
 
 FILE_NAME = "update.json"
 STEP_SLOT = "optimizer#step"
+RULE_ROLES = frozenset({"slot", "accumulator", "grad_mask"})
+"""What the rule alone reads: no program takes tensors of these roles."""
 
 
 class UpdateRule(msgspec.Struct, frozen=True, kw_only=True):

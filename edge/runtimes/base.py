@@ -39,6 +39,9 @@ class Session(Protocol):
     def read(self, name: str) -> np.ndarray:
         """The present value of state tensor ``name``; a view that the next :meth:`run` overwrites."""
 
+    def holds_kept(self, name: str) -> bool:
+        """Whether of masked tensor ``name`` there are the kept entries alone, :meth:`read` as ``<name>#kept``."""
+
 
 class Runtime(Protocol):
     """A module of ``edge/runtimes``."""

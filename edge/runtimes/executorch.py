@@ -17,8 +17,9 @@ import numpy as np
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
+from edge.native.kept_entries import KeptEntries, kept_entries
 from edge.native.library import NativeProgram, library
-from edge.native.update_rule import FILE_NAME, UpdateRule
+from edge.native.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
 from edge.runtimes.state_values import load_value
 from edge.startup_pages import release_startup_pages
 
@@ -75,16 +76,22 @@ class ExecutorchSession:
         self._loaded: tuple[str, NativeProgram] | None = None
         self._rule = UpdateRule.from_bytes(files[FILE_NAME].read_bytes())
         used = {n for p in self._programs.values() for n in (*p.inputs, *(o.tensor for o in p.outputs))}
+        self._kept = kept_entries(self._specs)
         self._state = {
-            name: np.zeros(concrete_shape(spec), spec.dtype)
+            name: np.zeros(spec.capacity or concrete_shape(spec), spec.dtype)
             for name, spec in self._specs.items()
-            if is_carried(spec) and name in used
+            if is_carried(spec) and name in used and not (spec.role == "grad_mask" and spec.capacity)
         }
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """As :meth:`edge.runtimes.base.Session.load_state`."""
+        for entries in self._kept.values():
+            entries.take_mask(tensors)
         for name, target in self._state.items():
-            load_value(self._specs[name], target, tensors)
+            if self._specs[name].capacity:
+                self._entries(name).take_values(self._specs[name], target, tensors)
+            else:
+                load_value(self._specs[name], target, tensors)
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
         """As :meth:`edge.runtimes.base.Session.run`."""
@@ -102,7 +109,10 @@ class ExecutorchSession:
         return scalars
 
     def outputs(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What the program itself gives, by output name, before any of it moves the state; views into its arena."""
+        """What the program itself gives, by output name, before any of it moves the state; views into its arena.
+
+        The gradient of a tensor held as kept entries is that of its entries, [capacity].
+        """
         if program not in self._programs:
             raise PlanError(
                 f"artifact has no program '{program}', it has {', '.join(self._programs)}; export it with one"
@@ -112,6 +122,12 @@ class ExecutorchSession:
         inputs, batch = [], 1
         for name in described.inputs:
             spec = self._specs[name]
+            if spec.role in RULE_ROLES:
+                continue
+            if spec.capacity:
+                entries = self._entries(name)
+                inputs += [self._state[name], entries.starts, entries.columns]
+                continue
             value = self._state[name] if name in self._state else feeds[name]
             if spec.shape[:1] == ("batch",):
                 batch = len(value)
@@ -128,9 +144,24 @@ class ExecutorchSession:
             inputs.append(value if value.flags.c_contiguous else value.copy(order="C"))
         native.run(inputs)
         return {
-            output.name: native.output(i, concrete_shape(self._specs[output.tensor], batch))
+            output.name: native.output(i, self._output_shape(output.tensor, batch))
             for i, output in enumerate(described.outputs)
         }
+
+    def whole(self, name: str, kept: np.ndarray) -> np.ndarray:
+        """``kept`` entries of ``name`` (or of one of its slots, or their gradient) written out; others as they are."""
+        return self._entries(name).whole(kept) if self._specs[name].capacity else kept
+
+    def holds_kept(self, name: str) -> bool:
+        """As :meth:`edge.runtimes.base.Session.holds_kept`."""
+        return name in self._kept
+
+    def _entries(self, name: str) -> KeptEntries:
+        return self._kept[name.partition("#")[0]]
+
+    def _output_shape(self, tensor: str, batch: int) -> tuple[int, ...]:
+        spec = self._specs[tensor]
+        return (spec.capacity,) if spec.capacity else concrete_shape(spec, batch)
 
     def _open(self, program: str) -> NativeProgram:
         if self._loaded is None or self._loaded[0] != program:
@@ -140,8 +171,13 @@ class ExecutorchSession:
         return self._loaded[1]
 
     def read(self, name: str) -> np.ndarray:
-        """As :meth:`edge.runtimes.base.Session.read`."""
+        """As :meth:`edge.runtimes.base.Session.read`; kept entries are written out, but as ``#kept``."""
+        base, _, suffix = name.partition("#")
+        if base in self._kept and suffix == "kept":
+            return self._state[base][: self._kept[base].count]
+        if base in self._kept and suffix == "mask":
+            return self._kept[base].mask()
         if name not in self._state:
             known = ", ".join(list(self._state)[:5])
             raise DeviceRefused(f"no program carries a tensor '{name}', they carry {known}, ...; order others")
-        return self._state[name]
+        return self.whole(name, self._state[name])

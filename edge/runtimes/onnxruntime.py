@@ -84,6 +84,10 @@ class OnnxSession:
             self._present[name] ^= 1
         return {name: float(value.array.item()) for name, value in loaded.scalars.items()}
 
+    def holds_kept(self, name: str) -> bool:
+        """As :meth:`edge.runtimes.base.Session.holds_kept`: masks are values here."""
+        return False
+
     def read(self, name: str) -> np.ndarray:
         """As :meth:`edge.runtimes.base.Session.read`."""
         if name not in self._buffers:

@@ -143,6 +143,10 @@ class OrtTrainingSession:
         named = {f"{GRADIENT}{name}": gradient for name, gradient in self._gradients.items()}
         return {o.name: (values | named)[o.name] for o in described.outputs}
 
+    def holds_kept(self, name: str) -> bool:
+        """As :meth:`edge.runtimes.base.Session.holds_kept`: masks are values here."""
+        return False
+
     def read(self, name: str) -> np.ndarray:
         """As :meth:`edge.runtimes.base.Session.read`."""
         if name.endswith(MASK) and name.removesuffix(MASK) in self._masks:

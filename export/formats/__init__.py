@@ -54,6 +54,7 @@ class Format(Protocol):
 FEATURES = {
     "masked": "gradient masks",
     "distillation": "a teacher model",
+    "sparse": "weights held as kept values alone",
     "variants": "several training programs in one artifact",
     "probe": "a comparison of losses before the first step",
 }

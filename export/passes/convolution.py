@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from export.passes import sparse
 from export.passes.operators import NATIVE
 from export.passes.rewriter import Unsupported, rewrites
-from export.passes.values import Image, image_of, tensor_of
+from export.passes.values import Image, SparseWeight, image_of, tensor_of
 
 ATEN = torch.ops.aten
 
@@ -20,6 +21,8 @@ def convolution(
 ) -> Any:
     """``aten.convolution`` in one and two dimensions, transposed too."""
     window = _window(w, stride, padding, dilation, groups)
+    if isinstance(w, SparseWeight) and not transposed:
+        return _restored(sparse.convolution(_pixels(x), w, tensor_of(b), window), x)
     pixels, weight = _pixels(x), _weight(w)
     if not transposed:
         return _restored(NATIVE.convolution(pixels, weight, tensor_of(b), *window), x)
@@ -45,9 +48,18 @@ def convolution_backward(
 ) -> tuple[Any, Any, Any]:
     """The gradients of input, weight and bias that are ``wanted``."""
     window = _window(w, stride, padding, dilation, groups)
-    gradient, pixels, weight = _pixels(dy), _pixels(x), _weight(w)
+    gradient, pixels = _pixels(dy), _pixels(x)
+    dx = dw = None
+    db = NATIVE.channel_sum(gradient) if wanted[2] else None
+    if isinstance(w, SparseWeight) and not transposed:
+        if wanted[0]:
+            size = list(pixels.shape[1:3])
+            dx = _restored(sparse.convolution_input_gradient(gradient, w, size, window), x)
+        if wanted[1]:
+            dw = sparse.convolution_weight_gradient(pixels, gradient, w, window)
+        return dx, dw, db
+    weight = _weight(w)
     kernel = list(weight.shape[2:])
-    dx = dw = db = None
     if wanted[0] and transposed:
         dx = _restored(NATIVE.convolution(gradient, weight, None, *window), x)
     elif wanted[0]:
@@ -55,8 +67,6 @@ def convolution_backward(
     if wanted[1]:
         left, right = (gradient, pixels) if transposed else (pixels, gradient)
         dw = NATIVE.convolution_weight_gradient(left, right, kernel, *window).reshape(w.shape)
-    if wanted[2]:
-        db = NATIVE.channel_sum(gradient)
     return dx, dw, db
 
 

@@ -23,7 +23,7 @@ Shape = Callable[..., Any]
 _WINDOW = "int[] stride, int[] padding, int[] dilation"
 
 
-def _define(signature: str, outputs: int, shape: Shape, meaning: Callable[..., Any] | None) -> None:
+def define(signature: str, outputs: int, shape: Shape, meaning: Callable[..., Any] | None) -> None:
     """Register ``name(arguments)`` with ``outputs`` tensors, its out variant, shapes and meaning."""
     name, _, arguments = signature.partition("(")
     arguments = arguments.rstrip(")")
@@ -91,14 +91,14 @@ def _weight_gradient(
     return torch.nn.grad.conv2d_weight(nchw(x), shape, nchw(dy), stride, padding, dilation, groups).contiguous()
 
 
-_define(f"convolution(Tensor x, Tensor w, Tensor? b, {_WINDOW}, int groups)", 1, _convolution_shape, _convolution)
-_define(
+define(f"convolution(Tensor x, Tensor w, Tensor? b, {_WINDOW}, int groups)", 1, _convolution_shape, _convolution)
+define(
     f"convolution_input_gradient(Tensor dy, Tensor w, int[] size, {_WINDOW}, int groups)",
     1,
     lambda dy, w, size, _s, _p, _d, groups: dy.new_empty((dy.shape[0], *size, w.shape[1] * groups)),
     _input_gradient,
 )
-_define(
+define(
     f"convolution_weight_gradient(Tensor x, Tensor dy, int[] kernel, {_WINDOW}, int groups)",
     1,
     lambda x, dy, kernel, _s, _p, _d, groups: x.new_empty((dy.shape[3], x.shape[3] // groups, *kernel)),
@@ -140,27 +140,27 @@ def _batch_norm_backward(
     return dx, dw, db
 
 
-_define(
+define(
     "batch_norm(Tensor x, Tensor? w, Tensor? b, Tensor? addend, float eps, bool relu)",
     3,
     _batch_norm_shape,
     _batch_norm,
 )
-_define(
+define(
     "fixed_norm(Tensor x, Tensor? w, Tensor? b, Tensor mean, Tensor variance, Tensor? addend, float eps, bool relu)",
     1,
     _like(0),
     _fixed_norm,
 )
-_define(
+define(
     "batch_norm_backward(Tensor dy, Tensor x, Tensor? w, Tensor mean, Tensor rstd, Tensor? y)",
     3,
     lambda dy, x, *_: _batch_norm_shape(x),
     _batch_norm_backward,
 )
-_define("channel_sum(Tensor x)", 1, lambda x: x.new_empty((x.shape[-1],)), lambda x: x.reshape(-1, x.shape[-1]).sum(0))
-_define("row_sum(Tensor x)", 1, lambda x: x.new_empty(x.shape[:-1]), lambda x: x.sum(-1))
-_define("log_softmax(Tensor x)", 1, _like(0), lambda x: F.log_softmax(x, -1))
+define("channel_sum(Tensor x)", 1, lambda x: x.new_empty((x.shape[-1],)), lambda x: x.reshape(-1, x.shape[-1]).sum(0))
+define("row_sum(Tensor x)", 1, lambda x: x.new_empty(x.shape[:-1]), lambda x: x.sum(-1))
+define("log_softmax(Tensor x)", 1, _like(0), lambda x: F.log_softmax(x, -1))
 
 
 def _running_statistics(
@@ -171,7 +171,7 @@ def _running_statistics(
     return running_mean + momentum * (mean - running_mean), running_var + momentum * (unbiased - running_var)
 
 
-_define(
+define(
     "running_statistics(Tensor x, Tensor mean, Tensor rstd, Tensor running_mean, Tensor running_var, float momentum, "
     "float eps)",
     2,
@@ -228,20 +228,20 @@ def _average_pool_backward(
     )
 
 
-_define(
+define(
     f"max_pool(Tensor x, int[] kernel, {_WINDOW}, int[] size)",
     1,
     lambda x, _k, _s, _p, _d, size: x.new_empty((x.shape[0], *size, x.shape[3])),
     _max_pool,
 )
-_define(f"max_pool_backward(Tensor dy, Tensor x, Tensor y, int[] kernel, {_WINDOW})", 1, _like(1), _max_pool_backward)
-_define(
+define(f"max_pool_backward(Tensor dy, Tensor x, Tensor y, int[] kernel, {_WINDOW})", 1, _like(1), _max_pool_backward)
+define(
     "average_pool(Tensor x, int[] kernel, int[] stride, int[] padding, int[] size, bool counts_padding, int divisor)",
     1,
     lambda x, _k, _s, _p, size, _c, _d: x.new_empty((x.shape[0], *size, x.shape[3])),
     _average_pool,
 )
-_define(
+define(
     "average_pool_backward(Tensor dy, int[] size, int[] kernel, int[] stride, int[] padding, bool counts_padding, "
     "int divisor)",
     1,
@@ -251,12 +251,12 @@ _define(
 
 # ---- elementwise, permutation, products
 
-_define("relu_backward(Tensor dy, Tensor y)", 1, _like(0), lambda dy, y: dy * (y > 0))
-_define("add(Tensor a, Tensor b, bool relu)", 1, _like(0), lambda a, b, relu: (a + b).relu() if relu else a + b)
-_define("gelu(Tensor x)", 1, _like(0), lambda x: F.gelu(x))
-_define("gelu_backward(Tensor dy, Tensor x)", 1, _like(0), lambda dy, x: torch.ops.aten.gelu_backward(dy, x))
-_define("divide(Tensor x, SymInt divisor)", 1, _like(0), lambda x, divisor: x / divisor)
-_define(
+define("relu_backward(Tensor dy, Tensor y)", 1, _like(0), lambda dy, y: dy * (y > 0))
+define("add(Tensor a, Tensor b, bool relu)", 1, _like(0), lambda a, b, relu: (a + b).relu() if relu else a + b)
+define("gelu(Tensor x)", 1, _like(0), lambda x: F.gelu(x))
+define("gelu_backward(Tensor dy, Tensor x)", 1, _like(0), lambda dy, x: torch.ops.aten.gelu_backward(dy, x))
+define("divide(Tensor x, SymInt divisor)", 1, _like(0), lambda x, divisor: x / divisor)
+define(
     "permute(Tensor x, int[] order)",
     1,
     lambda x, order: x.new_empty([x.shape[i] for i in order]),
@@ -273,8 +273,8 @@ def _product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tens
     return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
 
 
-_define("matrix_product(Tensor a, Tensor b, bool transpose_a, bool transpose_b)", 1, _product_shape, _product)
-_define(
+define("matrix_product(Tensor a, Tensor b, bool transpose_a, bool transpose_b)", 1, _product_shape, _product)
+define(
     "linear(Tensor x, Tensor w, Tensor? b)",
     1,
     lambda x, w, _b: x.new_empty((x.shape[0], w.shape[0])),
@@ -283,13 +283,13 @@ _define(
 
 # ---- recurrent layers: the traced layer operations under the native names
 
-_define(
+define(
     "lstm(Tensor x, Tensor w_ih, Tensor w_hh, Tensor? bias)",
     7,
     lambda x, _i, w_hh, _b: tuple(x.new_empty((x.shape[0], x.shape[1], w_hh.shape[1])) for _ in range(7)),
     None,
 )
-_define(
+define(
     "lstm_backward(Tensor dy, Tensor? dcells, Tensor cells, Tensor i, Tensor f, Tensor g, Tensor o, Tensor tanh_cells, "
     "Tensor w_hh)",
     1,
@@ -302,7 +302,7 @@ def _embedding_backward(dy: Tensor, indices: Tensor, rows: int, padding: int) ->
     return torch.ops.aten.embedding_dense_backward(dy, indices, rows, padding, False)
 
 
-_define(
+define(
     "embedding_backward(Tensor dy, Tensor indices, int rows, int padding)",
     1,
     lambda dy, _i, rows, _p: dy.new_empty((rows, dy.shape[-1])),

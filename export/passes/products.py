@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from export.passes import sparse
 from export.passes.operators import NATIVE
 from export.passes.rewriter import rewrites
-from export.passes.values import Transposed, tensor_of
+from export.passes.values import SparseWeight, Transposed, tensor_of
 
 ATEN = torch.ops.aten
 
@@ -17,6 +18,8 @@ ATEN = torch.ops.aten
 @rewrites(ATEN.mm.default)
 def matrix_product(a: Any, b: Any) -> Tensor:
     """[M, K] times [K, N]."""
+    if isinstance(b, SparseWeight) and not isinstance(a, Transposed):
+        return sparse.linear(a, b, None)
     if isinstance(b, Transposed) and not isinstance(a, Transposed):
         return NATIVE.linear(tensor_of(a), b.base, None)
     return _product(a, b)
@@ -34,6 +37,8 @@ def sum_and_product(addend: Any, a: Any, b: Any, *, beta: float = 1, alpha: floa
     if beta != 1 or alpha != 1:
         return NotImplemented
     addend = tensor_of(addend)
+    if isinstance(b, SparseWeight) and not isinstance(a, Transposed):
+        return sparse.linear(a, b, addend)
     if isinstance(b, Transposed) and not isinstance(a, Transposed) and addend.dim() == 1:
         return NATIVE.linear(tensor_of(a), b.base, addend)
     return matrix_product(a, b) + addend
@@ -46,6 +51,8 @@ def permute(x: Any, order: Any) -> Any:
     order = [i % rank for i in order]
     if order == list(range(rank)):
         return x
+    if isinstance(x, SparseWeight) and rank == 2:
+        return x.transposed()
     if rank in (2, 3) and order == [*range(rank - 2), rank - 1, rank - 2]:
         return x.base if isinstance(x, Transposed) else Transposed(tensor_of(x))
     tensor = tensor_of(x)

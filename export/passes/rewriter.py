@@ -19,24 +19,18 @@ from torch.utils._pytree import tree_map
 from edge.contracts.errors import ExportRefused
 from export.alternatives import SUPPORTED, alternative
 from export.capture import layer_of
-from export.passes.values import Image, PooledMaximum, Transposed, image_of, tensor_of
+from export.passes.values import Image, PooledMaximum, SparseWeight, Transposed, Unsupported, image_of, tensor_of
 
 REWRITE_FILES = ("convolution", "normalisation", "pooling", "products", "recurrent", "elementwise", "reductions")
 """Files of this package that register rewrites; order does not matter, no operation has two."""
+
+__all__ = ["REWRITE_FILES", "Rewriter", "Unsupported", "rewrites"]
 
 _TYPES = frozenset({torch.float32, torch.int64, torch.int32, torch.uint8, torch.int8, torch.bool})
 """What the runtime and the kernels compute in."""
 
 Rewrite = Callable[..., Any]
 _REWRITES: dict[Any, Rewrite] = {}
-
-
-class Unsupported(Exception):
-    """A rewrite's answer to an operation that would be wrong on the device: why, and what to use instead."""
-
-    def __init__(self, reason: str, instead: str) -> None:
-        super().__init__(reason)
-        self.reason, self.instead = reason, instead
 
 
 def rewrites(*targets: Any) -> Callable[[Rewrite], Rewrite]:
@@ -135,4 +129,4 @@ def _rank(value: Any) -> int:
 
 
 def _is_value(value: Any) -> bool:
-    return isinstance(value, Image | Transposed)
+    return isinstance(value, Image | Transposed | SparseWeight)

@@ -6,12 +6,20 @@ they are; :func:`tensor_of` writes the value out where one does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import SymInt, Tensor
 
 from export.passes.operators import NATIVE
+
+
+class Unsupported(Exception):
+    """A rewrite's answer to an operation that would be wrong on the device: why, and what to use instead."""
+
+    def __init__(self, reason: str, instead: str) -> None:
+        super().__init__(reason)
+        self.reason, self.instead = reason, instead
 
 
 @dataclass
@@ -56,6 +64,48 @@ class Transposed:
         return self._written
 
 
+@dataclass(frozen=True)
+class SparseWeight:
+    """Kept values and their places: stands for a weight of ``whole`` shape, [O, I] or [O, C, R, S].
+
+    Attributes:
+        name: of the parameter.
+        values: [capacity]
+        starts: [O + 1] int32
+        columns: [capacity] int32
+        is_transposed: it is read as [I, O].
+    """
+
+    name: str
+    values: Tensor
+    starts: Tensor
+    columns: Tensor
+    whole: tuple[int, ...]
+    is_transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As torch sees it."""
+        return self.whole[::-1] if self.is_transposed else self.whole
+
+    @property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Starts and columns."""
+        return self.starts, self.columns
+
+    def transposed(self) -> SparseWeight:
+        """The transpose, of a matrix."""
+        return replace(self, is_transposed=not self.is_transposed)
+
+    def tensor(self) -> Tensor:
+        """Never: there is no whole weight."""
+        raise Unsupported(
+            "its weight is held as kept values, and something else than a linear layer or a convolution of stride 1 "
+            "and one group reads it",
+            "the dense form of this layer",
+        )
+
+
 @dataclass
 class PooledMaximum:
     """Stands for the indices of a max-pool: its backward pass finds the maxima again from the pooled values."""
@@ -63,12 +113,12 @@ class PooledMaximum:
     pixels: Tensor
 
 
-Value = Tensor | Image | Transposed
+Value = Tensor | Image | Transposed | SparseWeight
 
 
 def tensor_of(value: Any) -> Any:
     """``value`` as a tensor in torch's layout; anything that is no value is given back as it is."""
-    return value.tensor() if isinstance(value, Image | Transposed) else value
+    return value.tensor() if isinstance(value, Image | Transposed | SparseWeight) else value
 
 
 def image_of(value: Any) -> Image:

@@ -157,6 +157,7 @@ MANIFEST = ArtifactManifest(
         TensorSpec("y", ("batch",), "int64", "target"),
         TensorSpec("fc1.weight", (10, 64), "float32", "parameter"),
         TensorSpec("fc1.weight#momentum", (10, 64), "float32", "slot"),
+        TensorSpec("fc1.weight#mask", (10, 64), "bool", "grad_mask", 200),
         TensorSpec("lr", (), "float32", "hyper"),
         TensorSpec("loss", (), "float32", "loss"),
         TensorSpec("logits", ("batch", 10), "float32", "metric"),

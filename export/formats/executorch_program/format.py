@@ -16,7 +16,7 @@ from edge.native.update_rule import FILE_NAME, UpdateRule
 from edge.runtimes.executorch import GRADIENT, ExecutorchSession
 from export.capture import Capture
 from export.cost import forward_macs
-from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_outputs
+from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_capacities, with_outputs
 from export.formats.executorch_program.survey import survey_programs
 from export.formats.memory_plan import MemoryPlan
 from export.formats.survey import Captured, Survey
@@ -36,7 +36,7 @@ class ExecutorchProgram:
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
-    features: frozenset[str] = frozenset({"masked"})
+    features: frozenset[str] = frozenset({"masked", "sparse"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
@@ -47,7 +47,7 @@ class ExecutorchProgram:
         Raises:
             ExportRefused: naming the layer that has no training step on this runtime.
         """
-        captures = capture_programs(module, spec)
+        captures = {n: with_capacities(c, spec.capacities) for n, c in capture_programs(module, spec).items()}
         tensors = _tensors(captures.values(), spec)
         roles = {t.name: t.role for t in tensors}
         files: dict[str, bytes] = {FILE_NAME: _rule(spec).to_bytes()}
@@ -67,7 +67,7 @@ class ExecutorchProgram:
                     ),
                 )
             )
-        state = sum(t.byte_count() for t in tensors if is_carried(t))
+        state = sum(_held_bytes(t) for t in tensors if is_carried(t))
         fed = sum(t.byte_count(spec.batch) for t in tensors if t.role in ("input", "target"))
         memory = MemoryPlan(state, 0, fed, arena, "train")
         self._programs = tuple(programs)
@@ -146,7 +146,9 @@ class GateRun:
         """One run from the state in ``feeds``: the program's outputs and, for a training step, the moved state."""
         self._session.load_state({n: feeds[n] for n in self._state if n in feeds})
         given = {n: feeds[n] for n in self._program.inputs}
-        outputs = {n: np.array(v) for n, v in self._session.outputs(self._program.name, given).items()}
+        tensors = {o.name: o.tensor for o in self._program.outputs}
+        given_back = self._session.outputs(self._program.name, given)
+        outputs = {n: np.array(self._session.whole(tensors[n], v)) for n, v in given_back.items()}
         if self._trains:
             self._session.run(self._program.name, given)
             outputs |= {f"next:{n}": np.array(self._session.read(n)) for n in self._written}
@@ -159,6 +161,14 @@ def _outputs(capture: Capture, roles: Mapping[str, str]) -> list[str]:
         return list(capture.outputs)
     kept = [o for o in capture.outputs if not o.startswith("next:") or roles[o.removeprefix("next:")] == "buffer"]
     return kept + [name for name in capture.hidden if name.startswith(GRADIENT)]
+
+
+def _held_bytes(spec: TensorSpec) -> int:
+    """What a session holds of a state tensor: of one with a capacity its entries, of its mask their places."""
+    if not spec.capacity:
+        return spec.byte_count()
+    rows = int(spec.shape[0]) + 1 if spec.role == "grad_mask" else 0
+    return 4 * (spec.capacity + rows)
 
 
 def _rule(spec: StepSpec) -> UpdateRule:

@@ -7,24 +7,29 @@ that is planned at export for the largest batch.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, fx, nn
 
 from edge.contracts.errors import ExportRefused
-from edge.contracts.tensors import BATCH, TensorSpec
+from edge.contracts.tensors import BATCH, TensorSpec, concrete_shape
+from edge.native.update_rule import RULE_ROLES
 from export.alternatives import SUPPORTED, alternative
 from export.capture import MODULE_ITSELF, Capture
 from export.passes.rewriter import Rewriter
+from export.passes.sparse import SparseRewriter
+from export.passes.values import SparseWeight
 
-_DTYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
+_DTYPES = {"float32": torch.float32, "int64": torch.int64, "int32": torch.int32}
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,20 @@ class Lowered:
 class _Program(nn.Module):
     """The rewritten program as a module that :func:`torch.export.export` can trace."""
 
-    def __init__(self, rewriter: Rewriter) -> None:
+    def __init__(self, rewriter: Rewriter, specs: Sequence[TensorSpec]) -> None:
         super().__init__()
         self._rewriter = [rewriter]  # in a list, so that the graph's own modules do not become this one's
+        self._specs = tuple(specs)
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return list(self._rewriter[0].run(*inputs, enable_io_processing=False))
+        remaining = iter(inputs)
+        values = [
+            SparseWeight(spec.name, next(remaining), next(remaining), next(remaining), concrete_shape(spec))
+            if spec.capacity
+            else next(remaining)
+            for spec in self._specs
+        ]
+        return list(self._rewriter[0].run(*values, enable_io_processing=False))
 
 
 def lower(program: Capture, outputs: Sequence[str], batch: int) -> Lowered:
@@ -60,9 +73,11 @@ def lower(program: Capture, outputs: Sequence[str], batch: int) -> Lowered:
     Raises:
         ExportRefused: naming the layer that has no kernel.
     """
-    rewriter = Rewriter(with_outputs(program, outputs))
+    specs = [spec for spec in program.inputs if spec.role not in RULE_ROLES]
+    graph = with_outputs(program, outputs)
+    rewriter = SparseRewriter(graph, found) if (found := _sparse_gradients(graph, specs, outputs)) else Rewriter(graph)
     with quietly():
-        exported = _exported(rewriter, program.inputs, batch)
+        exported = _exported(rewriter, specs, batch)
         try:
             manager = compiled(exported)
         except RuntimeError as error:
@@ -105,30 +120,60 @@ def no_kernel(kernel: str, layer: str) -> ExportRefused:
 
 
 def with_outputs(program: Capture, outputs: Sequence[str]) -> fx.GraphModule:
-    """A copy of the program's graph that gives ``outputs``, and computes nothing else."""
+    """A copy of the program's graph that gives ``outputs``, computes nothing else, and takes what is left to read."""
     graph = copy.deepcopy(program.graph)
     (node,) = [n for n in graph.graph.nodes if n.op == "output"]
     by_name = dict(zip((*program.outputs, *program.hidden), node.args[0], strict=True))
     node.args = ([by_name[name] for name in outputs],)
     graph.graph.eliminate_dead_code()
+    for placeholder, spec in zip(list(graph.graph.find_nodes(op="placeholder")), program.inputs, strict=True):
+        if spec.role in RULE_ROLES:
+            graph.graph.erase_node(placeholder)
     graph.recompile()
     return graph
+
+
+def with_capacities(program: Capture, capacities: Mapping[str, int]) -> Capture:
+    """``program`` whose inputs say of which of them a device holds kept entries alone: weights, slots and masks."""
+    inputs = (
+        msgspec.structs.replace(spec, capacity=capacities.get(spec.name.partition("#")[0], 0))
+        for spec in program.inputs
+    )
+    return dataclasses.replace(program, inputs=tuple(inputs))
+
+
+def _sparse_gradients(
+    graph: fx.GraphModule, inputs: Sequence[TensorSpec], outputs: Sequence[str]
+) -> dict[str, fx.Node | None]:
+    """By the name of every weight held as kept entries, the node that is its gradient; None where there is none."""
+    (last,) = [n for n in graph.graph.nodes if n.op == "output"]
+    by_name = dict(zip(outputs, last.args[0], strict=True))
+    return {spec.name: by_name.get(f"grad:{spec.name}") for spec in inputs if spec.capacity}
 
 
 def _exported(rewriter: Rewriter, inputs: Sequence[TensorSpec], batch: int) -> Any:
     dim = torch.export.Dim("batch", min=1, max=batch) if batch > 1 else None
     # An example of a size that no other dimension has, so that no comparison of sizes fixes the batch.
-    taken = {size for spec in inputs for size in spec.shape}
+    taken = {size for spec in inputs for size in (*spec.shape, spec.capacity)}
     example = next((size for size in range(batch, 2, -1) if size not in taken), batch)
     examples, shapes = [], []
     for spec in inputs:
+        if spec.capacity:
+            for size, dtype in (
+                (spec.capacity, "float32"),
+                (int(spec.shape[0]) + 1, "int32"),
+                (spec.capacity, "int32"),
+            ):
+                examples.append(torch.zeros(size, dtype=_DTYPES[dtype]))
+                shapes.append({})
+            continue
         sizes = [example if size == BATCH else size for size in spec.shape]
         examples.append(torch.zeros(sizes, dtype=_DTYPES[spec.dtype]))
         shapes.append({i: dim for i, size in enumerate(spec.shape) if size == BATCH} if dim is not None else {})
     with torch.no_grad():
         try:
             return torch.export.export(
-                _Program(rewriter),
+                _Program(rewriter, inputs),
                 (examples,),
                 dynamic_shapes=(shapes,) if dim is not None else None,
                 strict=False,
