@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as distribution_version
@@ -24,6 +25,8 @@ from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
 from edge.host_update import HostUpdate
+from edge.leading_parts import FILE_NAME as PARTS_NAME
+from edge.leading_parts import leading, moved_parts, parts_from_bytes
 from edge.native.update_rule import FILE_NAME, UpdateRule
 from edge.runtimes.state_values import load_value
 from edge.startup_pages import release_startup_pages
@@ -75,8 +78,22 @@ def load(manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int)
     return OrtTrainingSession(manifest.programs, manifest.tensors, files, threads=threads)
 
 
+@dataclass(frozen=True)
+class _TrainingProgram:
+    """A training model that is loaded; all of an artifact's share one checkpoint, and so the values of parameters.
+
+    Attributes:
+        gradients: its own buffers, by parameter.
+    """
+
+    module: Any
+    inputs: list[str]
+    outputs: list[str]
+    gradients: dict[str, np.ndarray]
+
+
 class OrtTrainingSession:
-    """Implements :class:`edge.runtimes.base.Session`; a plain graph is loaded when it first runs."""
+    """Implements :class:`edge.runtimes.base.Session`; what is not ``train`` is loaded when it first runs."""
 
     def __init__(
         self, programs: Iterable[Program], tensors: Iterable[TensorSpec], files: Mapping[str, Path], *, threads: int
@@ -87,21 +104,21 @@ class OrtTrainingSession:
         self._options = _options(threads)
         self._plain: dict[str, Any] = {}
         self._update = HostUpdate(UpdateRule.from_bytes(files[FILE_NAME].read_bytes()))
-        self._module = self._load_module()
-        self._user_inputs = self._module.input_names()
-        self._user_outputs = self._module.output_names()
+        self._parts = parts_from_bytes(files[PARTS_NAME].read_bytes()) if PARTS_NAME in files else {}
+        self._trains = {
+            program.name: [o.tensor for o in program.outputs if o.name.startswith(GRADIENT)]
+            for program in self._programs.values()
+        }
+        self._checkpoint, module = self._load_checkpoint()
         self._state: dict[str, np.ndarray] = {}
-        self._gradients: dict[str, np.ndarray] = {}
         self._masks: dict[str, np.ndarray] = {}
-        trained = {o.tensor for o in self._programs["train"].outputs if o.name.startswith(GRADIENT)}
         for name, spec in self._specs.items():
             if spec.role == "grad_mask":
                 self._masks[name.removesuffix(MASK)] = np.ones(concrete_shape(spec), np.bool_)
             elif is_carried(spec):
                 held = name in self._checkpoint.parameters
                 self._state[name] = self._parameter(name) if held else np.zeros(concrete_shape(spec), spec.dtype)
-            if name in trained:
-                self._gradients[name] = self._gradient(name)
+        self._training = {"train": self._described("train", module, {})}
         release_startup_pages()
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
@@ -115,9 +132,13 @@ class OrtTrainingSession:
         for name, value in values.items():
             if name.startswith("next:"):
                 np.copyto(self._state[name.removeprefix("next:")], value)
-        if program == "train":
+        if self._trains[program]:
             hyper = {n: float(feeds[n]) for n in self._programs[program].inputs if self._specs[n].role == "hyper"}
-            self._update.apply(self._gradients, self._state, hyper, self._masks)
+            sizes, gradients = self._parts.get(program, {}), self._training[program].gradients
+            narrow = {n: np.ascontiguousarray(leading(n, g, sizes)) for n, g in gradients.items()}
+            masks = {n: leading(n, m, sizes) for n, m in self._masks.items()}
+            with moved_parts(self._state, narrow, sizes) as state:
+                self._update.apply(narrow, state, hyper, masks)
         return {name: float(value) for name, value in values.items() if value.ndim == 0 and name in self._specs}
 
     def outputs(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -129,18 +150,20 @@ class OrtTrainingSession:
         described = self._programs[program]
         given = {n: np.ascontiguousarray(feeds[n]) for n in described.inputs if n not in self._state and n in feeds}
         try:
-            if program != "train":
+            if not self._trains[program]:
                 return self._run_plain(described, given)
-            self._module.lazy_reset_grad()
-            found = self._module(*(given[name].reshape(self._shape(name, given)) for name in self._user_inputs))
+            step = self._training_program(program)
+            step.module.lazy_reset_grad()
+            found = step.module(*(given[name].reshape(self._shape(name, given)) for name in step.inputs))
         except (DeviceRefused, KeyError):
             raise
         except Exception as error:  # the runtime raises pybind classes without a common base of its own
             raise DeviceRefused(
                 f"program '{program}' failed in onnxruntime-training: {error}; lower the batch size"
             ) from error
-        values = dict(zip(self._user_outputs, found if isinstance(found, tuple) else (found,), strict=True))
-        named = {f"{GRADIENT}{name}": gradient for name, gradient in self._gradients.items()}
+        values = dict(zip(step.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+        sizes = self._parts.get(program, {})
+        named = {f"{GRADIENT}{name}": leading(name, gradient, sizes) for name, gradient in step.gradients.items()}
         return {o.name: (values | named)[o.name] for o in described.outputs}
 
     def holds_kept(self, name: str) -> bool:
@@ -164,10 +187,11 @@ class OrtTrainingSession:
 
         Training itself does not use it: no API of the runtime reads or sets an optimizer's slots.
         """
-        optimizer = api.Optimizer(str(self._files[OPTIMIZER_MODEL]), self._module)
+        step = self._training["train"]
+        optimizer = api.Optimizer(str(self._files[OPTIMIZER_MODEL]), step.module)
         optimizer.set_learning_rate(lr)
         optimizer.step()
-        return {f"next:{name}": np.array(self._state[name]) for name in self._gradients}
+        return {f"next:{name}": np.array(self._state[name]) for name in step.gradients}
 
     def _shape(self, name: str, given: Mapping[str, np.ndarray]) -> tuple[int, ...]:
         shape = self._specs[name].shape
@@ -189,26 +213,51 @@ class OrtTrainingSession:
         except Exception as error:  # as in outputs()
             raise DeviceRefused(f"onnxruntime-training {version()} cannot load {program.file}: {error}") from error
 
-    def _load_module(self) -> Any:
+    def _load_checkpoint(self) -> tuple[Any, Any]:
+        """The parameters, all zero, and the module of ``train`` that made room for them."""
         try:
-            self._checkpoint = api.CheckpointState.load_checkpoint(str(self._files[CHECKPOINT]))
-            module = api.Module(
-                str(self._files[TRAINING_MODEL]), self._checkpoint, device="cpu", session_options=self._options
-            )
+            checkpoint = api.CheckpointState.load_checkpoint(str(self._files[CHECKPOINT]))
+            module = self._load_module(TRAINING_MODEL, checkpoint)
             # The checkpoint only names its parameters; they exist once a buffer of their size has been copied in.
             zeros = np.zeros(module.get_parameters_size(trainable_only=False), np.float32)
             module.copy_buffer_to_parameters(ort.OrtValue.ortvalue_from_numpy(zeros)._ortvalue, trainable_only=False)
+        except DeviceRefused:
+            raise
         except Exception as error:  # as in outputs()
-            raise DeviceRefused(f"onnxruntime-training {version()} cannot load {TRAINING_MODEL}: {error}") from error
-        return module
+            raise DeviceRefused(f"onnxruntime-training {version()} cannot load {CHECKPOINT}: {error}") from error
+        return checkpoint, module
+
+    def _load_module(self, file: str, checkpoint: Any) -> Any:
+        try:
+            return api.Module(str(self._files[file]), checkpoint, device="cpu", session_options=self._options)
+        except Exception as error:  # as in outputs()
+            raise DeviceRefused(f"onnxruntime-training {version()} cannot load {file}: {error}") from error
+
+    def _training_program(self, name: str) -> _TrainingProgram:
+        if name not in self._training:
+            # A parameter shows the buffer of the module that was loaded last among those that move it.
+            others = {n: self._gradient_address(n) for n in self._trains[name]}
+            module = self._load_module(self._programs[name].file, self._checkpoint)
+            self._training[name] = self._described(name, module, others)
+        return self._training[name]
+
+    def _described(self, name: str, module: Any, others: Mapping[str, int]) -> _TrainingProgram:
+        gradients = {n: self._gradient(n, others.get(n, 0)) for n in self._trains[name]}
+        return _TrainingProgram(module, module.input_names(), module.output_names(), gradients)
 
     def _parameter(self, name: str) -> np.ndarray:
         return _view(self._checkpoint.parameters[name]._parameter.data, self._specs[name])
 
-    def _gradient(self, name: str) -> np.ndarray:
-        if name not in self._checkpoint.parameters or not self._checkpoint.parameters[name].requires_grad:
+    def _gradient(self, name: str, other: int) -> np.ndarray:
+        """The buffer of the module that was loaded last, unless it is ``other``, an earlier module's."""
+        if self._gradient_address(name) in (0, other):
             return np.zeros(concrete_shape(self._specs[name]), np.float32)  # no influence on the loss
         return _view(self._checkpoint.parameters[name]._parameter.grad, self._specs[name])
+
+    def _gradient_address(self, name: str) -> int:
+        if name not in self._checkpoint.parameters or not self._checkpoint.parameters[name].requires_grad:
+            return 0
+        return int(self._checkpoint.parameters[name]._parameter.grad.data_ptr())
 
 
 def _view(value: Any, spec: TensorSpec) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 from edge.contracts.errors import ApportionError
 from edge.contracts.manifest import Program
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
-from edge.contracts.tensors import TensorSpec, is_carried
+from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
 
 MODEL = "model"
 
@@ -119,7 +119,8 @@ class Worker:
 
     def _run(self, request: Run, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         state = {n: v for n, v in tensors.items() if self._is_state(n)}
-        self._session.load_state(state)
+        absent = {n: np.zeros(concrete_shape(s), s.dtype) for n, s in self._specs.items() if self._is_state(n)}
+        self._session.load_state(absent | state)  # a program of a part is given that part alone
         outputs = {n: np.array(v) for n, v in self._session.outputs(request.program, tensors).items()}
         if request.optimizer_model:
             outputs |= self._session.stepped_by_model(float(tensors["lr"]))

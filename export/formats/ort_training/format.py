@@ -10,11 +10,13 @@ import numpy as np
 import onnx
 from torch import nn
 
-from edge.contracts.errors import ParityError
+from edge.contracts.errors import ExportRefused, ParityError
 from edge.contracts.manifest import GraphOutput, Parity, Program
 from edge.contracts.tensors import BATCH, TensorSpec
+from edge.leading_parts import FILE_NAME as PARTS_NAME
+from edge.leading_parts import parts_to_bytes
 from edge.native.update_rule import FILE_NAME, UpdateRule
-from export.capture import capture
+from export.capture import Capture, capture
 from export.cost import forward_macs
 from export.formats.memory_plan import MemoryPlan
 from export.formats.onnx_step import translate
@@ -24,7 +26,7 @@ from export.formats.ort_training.differentiable import require_gradients
 from export.formats.ort_training.environment import RuntimeEnvironment
 from export.formats.ort_training.forward import capture_forward
 from export.formats.ort_training.gate_run import GateRun
-from export.formats.ort_training.memory import training_memory
+from export.formats.ort_training.memory import training_memory, with_variants
 from export.formats.ort_training.operators import ForwardTranslation
 from export.formats.ort_training.optimizer_model import BETAS, EPSILON, optimizer_model
 from export.formats.ort_training.survey import survey_step
@@ -37,6 +39,7 @@ from export.programs import program_functions
 from export.traceable_module import LOOPS
 from export.training_step import StepSpec
 
+RUNTIME = "onnxruntime_training"
 GRADIENT = "grad:"
 _FILES = {"train": "training_model.onnx", "eval": "eval_model.onnx"}
 """Names that the training API's documentation uses; other programs are called after themselves."""
@@ -54,7 +57,7 @@ class OrtTraining:
 
     name = "ort_training"
     minimum_runtime_version = "1.19.2"
-    features: frozenset[str] = frozenset({"masked", "distillation"})
+    features: frozenset[str] = frozenset({"masked", "distillation", "variants"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
@@ -66,31 +69,36 @@ class OrtTraining:
             ExportRefused: naming the layer that has no training step on this runtime.
             ConfigError: the runtime's environment is not there.
         """
+        if any(not variant.name for variant in spec.variants):
+            raise ExportRefused(
+                "(the training step)", f"{RUNTIME} trains the whole module as 'train'", instead="a variant with a name"
+            )
         functions = program_functions(module, spec, loops=LOOPS)
-        forward = capture_forward(functions["train"], spec)
-        captures = {n: capture(f.function, f.inputs, f.module) for n, f in functions.items() if n != "train"}
-        inputs = {"train": tuple(i.spec for i in functions["train"].inputs)}
+        variants = {variant.program: variant for variant in spec.variants}
+        steps = {n: capture_forward(functions[n], spec, variants.get(n)) for n in ("train", *variants)}
+        captures = {n: capture(f.function, f.inputs, f.module) for n, f in functions.items() if n not in steps}
+        inputs = {name: tuple(i.spec for i in functions[name].inputs) for name in steps}
         inputs |= {name: program.inputs for name, program in captures.items()}
         tensors = _tensors(inputs.values(), spec)
-        trained = [t.name for t in tensors if t.role == "parameter"]
-        translation = ForwardTranslation(forward)
-        graph = translation.model()
-        require_gradients(graph, graph.graph.output[0].name, trained)
+        trained = {name: [t.name for t in inputs[name] if t.role == "parameter"] for name in steps}
         with RuntimeEnvironment() as environment:
-            training = training_model(graph, trained, translation.silent_rows, environment)
-            checkpoint = environment.ask(checkpoint_request(training, tensors))[MODEL].tobytes()
+            models = {n: _differentiated(forward, trained[n], environment) for n, forward in steps.items()}
+            checkpoint = environment.ask(checkpoint_request(models["train"][0], tensors))[MODEL].tobytes()
         files = {
             FILE_NAME: _rule(spec).to_bytes(),
             "checkpoint": checkpoint,
-            _FILES["train"]: _bytes(training),
+            **{_file(name): _bytes(model) for name, (model, _) in models.items()},
             **{_file(name): _bytes(translate(program)) for name, program in captures.items()},
         }
+        if variants:
+            files[PARTS_NAME] = parts_to_bytes({name: dict(variant.sizes) for name, variant in variants.items()})
         optimizer = optimizer_model(spec.optimizer)
         if optimizer is not None:
             files["optimizer_model.onnx"] = _bytes(optimizer)
         outputs = {name: program.outputs for name, program in captures.items()}
-        reported = [o for o in forward.outputs if o == "loss" or o == "correct" or o.startswith("next:")]
-        outputs["train"] = (*reported, *(f"{GRADIENT}{name}" for name in trained))
+        for name, forward in steps.items():
+            reported = [o for o in forward.outputs if o == "loss" or o == "correct" or o.startswith("next:")]
+            outputs[name] = (*reported, *(f"{GRADIENT}{parameter}" for parameter in trained[name]))
         self._programs = tuple(
             Program(
                 name=name,
@@ -100,7 +108,9 @@ class OrtTraining:
             )
             for name in inputs
         )
-        memory = training_memory(training, graph, tensors, spec.batch)
+        memory = with_variants(
+            training_memory(*models["train"], tensors, spec.batch), [models[name][0] for name in variants]
+        )
         return WrittenPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory)
 
     def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
@@ -148,6 +158,16 @@ class OrtTraining:
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""
         return memory.live + int(_ARENA_SHARE * memory.intermediate) + _NODE_BYTES * memory.nodes - _RELEASED_BYTES
+
+
+def _differentiated(
+    forward: Capture, trained: list[str], environment: RuntimeEnvironment
+) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The training model of a forward pass, and the plain graph it was made of."""
+    translation = ForwardTranslation(forward)
+    graph = translation.model()
+    require_gradients(graph, graph.graph.output[0].name, trained)
+    return training_model(graph, trained, translation.silent_rows, environment), graph
 
 
 def _check_optimizer_model(opened: Callable[[], GateRun], spec: StepSpec, tensors: list[TensorSpec]) -> None:

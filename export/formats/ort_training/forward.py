@@ -9,7 +9,8 @@ from torch.func import functional_call
 from export.capture import Capture, capture
 from export.programs import INPUT, LABEL_MASK, TARGET, ProgramFunction, state_buffers, teacher_logits
 from export.step_functions import check_pair, distillation_loss, masked_logits, summed_loss
-from export.training_step import StepSpec
+from export.training_step import StepSpec, Variant
+from export.variants import narrow_values, variant_spec, widened
 
 OBJECTIVE = "objective"
 """What is differentiated where a penalty is added to the loss; elsewhere it is ``loss``."""
@@ -18,17 +19,22 @@ PENALTY_WEIGHT = "frobenius_lambda"
 TEACHING = ("distillation_weight", "distillation_temperature")
 
 
-def capture_forward(train: ProgramFunction, spec: StepSpec) -> Capture:
+def capture_forward(train: ProgramFunction, spec: StepSpec, variant: Variant | None = None) -> Capture:
     """The forward pass of the traced-to-be step ``train``; its first output is what is to be differentiated.
+
+    Args:
+        variant: what ``train`` is a part of the whole step by; inputs and running statistics are whole all the same.
 
     Raises:
         ExportRefused: as :func:`export.capture.capture`.
     """
     module = train.module
     names = [name for name, _ in module.named_parameters()]
+    spec = spec if variant is None else variant_spec(spec, module)
 
-    def forward(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def forward(whole: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         with torch.no_grad():
+            values = whole if variant is None else narrow_values(whole, variant)
             live = {name: values[name].clone() for name in state_buffers(module)}
             state = {name: values[name] for name in names} | live
             logits = masked_logits(functional_call(module, state, (values[INPUT],)), values.get(LABEL_MASK))
@@ -37,13 +43,18 @@ def capture_forward(train: ProgramFunction, spec: StepSpec) -> Capture:
                 known = teacher_logits(module, spec, values, [*names, *live])
                 total = total + distillation_loss(logits, known, *(values[name] for name in TEACHING))
             loss = total / values[TARGET].numel()
-            outputs = {"loss": loss, "correct": correct, **{f"next:{name}": v for name, v in live.items()}}
+            outputs = {"loss": loss, "correct": correct, **_moved(whole, live)}
             if spec.frobenius:
                 outputs = {OBJECTIVE: loss + _penalty(values, spec), **outputs}
         return outputs, {}
 
     inputs = [i for i in train.inputs if i.spec.role in _ROLES or i.spec.name in (PENALTY_WEIGHT, *TEACHING)]
     return capture(forward, inputs, module)
+
+
+def _moved(whole: dict[str, Tensor], live: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Running statistics as they come back; of those a variant takes part in, the rest as it was."""
+    return {f"next:{name}": widened(whole[name], value) for name, value in live.items()}
 
 
 def _penalty(values: dict[str, Tensor], spec: StepSpec) -> Tensor:

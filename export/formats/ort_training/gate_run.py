@@ -35,7 +35,8 @@ class GateRun:
         self._program = next(p for p in programs if p.name == name)
         self._tensors = [t.name for t in tensors if t.role not in ("loss", "metric")]
         self._ask(Open(str(folder), tuple(programs), tuple(tensors)), {})
-        moved = [t.name for t in tensors if t.role in _MOVED] if name == "train" else []
+        trains = any(output.name.startswith("grad:") for output in self._program.outputs)
+        moved = [t.name for t in tensors if t.role in _MOVED and t.name in self._program.inputs] if trains else []
         self.outputs = [*(o.name for o in self._program.outputs), *(f"next:{n}" for n in moved)]
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

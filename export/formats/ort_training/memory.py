@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 import onnx
 
@@ -44,6 +45,19 @@ def training_memory(
     peak, node = intermediate_peak(ordered, batch, sizes=sizes, in_place=IN_PLACE | _GRADIENTS_IN_PLACE)
     workspace = max((_workspace_bytes(n, forward_shapes(forward, batch)) for n in model.graph.node), default=0)
     return MemoryPlan(state, gradients, fed, peak + workspace, node, len(model.graph.node))
+
+
+def with_variants(memory: MemoryPlan, models: Iterable[onnx.ModelProto]) -> MemoryPlan:
+    """``memory`` of a step with those of a part of it beside it: buffers for their gradients, and their graphs."""
+    models = list(models)
+    buffers = sum(
+        4 * math.prod(d.dim_value for d in value.type.tensor_type.shape.dim)
+        for model in models
+        for value in model.graph.input
+        if value.name.endswith("_grad.accumulation.buffer")
+    )
+    nodes = sum(len(model.graph.node) for model in models)
+    return replace(memory, written=memory.written + buffers, nodes=memory.nodes + nodes)
 
 
 def forward_shapes(forward: onnx.ModelProto, batch: int) -> dict[str, tuple[int, ...]]:

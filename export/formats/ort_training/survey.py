@@ -18,13 +18,15 @@ def survey_step(step: CapturedStep, spec: StepSpec) -> Survey:
         ExportRefused: the step as a whole is refused.
     """
     survey = Survey()
-    forward = capture_forward(step.functions["train"], spec)
-    translation = ForwardTranslation(forward)
-    results = survey_translation(translation, survey)
-    trained = [item.name for item in forward.inputs if item.role == "parameter"]
-    for error in missing_gradients(translation.make.nodes, results[0], trained, known={REFUSED}):
-        survey.refuse(error, is_gradient=True)
+    variants = {variant.program: variant for variant in spec.variants}
+    for name in ("train", *variants):
+        forward = capture_forward(step.functions[name], spec, variants.get(name))
+        translation = ForwardTranslation(forward)
+        results = survey_translation(translation, survey)
+        trained = [item.name for item in forward.inputs if item.role == "parameter"]
+        for error in missing_gradients(translation.make.nodes, results[0], trained, known={REFUSED}):
+            survey.refuse(error, is_gradient=True)
     for name, program in step.programs.items():
-        if name != "train":
+        if name != "train" and name not in variants:
             survey_translation(Translation(program), survey)
     return survey

@@ -22,7 +22,7 @@ from export.formats.ort_training.format import OrtTraining
 from export.formats.ort_training.memory import forward_shapes
 from export.formats.ort_training.optimizer_model import optimizer_model
 from export.gate_values import gate_values
-from export.training_step import Optimizer, StepSpec, Variant
+from export.training_step import Optimizer, StepSpec
 from tests.export.modules import CLASSES, FEATURES, IMAGE, Apply, Head, with_head
 from tests.export.test_step import STEPS, module, step
 
@@ -92,12 +92,6 @@ def test_unused_part_of_a_split_has_a_gradient_of_zero(
     body = nn.Sequential(nn.Linear(12, 9), Apply(part), nn.Tanh())
     manifest = exported(Head(body, FEATURES), StepSpec(input=FEATURES, classes=CLASSES, batch=6), tmp_path)
     assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
-
-
-def test_step_with_variants_is_refused(tmp_path: Path) -> None:
-    variants = (Variant("half", (("stem.bias", (1,)),)),)
-    with pytest.raises(ExportRefused, match=r"onnxruntime_training cannot carry .*use runtime onnxruntime"):
-        exported(module(), step(variants=variants), tmp_path)
 
 
 @pytest.mark.parametrize("affine", [True, False])

@@ -1,0 +1,65 @@
+"""Training programs of a part of a module on ONNX Runtime Training: gated, and moving nothing outside their part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge.contracts.errors import ExportRefused
+from edge.contracts.tensors import STATE_ROLES
+from edge.leading_parts import FILE_NAME, parts_from_bytes
+from export.bundle import export_artifact, read_artifact
+from export.formats.ort_training.environment import RuntimeEnvironment
+from export.formats.ort_training.gate_run import GateRun
+from export.gate_values import gate_values
+from export.training_step import Optimizer, StepSpec, Variant
+from tests.export.test_variants import HALF, STEP, Atoms, net
+
+pytestmark = pytest.mark.runtime
+RUNTIME = "onnxruntime_training"
+
+
+def step(**changes: object) -> StepSpec:
+    return msgspec.structs.replace(STEP, **changes)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_narrow_variant_passes_the_gate_and_leaves_the_rest_alone(kind: str, tmp_path: Path) -> None:
+    spec = step(optimizer=Optimizer(kind=kind), clip_norm=True, variants=(Variant("half", HALF),))
+    folder = tmp_path / "artifact"
+    manifest = export_artifact(net(), spec, folder, runtime=RUNTIME)
+    assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
+    assert parts_from_bytes(read_artifact(folder)[1][FILE_NAME]) == {"train_half": dict(HALF)}
+
+    values = gate_values(spec, manifest.tensors)
+    slot = f"0.weight#{spec.optimizer.slots[0]}"
+    with RuntimeEnvironment() as environment:
+        run = GateRun(environment, folder, manifest.programs, manifest.tensors, "train_half")
+        moved = run.run(values)
+    assert np.array_equal(moved["next:0.weight"][4:], values["0.weight"][4:])
+    assert not np.array_equal(moved["next:0.weight"][:4], values["0.weight"][:4])
+    assert np.array_equal(moved[f"next:{slot}"][4:], values[slot][4:])
+    assert not np.array_equal(moved[f"next:{slot}"][:4], values[slot][:4])
+    assert np.array_equal(moved["next:5.weight"][:, 144:], values["5.weight"][:, 144:])
+
+
+def test_atoms_with_a_teacher_pass_the_gate_and_take_their_own_tensors_only(tmp_path: Path) -> None:
+    variants = tuple(Variant(str(i), submodule=f"atoms.{i}") for i in range(2))
+    manifest = export_artifact(
+        Atoms(), step(distillation=True, variants=variants), tmp_path / "artifact", runtime=RUNTIME
+    )
+    assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
+    for i in range(2):
+        state = [n for n in manifest.program(f"train_{i}").inputs if manifest.tensor(n).role in STATE_ROLES]
+        assert state
+        assert all(name.startswith(f"atoms.{i}.") for name in state)
+
+
+def test_variant_in_place_of_the_whole_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportRefused, match=r"onnxruntime_training.*use a variant with a name"):
+        export_artifact(
+            Atoms(), step(variants=(Variant("", submodule="atoms.0"),)), tmp_path / "artifact", runtime=RUNTIME
+        )
