@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "crossover.h"
 #include "kernels.h"
 #include "products.h"
 #include "simd.h"
@@ -343,4 +344,14 @@ APPORTION_KERNEL("convolution_input_gradient", convolution_input_gradient);
 APPORTION_KERNEL("convolution_weight_gradient", convolution_weight_gradient);
 
 }  // namespace
+
+void whole_convolution(int64_t images, int64_t size, int64_t channels, int64_t kernel, const float* x, const float* w,
+                       const float* dy, float* y, float* dx, float* dw) {
+  const int64_t pad = kernel / 2;
+  const Geometry g{images, size, size, channels, size, size, channels, kernel, kernel, 1, 1, 1, pad, pad, 1, 1};
+  forward(g, x, w, nullptr, y);
+  input_gradient(g, dy, w, dx);
+  weight_gradient(g, x, dy, dw);
+}
+
 }  // namespace apportion

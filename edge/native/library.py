@@ -33,6 +33,7 @@ _SIGNATURES = {
     "apportion_add_squares": (None, [c_void_p, c_void_p, c_int64]),
     "apportion_sum_of_squares": (c_double, [c_void_p, c_int64]),
     "apportion_keep": (None, [c_void_p, c_void_p, c_int64]),
+    "apportion_crossover": (c_double, [c_int]),
     "apportion_places": (c_int64, [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64]),
     "apportion_scale": (None, [c_void_p, c_float, c_int64]),
 }
@@ -64,6 +65,12 @@ def library() -> ctypes.CDLL:
 def has_kernel(name: str) -> bool:
     """Whether the runtime or this library has a kernel ``namespace::name.overload``."""
     return bool(library().apportion_has_kernel(name.encode()))
+
+
+def crossovers() -> dict[str, float]:
+    """Density below which a layer's step is faster with its kept entries alone, by kind of layer; measured now."""
+    kinds = ("linear", "convolution")
+    return {kind: round(min(1.0, library().apportion_crossover(i)), 2) for i, kind in enumerate(kinds)}
 
 
 class NativeProgram:
