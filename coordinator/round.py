@@ -21,9 +21,10 @@ from coordinator.packed_tensors import order_masks
 from coordinator.planner import Placement
 from coordinator.progress import megabytes
 from coordinator.publisher import read_order
-from coordinator.round_metrics import describe_metrics, effective_ranks, missing_reports, round_metrics
+from coordinator.round_metrics import describe_metrics, effective_ranks, forms_of_layers, missing_reports, round_metrics
 from coordinator.statistics import state_with_statistics
 from coordinator.submodels.record import cut_from_json
+from coordinator.submodels.sparse_layers import with_sparse_layers
 from coordinator.work_orders import build_order
 from edge.contracts.errors import DeadlineExpired, PlanError
 from edge.contracts.packing import unpacked
@@ -163,9 +164,11 @@ def _allowed(federation: Federation, state: State, devices: list[str]) -> list[s
 
 
 def cut(federation: Federation, state: State, placement: Placement, round_index: int) -> Submodel:
-    """The submodel of a placed device: which part of every layer it holds, and the values."""
-    seed = federation.config.federation.seed
-    return federation.method.cut(state, placement.level, round_index=round_index, device=placement.device, seed=seed)
+    """The submodel of a placed device: which part of every layer it holds, in the faster form, and the values."""
+    seed, device = federation.config.federation.seed, placement.device
+    submodel = federation.method.cut(state, placement.level, round_index=round_index, device=device, seed=seed)
+    densities = federation.ledger.profiles()[device].sparse_below.get(placement.runtime, {})
+    return with_sparse_layers(submodel, densities) if densities else submodel
 
 
 # export
@@ -292,6 +295,8 @@ def commit(federation: Federation, attempt: Round, state: State, program: str, s
     ledger, rounds = federation.ledger, federation.config.federation.rounds
     updates = ledger.updates(attempt.round, attempt.attempt)
     metrics = round_metrics(updates, wall_s=time.monotonic() - started)
+    if forms := forms_of_layers(federation, updates):
+        metrics["layer_forms"] = forms
     if program == "train":
         metrics |= effective_ranks(federation.method, state)
     every = federation.config.evaluation.every

@@ -11,6 +11,7 @@ from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment, RecordedUpdate
 from coordinator.planner import correction_from
 from coordinator.progress import megabytes
+from coordinator.submodels.sparse_layers import DENSE, layer_forms
 from profiles.device import DeviceProfile
 
 if TYPE_CHECKING:
@@ -33,6 +34,18 @@ def round_metrics(updates: Sequence[RecordedUpdate], *, wall_s: float) -> dict[s
         "runtimes": dict(sorted(Counter(r.runtime for r in reports).items())),
         "wall_s": round(wall_s, 3),
     }
+
+
+def forms_of_layers(federation: Federation, updates: Sequence[RecordedUpdate]) -> dict[str, dict[str, str]]:
+    """Weight -> form -> devices that trained it so, of masked layers some device holds as kept entries alone."""
+    devices: dict[str, dict[str, list[str]]] = {}
+    for update in updates:
+        manifest = federation.artifacts.load(update.assignment.artifact_digest).manifest
+        for name, form in layer_forms(manifest).items():
+            devices.setdefault(name, {}).setdefault(form, []).append(update.assignment.device)
+    if all(set(forms) == {DENSE} for forms in devices.values()):
+        return {}
+    return {n: {form: ", ".join(names) for form, names in forms.items()} for n, forms in devices.items()}
 
 
 def effective_ranks(method: Method, state: State) -> dict[str, Any]:

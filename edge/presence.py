@@ -28,6 +28,7 @@ class Presence:
         self._storage = storage
         self._runtimes: dict[str, str] = {}
         self._max_threads: dict[str, int] = {}
+        self._sparse_below: dict[str, dict[str, float]] = {}
         self._num_examples = 0
         self.is_known = False
         self.data_error = ""
@@ -39,6 +40,9 @@ class Presence:
         """A trainer has loaded its runtime."""
         self._runtimes = {reply.runtime: reply.version}
         self._max_threads = {reply.runtime: reply.max_threads} if reply.max_threads else {}
+        # The first measurement counts: a trainer that starts anew in mid-training would measure a busy machine.
+        if reply.sparse_below and reply.runtime not in self._sparse_below:
+            self._sparse_below[reply.runtime] = reply.sparse_below
 
     def described(self, reply: Described) -> bool:
         """A trainer has read the local data; whether that is news."""
@@ -58,6 +62,7 @@ class Presence:
             supervisor_idle_bytes=self.supervisor_idle_bytes,
             trainer_idle_bytes=dict.fromkeys(self._runtimes, self.trainer_idle_bytes),
             max_threads=self._max_threads,
+            sparse_below=self._sparse_below,
         )
 
     def held_bytes(self, *, is_training: bool) -> int:

@@ -23,7 +23,7 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.local_data import LocalData, read_local_data
 from edge.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
 from edge.pipe_frames import write_frame
-from edge.runtimes import max_threads, runtime
+from edge.runtimes import max_threads, runtime, sparse_below
 from edge.runtimes.base import Runtime, Session
 from edge.self_test import check_self_test
 from edge.trainer_messages import (
@@ -59,7 +59,8 @@ class Trainer:
         """Tell that the runtime is loaded."""
         version = self._runtime.version()  # some runtimes load their library only now
         self._idle_bytes = rss_bytes()
-        self._send(Ready(self._runtime.NAME, version, self._idle_bytes, max_threads(self._runtime)))
+        threads, densities = max_threads(self._runtime), sparse_below(self._runtime)
+        self._send(Ready(self._runtime.NAME, version, self._idle_bytes, threads, densities))
 
     def answer(self, request: Request) -> None:
         """Carry ``request`` out and send what came of it."""

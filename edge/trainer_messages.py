@@ -47,12 +47,14 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The runtime is loaded; resident memory now, and the most threads it uses (0: as many as asked for)."""
+    """The runtime is loaded; resident memory now, the most threads it uses (0: as many as asked for), and the density
+    below which a layer is faster sparse, by kind of layer."""
 
     runtime: str
     version: str
     rss_bytes: int
     max_threads: int = 0
+    sparse_below: dict[str, float] = {}
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ from coordinator.methods.method import DeviceProgram
 from coordinator.models import build_model, input_spec, model_entry
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import Cut, cut_digest, cut_from_json, cut_to_json
+from coordinator.submodels.sparse_layers import has_sparse_kernels
 from coordinator.submodels.width import shape_of_cut
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import ArtifactManifest, InputSpec
@@ -65,7 +66,7 @@ class CutExporter:
 
     def step(self, program: DeviceProgram) -> StepSpec:
         """The step the devices are asked to do, as the exporter specifies it."""
-        from export.training_step import FactorPair, Optimizer, StepSpec, Variant
+        from export.training_step import FactorPair, Optimizer, SparseWeight, StepSpec, Variant
 
         training = self._config.training
         return StepSpec(
@@ -84,6 +85,7 @@ class CutExporter:
             frozen=program.frozen,
             squared_gradient=program.accumulators,
             masked=program.masked,
+            sparse=tuple(SparseWeight(n, room) for n, room in program.sparse if has_sparse_kernels(self._dense, n)),
             distillation=program.distillation,
             norm=cast('Literal["running", "batch"]', program.norm),
             variants=tuple(Variant(v.name, v.sizes, v.submodule) for v in program.variants),

@@ -60,6 +60,8 @@ class DeviceProgram:
         frozen: parameter names without gradient.
         accumulators: parameter names whose squared gradients are summed in the graph.
         masked: parameter names of which only entries under a mask move: tensor ``<name>#mask`` of the submodel.
+        sparse: those of ``masked`` that a device holds as kept entries alone, each with the most it may keep; chosen
+            for a device by :mod:`coordinator.submodels.sparse_layers`, not by methods.
         distillation: the received model teaches; ``distillation_weight`` and ``_temperature`` are in ``extra_hyper``.
         norm: ``running`` or ``batch`` statistics.
         variants: training programs of a part of the tensors, beside ``train``.
@@ -76,6 +78,7 @@ class DeviceProgram:
     frozen: tuple[str, ...] = ()
     accumulators: tuple[str, ...] = ()
     masked: tuple[str, ...] = ()
+    sparse: tuple[tuple[str, int], ...] = ()
     distillation: bool = False
     norm: str = "running"
     variants: tuple[Variant, ...] = ()

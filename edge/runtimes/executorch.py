@@ -18,7 +18,7 @@ from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
 from edge.native.kept_entries import KeptEntries, kept_entries
-from edge.native.library import NativeProgram, library
+from edge.native.library import NativeProgram, crossovers, library
 from edge.native.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
 from edge.runtimes.state_values import load_value
 from edge.startup_pages import release_startup_pages
@@ -33,6 +33,11 @@ def version() -> str:
     """Release of the executorch wheel installed here; the session library is loaded, and built if need be."""
     library()
     return distribution_version("executorch")
+
+
+def sparse_below() -> dict[str, float]:
+    """As :func:`edge.runtimes.sparse_below`."""
+    return crossovers()
 
 
 def load(manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int) -> ExecutorchSession:

@@ -116,9 +116,9 @@ class SparseRewriter(Rewriter):
     def run_node(self, n: fx.Node) -> Any:
         """One operation; a product that is a sparse weight's gradient at the kept entries only."""
         if n in self._products:
-            args, _ = self.fetch_args_kwargs_from_env(n)
+            (a, b), _ = self.fetch_args_kwargs_from_env(n)
             sample = self._products[n]
-            return sample.of(*args, self._weights[sample.weight])
+            return sample.of(a, b, self._weights[sample.weight])
         if n in self._between:
             args, _ = self.fetch_args_kwargs_from_env(n)
             return args[0]

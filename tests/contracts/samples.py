@@ -53,6 +53,7 @@ PROFILE = DeviceProfile(
     trainer_idle_bytes={"onnxruntime": 63_000_000},
     probed_at=1_760_000_000.5,
     max_threads={"executorch": 1},
+    sparse_below={"executorch": {"linear": 0.24}},
 )
 
 ORDER = WorkOrder(

@@ -156,7 +156,8 @@ def _exported(rewriter: Rewriter, inputs: Sequence[TensorSpec], batch: int) -> A
     # An example of a size that no other dimension has, so that no comparison of sizes fixes the batch.
     taken = {size for spec in inputs for size in (*spec.shape, spec.capacity)}
     example = next((size for size in range(batch, 2, -1) if size not in taken), batch)
-    examples, shapes = [], []
+    examples: list[Tensor] = []
+    shapes: list[dict[int, Any]] = []
     for spec in inputs:
         if spec.capacity:
             for size, dtype in (
