@@ -63,6 +63,7 @@ class Presence:
             trainer_idle_bytes=dict.fromkeys(self._runtimes, self.trainer_idle_bytes),
             max_threads=self._max_threads,
             sparse_below=self._sparse_below,
+            runtimes=self._runtimes,
         )
 
     def held_bytes(self, *, is_training: bool) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-SUPERVISOR_MODULES = ("hashlib", "ssl", "psutil", "edge.transport.mqtt", "edge.agent", "edge.command_line")
+SUPERVISOR_MODULES = ("hashlib", "ssl", "edge.transport.mqtt", "edge.agent", "edge.command_line")
 """What an agent's supervisor imports, its largest libraries first and one by one."""
 
 _MADV_DONTNEED = 4

@@ -1,6 +1,7 @@
 """What a device is and can afford, as it reports itself; frozen and versioned by the envelope that carries it.
 
-Probing fills it (:mod:`profiles.probe`); budgets are set by the owner, never guessed from free memory.
+Probing fills it (:mod:`profiles.probe`), or a datasheet (:mod:`profiles.known_devices`); ``sources`` says which figure
+came from where. Budgets are set by the owner, never guessed from free memory.
 """
 
 from __future__ import annotations
@@ -8,20 +9,48 @@ from __future__ import annotations
 import msgspec
 
 
+class CoreGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Processors of one kind.
+
+    Attributes:
+        name: ``Cortex-A76``; empty where the processor does not say.
+        max_mhz: what they may be clocked at, None where the system does not say.
+    """
+
+    name: str
+    count: int
+    max_mhz: float | None = None
+
+
 class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A device at one moment.
+    """A device at one moment. None and empty mean: not known.
 
     Attributes:
         budget_bytes: what supervisor and trainer together may reach, peak RSS; 0 when the owner set none.
         ram_bytes, free_ram_bytes: physical memory and what the system calls available.
         cpu_count: logical processors the agent may use.
+        cpu_model: ``Cortex-A72``, or the processor's name on a PC.
         machine: architecture (``aarch64``, ``x86_64``).
+        system: kernel and its release.
+        charging: on external power, which a battery that is full or kept where it is counts as.
         supervisor_idle_bytes: RSS of the supervisor when idle.
         trainer_idle_bytes: runtime name -> RSS of a trainer with that runtime loaded, before any artifact.
         max_threads: runtime name -> most threads a step of it uses here; absent: as many as ordered.
         probed_at: seconds since 1970.
         sparse_below: runtime name -> kind of layer (``linear``, ``convolution``) -> density below which a layer's step
             is faster with its kept weights alone, measured when the trainer started; absent: there are no such kernels.
+        board: ``Raspberry Pi 5 Model B Rev 1.0``; product name on a PC.
+        cores: every processor of the machine, by kind, fastest kind first.
+        cpu_mhz, cpu_max_mhz: of the fastest processor, now and at most.
+        throttling: why the processor is slowed now, by the names of :mod:`profiles.sensors`; () when it is not.
+        memory_limit_bytes: what a control group allows, the smallest limit above this process.
+        storage_total_bytes: of the file system that holds the agent's store, as ``storage_free_bytes``.
+        link_bytes_per_s: to the coordinator, measured by whom ``link_method`` names, at ``link_measured_at``
+            (seconds since 1970).
+        os_name: distribution or Android release.
+        python: version of the supervisor's interpreter.
+        runtimes: runtime name -> version.
+        sources: field -> the file, call or datasheet its value came from.
     """
 
     device: str
@@ -41,3 +70,17 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
     probed_at: float = 0.0
     max_threads: dict[str, int] = {}
     sparse_below: dict[str, dict[str, float]] = {}
+    board: str = ""
+    cores: tuple[CoreGroup, ...] = ()
+    cpu_mhz: float | None = None
+    cpu_max_mhz: float | None = None
+    throttling: tuple[str, ...] | None = None
+    memory_limit_bytes: int | None = None
+    storage_total_bytes: int = 0
+    link_bytes_per_s: float | None = None
+    link_measured_at: float = 0.0
+    link_method: str = ""
+    os_name: str = ""
+    python: str = ""
+    runtimes: dict[str, str] = {}
+    sources: dict[str, str] = {}

@@ -1,85 +1,101 @@
-"""Reads what this machine is, without privileges and without changing it. Absent sensors give None."""
+"""Reads what a machine is, without privileges and without changing it. What cannot be read is left unknown.
+
+Plain reads of files below a root folder, and a few calls about this process when that root is ``/``: a supervisor
+needs no library for it, and another machine's files can be probed as well. Nothing here raises for an odd file.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from profiles.device import DeviceProfile
+from profiles.processor import processor
+from profiles.sensors import sensors, temperature
+from profiles.system_files import Reading, SystemFiles
+from profiles.system_memory import memory
 
-_MODEL_FILES = (Path("/proc/device-tree/model"), Path("/sys/devices/virtual/dmi/id/product_name"))
-_CPU_SENSORS = ("cpu_thermal", "cpu-thermal", "coretemp", "k10temp", "soc_thermal")
+_BOARD_FILES = (
+    "/proc/device-tree/model",
+    "/sys/firmware/devicetree/base/model",
+    "/sys/devices/virtual/dmi/id/product_name",
+)
+ROOT = Path("/")
 
 
 def probe(
     device: str,
     *,
     budget_bytes: int = 0,
-    storage: Path = Path("/"),
+    storage: Path = ROOT,
     supervisor_idle_bytes: int = 0,
     trainer_idle_bytes: dict[str, int] | None = None,
     max_threads: dict[str, int] | None = None,
     sparse_below: dict[str, dict[str, float]] | None = None,
+    runtimes: dict[str, str] | None = None,
+    root: Path = ROOT,
 ) -> DeviceProfile:
-    """The profile of this machine now; what only its owner or its agent knows is passed in."""
-    memory, system = psutil.virtual_memory(), os.uname()
-    battery = _battery()
+    """The profile of a machine now; what only its owner or its agent knows is passed in.
+
+    Args:
+        storage: any path of the file system that holds the agent's store.
+        runtimes: runtime name -> version, of those the agent can start.
+        root: where the machine's ``/proc``, ``/sys`` and ``/etc`` are.
+    """
+    files = SystemFiles(root)
+    found = {**memory(files), **processor(files), **sensors(files), **_system(files), **_storage(storage)}
     return DeviceProfile(
         device=device,
         budget_bytes=budget_bytes,
-        ram_bytes=memory.total,
-        free_ram_bytes=memory.available,
-        cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        cpu_model=cpu_model(),
-        machine=system.machine,
-        system=f"{system.sysname} {system.release}",
-        storage_free_bytes=psutil.disk_usage(str(storage)).free,
-        temperature_c=temperature_c(),
-        battery_percent=None if battery is None else battery[0],
-        charging=None if battery is None else battery[1],
         supervisor_idle_bytes=supervisor_idle_bytes,
         trainer_idle_bytes=trainer_idle_bytes or {},
         max_threads=max_threads or {},
         sparse_below=sparse_below or {},
+        runtimes=runtimes or {},
         probed_at=time.time(),
+        sources={name: reading.source for name, reading in found.items()},
+        **{name: reading.value for name, reading in found.items()},
     )
 
 
-def cpu_model() -> str:
-    """The board's model on ARM (``Raspberry Pi 5 Model B Rev 1.0``), else the CPU's name, else an empty string."""
-    board = _first_line(_MODEL_FILES[0])
-    if board:
-        return board
+def temperature_c(root: Path = ROOT) -> float | None:
+    """Degrees Celsius of the processor's hottest sensor, None without one."""
+    reading = temperature(SystemFiles(root))
+    return None if reading is None else float(reading.value)
+
+
+def _system(files: SystemFiles) -> dict[str, Reading]:
+    found: dict[str, Reading] = {}
+    for path in _BOARD_FILES:
+        if board := files.line(path):
+            found["board"] = Reading(board, path)
+            break
+    if name := files.fields("/etc/os-release", "=").get("PRETTY_NAME"):
+        found["os_name"] = Reading(name, "/etc/os-release")
+    elif release := files.fields("/system/build.prop", "=").get("ro.build.version.release"):
+        found["os_name"] = Reading(f"Android {release}", "/system/build.prop")
+    if files.is_this_machine:
+        told = os.uname()
+        found["machine"] = Reading(told.machine, "uname")
+        found["system"] = Reading(f"{told.sysname} {told.release}", "uname")
+        found["python"] = Reading(sys.version.split()[0], "sys.version")
+    else:
+        if machine := files.line("/proc/sys/kernel/arch"):
+            found["machine"] = Reading(machine, "/proc/sys/kernel/arch")
+        if release := files.line("/proc/sys/kernel/osrelease"):
+            kind = files.line("/proc/sys/kernel/ostype") or "Linux"
+            found["system"] = Reading(f"{kind} {release}", "/proc/sys/kernel/osrelease")
+    return found
+
+
+def _storage(path: Path) -> dict[str, Reading]:
     try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith(("model name", "Model", "Hardware")):
-                    return line.partition(":")[2].strip()
+        told = os.statvfs(path)
     except OSError:
-        return ""
-    return _first_line(_MODEL_FILES[1])
-
-
-def temperature_c() -> float | None:
-    """Degrees Celsius of the CPU's hottest sensor, None without one."""
-    read = getattr(psutil, "sensors_temperatures", None)
-    sensors = read() if read is not None else {}
-    named = [reading for name in _CPU_SENSORS for reading in sensors.get(name, [])]
-    readings = named or [reading for group in sensors.values() for reading in group]
-    return max((float(reading.current) for reading in readings), default=None)
-
-
-def _battery() -> tuple[float, bool | None] | None:
-    read = getattr(psutil, "sensors_battery", None)
-    battery = read() if read is not None else None
-    return None if battery is None else (float(battery.percent), battery.power_plugged)
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_bytes().split(b"\0")[0].split(b"\n")[0].decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
+        return {}
+    return {
+        "storage_free_bytes": Reading(told.f_bavail * told.f_frsize, "statvfs"),
+        "storage_total_bytes": Reading(told.f_blocks * told.f_frsize, "statvfs"),
+    }

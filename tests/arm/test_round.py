@@ -78,7 +78,7 @@ def test_agents_on_boards_train_a_round(
         reports = {update.report.device: update.report for update in ledger.updates(0, 0)}
     for board, place, runtime in zip(BOARDS, places, RUNTIMES, strict=True):
         profile, report = profiles[place.device], reports[place.device]
-        assert (profile.machine, profile.cpu_model) == ("aarch64", board.model)
+        assert (profile.machine, profile.board) == ("aarch64", board.model)
         assert (report.runtime, report.torch_loaded) == (runtime, False)
         assert report.steps == -(-report.num_examples // 16)
         assert 0.0 < report.loss < 2.5

@@ -32,7 +32,7 @@ from edge.contracts.messages import (
 from edge.contracts.plan import BlobRef, Schedule, Turn, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.tensors import TensorSpec
-from profiles.device import DeviceProfile
+from profiles.device import CoreGroup, DeviceProfile
 
 A, B, C = "a1" * 32, "b2" * 32, "c3" * 32
 
@@ -54,6 +54,20 @@ PROFILE = DeviceProfile(
     probed_at=1_760_000_000.5,
     max_threads={"executorch": 1},
     sparse_below={"executorch": {"linear": 0.24}},
+    board="Raspberry Pi 4 Model B Rev 1.4",
+    cores=(CoreGroup(name="Cortex-A72", count=4, max_mhz=1500.0),),
+    cpu_mhz=600.0,
+    cpu_max_mhz=1500.0,
+    throttling=("under-voltage",),
+    memory_limit_bytes=2_000_000_000,
+    storage_total_bytes=30_000_000_000,
+    link_bytes_per_s=1_440_000.0,
+    link_measured_at=1_760_000_000.25,
+    link_method="upload of a round",
+    os_name="Debian GNU/Linux 12 (bookworm)",
+    python="3.11.2",
+    runtimes={"onnxruntime": "1.31.1"},
+    sources={"ram_bytes": "/proc/meminfo MemTotal"},
 )
 
 ORDER = WorkOrder(
