@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from coordinator.pruning.dead_channels import Live, could_have_dead, is_same_function, live_channels
+from coordinator.pruning.dead_channels import (
+    READS,
+    Live,
+    columns_read,
+    could_have_dead,
+    is_same_function,
+    live_channels,
+)
 from coordinator.pruning.masks import MASK, Masks
 from coordinator.submodels.channel_groups import ChannelMap, channel_map
 from coordinator.submodels.record import Cut, LayerCut
@@ -48,6 +55,7 @@ class Compaction:
         fitting = present if self._holds_all(present, masks) else {}
         for silent in (True, False):
             found = live_channels(self._module, self._map(), masks, silent=silent)
+            found |= columns_read(self._module, self._map(), masks, found)
             if found and self._pays(found, fitting) and self._is_same(found, masks):
                 return found
         return {name: np.asarray(kept) for name, kept in fitting.items()}
@@ -56,11 +64,18 @@ class Compaction:
         """The cut ``masked``, a mask per layer, without the channels that are not in ``live``."""
         if not live:
             return masked
-        narrow = self._map().cut({name: np.flatnonzero(kept).tolist() for name, kept in live.items()})
-        cut = dict(narrow)
+        kept = {name: np.flatnonzero(flags).tolist() for name, flags in live.items()}
+        narrow = self._map().cut({name: indices for name, indices in kept.items() if not name.endswith(READS)})
+        for name, indices in kept.items():
+            if name.endswith(READS):
+                path = name.removesuffix(READS)
+                narrow[path] = msgspec.structs.replace(narrow.get(path, LayerCut()), read_idx=tuple(indices))
+        cut: dict[str, LayerCut] = dict(narrow)
         for path, record in masked.items():
             thinner = narrow.get(path, LayerCut())
-            cut[path] = msgspec.structs.replace(record, out_idx=thinner.out_idx, in_idx=thinner.in_idx)
+            cut[path] = msgspec.structs.replace(
+                record, out_idx=thinner.out_idx, in_idx=thinner.in_idx, read_idx=thinner.read_idx
+            )
         return cut
 
     def _can_follow(self) -> bool:

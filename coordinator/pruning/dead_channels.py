@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from edge.contracts.manifest import InputSpec
 
 Live = Mapping[str, np.ndarray]
-"""Channel group -> boolean array of its channels, True for those that are kept; groups that are whole are left out."""
+"""Channel group -> boolean array of its channels, True for those that are kept; groups that are whole are left out.
+
+``<layer>#reads`` -> of all inputs of a linear layer those that it reads, where it passes over some that come in.
+"""
+
+READS = "#reads"
+FEWER = 0.9
+"""A linear layer passes inputs over when it reads at most this share of what comes in: gathering costs a little."""
 
 SAME = 1e-9
 """Largest relative difference of logits in double precision; a channel that matters moves them by far more."""
@@ -64,6 +71,24 @@ def live_channels(
         if not kept.all():
             result[group.name] = kept
     return result
+
+
+def columns_read(
+    module: nn.Module, channels: ChannelMap, masks: Masks, live: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """``<layer>#reads`` of the masked linear layers that read far fewer inputs than come in, given live channels."""
+    groups = [live.get(group.name, np.ones(group.size, bool)) for group in channels.groups]
+    alive = {side: _positions_alive(entry, groups) for side, entry in channels.sides.items()}
+    found = {}
+    for path in _masked_paths(module, masks):
+        if not isinstance(module.get_submodule(path), nn.Linear):
+            continue
+        table = masks[f"{path}.weight"]
+        coming = alive.get((path, "in"), np.ones(table.shape[1], bool))
+        read = coming & table[alive.get((path, "out"), np.ones(len(table), bool))].any(0)
+        if 0 < read.sum() <= FEWER * coming.sum():
+            found[path + READS] = read
+    return found
 
 
 def is_same_function(module: nn.Module, cut: Cut, masks: Masks, spec: InputSpec) -> bool:

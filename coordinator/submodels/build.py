@@ -71,7 +71,7 @@ def module_tensors(module: nn.Module) -> dict[str, np.ndarray]:
 
 def _narrow(built: nn.Module, path: str, record: LayerCut) -> None:
     part = named_part(built, path)  # refuses what is not there, whatever the record says
-    if record.out_idx is not None or record.in_idx is not None:
+    if record.is_narrow:
         if isinstance(part, nn.Parameter):
             _replace(built, path, narrowed_parameter(path, part, record))
         else:

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from coordinator.submodels.read_columns import reading_linear
 from coordinator.submodels.record import LayerCut
 from edge.contracts.errors import PlanError
 
@@ -128,8 +129,10 @@ def layer_slices(path: str, layer: nn.Module | nn.Parameter, record: LayerCut) -
         return {"weight": weight, "bias": (out,)}
     if isinstance(layer, nn.Linear):
         _check(path, "output", out, layer.out_features)
-        _check(path, "input", into, layer.in_features)
-        return {"weight": (out, into), "bias": (out,)}
+        read = _array(record.read_idx)
+        for indices in (into, read):
+            _check(path, "input", indices, layer.in_features)
+        return {"weight": (out, into if read is None else read), "bias": (out,)}
     if isinstance(layer, nn.LSTM):
         return _lstm_slices(path, layer, out, into)
     if isinstance(layer, nn.Embedding):
@@ -158,6 +161,7 @@ def narrowed_layer(path: str, layer: nn.Module, record: LayerCut) -> nn.Module:
     """
     if isinstance(layer, nn.Identity):
         return ChannelSelection(selected_positions(path, record))
+    incoming = layer.in_features if isinstance(layer, nn.Linear) else 0
     for name, kept in layer_slices(path, layer, record).items():
         value = getattr(layer, name, None)
         if value is None:
@@ -165,6 +169,8 @@ def narrowed_layer(path: str, layer: nn.Module, record: LayerCut) -> nn.Module:
         part = taken(value.detach(), kept)
         setattr(layer, name, nn.Parameter(part, value.requires_grad) if isinstance(value, nn.Parameter) else part)
     _fit(layer, record)
+    if record.read_idx is not None and isinstance(layer, nn.Linear):
+        return reading_linear(path, layer, record, incoming if record.in_idx is None else len(record.in_idx))
     return layer
 
 
@@ -227,7 +233,7 @@ def _fit(layer: nn.Module, record: LayerCut) -> None:
             layer.groups = layer.groups if into is None else into
         layer.out_channels, layer.in_channels = out or layer.out_channels, into or layer.in_channels
     elif isinstance(layer, nn.Linear):
-        layer.out_features, layer.in_features = out or layer.out_features, into or layer.in_features
+        layer.out_features, layer.in_features = layer.weight.shape
     elif isinstance(layer, nn.LSTM):
         layer.hidden_size, layer.input_size = out or layer.hidden_size, into or layer.input_size
     elif isinstance(layer, nn.Embedding):

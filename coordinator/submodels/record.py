@@ -73,6 +73,8 @@ class LayerCut(msgspec.Struct, frozen=True):
         atoms: of the record of the whole module, path "": the device holds these atoms, each of them a copy of the
             module with the rest of the cut (Split-Mix).
         added: trained parts beside what is there, or None.
+        read_idx: of a linear layer, those of the inputs that come in (``in_idx``) that it reads; it has no weights for
+            the others. None for all that come in.
     """
 
     frozen: bool = False
@@ -86,13 +88,19 @@ class LayerCut(msgspec.Struct, frozen=True):
     scale: float = 1.0
     atoms: tuple[int, ...] = ()
     added: Added | None = None
+    read_idx: tuple[int, ...] | None = None
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether outputs or inputs are left out."""
+        return self.out_idx is not None or self.in_idx is not None or self.read_idx is not None
 
 
 Cut = Mapping[str, LayerCut]
 """Module path -> record; the empty mapping is the whole model."""
 
 
-_INDICES = ("out_idx", "in_idx")
+_INDICES = ("out_idx", "in_idx", "read_idx")
 
 
 def cut_to_json(cut: Cut) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch import nn
 
 from coordinator.submodels.channel_groups import ChannelGroup, ChannelMap
 from coordinator.submodels.narrowed import Slice, layer_slices, selected_positions
+from coordinator.submodels.read_columns import read_positions
 from coordinator.submodels.record import Cut, Factor, LayerCut
 from edge.contracts.errors import PlanError
 from edge.contracts.streams import permutation, stream_seed
@@ -97,7 +98,7 @@ def tensor_slices(module: nn.Module, cut: Cut) -> dict[str, Slice]:
     slices: dict[str, Slice] = {}
     for path in sorted(cut):
         record = cut[path]
-        if record.out_idx is None and record.in_idx is None:
+        if not record.is_narrow:
             continue
         layer = named_part(module, path)
         for name, kept in layer_slices(path, layer, record).items():
@@ -168,17 +169,19 @@ def shape_of_cut(module: nn.Module, cut: Cut) -> dict[str, LayerCut]:
     shaped = {}
     for path, record in cut.items():
         out, into = record.out_idx, record.in_idx
-        layer = named_part(module, path) if out is not None or into is not None else None
+        layer = named_part(module, path) if record.is_narrow else None
         if isinstance(layer, nn.Identity):
             places = selected_positions(path, record)
             into = None if into is None else tuple(range(len(into)))
             record = msgspec.structs.replace(record, out_idx=places, in_idx=into)
         elif layer is not None:
             groups = _equal_blocks(layer)
+            read = None if record.read_idx is None else read_positions(path, record)
             record = msgspec.structs.replace(
                 record,
                 out_idx=_first_of_blocks(out, _size(layer, "out"), groups),
                 in_idx=_first_of_blocks(into, _size(layer, "in"), groups),
+                read_idx=read,
             )
         if record.factor is not None:
             factor = Factor(record.factor.form, tuple(range(record.factor.rank)))

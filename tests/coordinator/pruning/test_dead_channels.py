@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -21,9 +23,12 @@ from coordinator.pruning.masks import Masks, prunable_weights
 from coordinator.simulation.torch_session import TorchArtifact
 from coordinator.submodels.build import apply_cut, module_tensors
 from coordinator.submodels.channel_groups import channel_map
-from coordinator.submodels.width import lift_tensors, tensor_slices
+from coordinator.submodels.record import cut_from_json, cut_to_json
+from coordinator.submodels.width import lift_tensors, shape_of_cut, tensor_slices
+from edge.contracts.errors import PlanError
 from edge.contracts.manifest import InputSpec
 from edge.contracts.packing import KEPT
+from export.bundle import export_artifact
 from export.training_step import Optimizer, StepSpec
 
 SPEC = InputSpec(layout="chw", shape=(2, 8, 8))
@@ -67,6 +72,7 @@ def dying_masks(module: nn.Module, seed: int = 0) -> dict[str, np.ndarray]:
     masks = {name: generator.random(shapes[name]) < 0.5 for name in prunable_weights(module)}
     masks["fc2.weight"][:, [1, 4]] = False  # units of fc1 nobody reads
     masks["fc1.weight"][:, 16:32] = False  # the 16 columns of channel 1 of conv3
+    masks["fc1.weight"][:, 33:64:2] = False  # single columns of the two others
     masks["conv3.weight"][:, [0, 5]] = False  # channels of the residual stream, through the depthwise convolution
     for name in ("conv1.weight", "stem.weight"):
         masks[name][0, 0] = True
@@ -127,6 +133,7 @@ def test_dead_channels_go_through_residuals_norms_depthwise_layers_and_flatten(
     assert cut["bn1"].out_idx == cut["conv1"].out_idx == cut["conv2"].in_idx == (0, 1, 2, 4, 5, 6, 7)
     assert cut["conv3"].out_idx == (0, 2, 3)
     assert cut["fc1"].in_idx == (*range(16), *range(32, 64))
+    assert cut["fc1"].read_idx == (*range(16), *range(32, 64, 2))
     assert cut["fc1"].out_idx == cut["fc2"].in_idx == (0, 2, 3, 5, 6, 7, 8, 9)
     assert cut["fc2"].out_idx is None
 
@@ -171,7 +178,7 @@ def test_aggregation_puts_the_cut_back_and_leaves_every_other_bit(masked_run: tu
     for device, examples in (("a", 3), ("b", 5)):
         values = {}
         for name, value in submodel.tensors.items():
-            if "#" not in name:
+            if "#" not in name and value.dtype.kind == "f":
                 step = generator.standard_normal(value.shape) * submodel.tensors.get(f"{name}#mask", True)
                 values[name] = (value + step).astype(value.dtype)
         sent.append((values, examples))
@@ -179,6 +186,9 @@ def test_aggregation_puts_the_cut_back_and_leaves_every_other_bit(masked_run: tu
     after = method.aggregate(state, updates)
     slices = tensor_slices(method.module, submodel.cut)
     for name, value in state.tensors.items():
+        if name not in sent[0][0]:
+            assert after.tensors[name].tobytes() == value.tobytes()
+            continue
         mean = sum(v[name].astype(np.float64) * w for v, w in sent) / 8
         expected = lift_tensors({name: mean.astype(value.dtype)}, slices, {name: value})[name]
         assert after.tensors[name].tobytes() == expected.tobytes(), name
@@ -187,15 +197,51 @@ def test_aggregation_puts_the_cut_back_and_leaves_every_other_bit(masked_run: tu
         method.aggregate(state, [updates[0], other])
 
 
+def test_columns_passed_over_are_part_of_the_artifact_and_of_no_checkpoint() -> None:
+    module = net()
+    masks = dying_masks(module)
+    compaction = Compaction(module)
+    cut = compaction.cut(mask_records(tuple(masks), scored=False), compaction.live(masks, {}))
+    shape = shape_of_cut(module, cut)
+    assert shape["fc1"].in_idx == tuple(range(48))
+    assert shape["fc1"].read_idx == (*range(16), *range(16, 48, 2))
+    whole, canonical = apply_cut(module, cut), apply_cut(module, shape)
+    assert whole.fc1.extra_repr() == canonical.fc1.extra_repr()  # one artifact
+    other = {**shape, "fc1": msgspec.structs.replace(shape["fc1"], read_idx=(*range(16), *range(17, 48, 2)))}
+    assert apply_cut(module, other).fc1.extra_repr() != canonical.fc1.extra_repr()
+    assert whole.state_dict().keys() == module.state_dict().keys()
+    assert cut_from_json(cut_to_json(cut)) == dict(cut)
+    with pytest.raises(PlanError, match=r"layer 'fc1': columns \[16\] are to be read but do not come in"):
+        apply_cut(module, {"fc1": msgspec.structs.replace(cut["fc1"], read_idx=(0, 16))})
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize("name", ["onnxruntime", "executorch", "onnxruntime_training"])
+def test_every_format_exports_the_layer_that_passes_columns_over(tmp_path: Path, name: str) -> None:
+    module = nn.Sequential(nn.Conv2d(2, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES))
+    module.input_spec = SPEC
+    masks = {n: np.ones(tuple(module.get_parameter(n).shape), bool) for n in prunable_weights(module)}
+    masks["3.weight"][:, ::3] = False
+    compaction = Compaction(module)
+    cut = compaction.cut(mask_records(tuple(masks), scored=False), compaction.live(masks, {}))
+    assert cut["3"].in_idx is None
+    assert cut["3"].read_idx is not None
+    assert len(cut["3"].read_idx) == 42
+    spec = StepSpec(input=SPEC, classes=CLASSES, batch=4, masked=tuple(masks))
+    manifest = export_artifact(apply_cut(module, cut), spec, tmp_path / "a", runtime=name)
+    assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
+    assert manifest.tensor("3.weight").shape == (CLASSES, 42)
+
+
 def test_masks_travel_in_the_cuts_shapes(masked_run: tuple[SparseMethod, State]) -> None:
     method, state = masked_run
     submodel = cut_now(method, state)
     masks = masks_of(submodel.tensors)
     assert submodel.cut["fc1"].mask == "fc1.weight#mask"
-    assert masks["fc1.weight"].shape == submodel.tensors["fc1.weight"].shape == (8, 48)
+    assert masks["fc1.weight"].shape == submodel.tensors["fc1.weight"].shape == (8, 32)
     changing, constant = split_tensors(submodel)
     assert changing["fc1.weight" + KEPT].shape == (int(masks["fc1.weight"].sum()),)
-    assert constant["fc1.weight#mask_shape"].tolist() == [8, 48]
+    assert constant["fc1.weight#mask_shape"].tolist() == [8, 32]
     whole = held_dense(state, method)
     assert sum(v.size for v in changing.values()) < sum(v.size for v in split_tensors(whole)[0].values())
 
