@@ -45,6 +45,9 @@ def _macs(node: fx.Node) -> int:
     if str(node.target) in ("apportion.lstm_layer.default", "apportion.gru_layer.default"):
         x, w_ih, w_hh = (_sizes(a) for a in node.args[:3])
         return x[0] * x[1] * (math.prod(w_ih) + math.prod(w_hh))
+    if str(node.target) == "apportion.lstm_factor_layer.default":
+        x, *weights = (_sizes(a) for a in node.args[:4])
+        return x[0] * x[1] * sum(map(math.prod, weights))
     return 0
 
 

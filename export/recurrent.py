@@ -46,9 +46,14 @@ class LSTMLoop(nn.Module):
         b_ih: Tensor | None = None,
         b_hh: Tensor | None = None,
         *,
+        v_hh: Tensor | None = None,
         state: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs [T, B, H] from ``state`` or from zeros, then the last output and the last cell, each [B, H]."""
+        """Outputs [T, B, H] from ``state`` or from zeros, then the last output and the last cell, each [B, H].
+
+        With ``v_hh`` [R, H] the hidden matrix is ``w_hh`` [4H, R] times it.
+        """
+        w_hh = w_hh if v_hh is None else w_hh @ v_hh
         if state is None:
             zeros = x_TBI.new_zeros(x_TBI.shape[1], w_hh.shape[1])
             state = zeros, zeros
@@ -67,11 +72,13 @@ def loop_forward(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
     *,
+    v_hh: Tensor | None = None,
     state: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``LSTMLoop.forward`` through the layer operation; initial states take torch's own path."""
     if state is not None:
-        return type(self).forward(self, x_TBI, w_ih, w_hh, b_ih, b_hh, state=state)
+        return type(self).forward(self, x_TBI, w_ih, w_hh, b_ih, b_hh, v_hh=v_hh, state=state)
+    w_hh = w_hh if v_hh is None else w_hh @ v_hh
     bias = b_ih if b_ih is None or b_hh is None else b_ih + b_hh
     y, cells, *_ = lstm_layer(x_TBI, w_ih, w_hh, bias)
     return y, y[-1], cells[-1]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from export.factored_recurrent import factored_loop_forward
 from export.gated_recurrent import gru_forward
 from export.recurrent import LSTMLoop, loop_forward, lstm_forward
 
@@ -21,7 +22,8 @@ def traceable_module(module: nn.Module, loops: frozenset[str] = LOOPS) -> nn.Mod
     """``module`` itself, its layers' forwards replaced where a better one is known; call it on a copy.
 
     Args:
-        loops: recurrent layers the format takes as one operation: ``lstm``, ``gru``; others are traced step by step.
+        loops: recurrent layers the format takes as one operation: ``lstm``, ``gru``, and ``lstm_factors``, an LSTM with
+            a hidden matrix of factors; others are traced step by step, factors without their own multiplied out.
     """
     for part in module.modules():
         forward = _replacement(part, loops)
@@ -46,7 +48,7 @@ def _replacement(part: nn.Module, loops: frozenset[str]) -> Callable[..., Any] |
     if isinstance(part, nn.LSTM) and "lstm" in loops:
         return lstm_forward
     if isinstance(part, LSTMLoop) and "lstm" in loops:
-        return loop_forward
+        return factored_loop_forward if "lstm_factors" in loops else loop_forward
     return None
 
 

@@ -2,8 +2,9 @@
 
 A factor belongs to one matrix, so a cut names it by the parameter's own path, ``lstm.weight_hh_l0``: all four gates,
 stacked, are decomposed together, and the device holds ``lstm.weight_hh_l0.u`` and ``.v``.
-An input matrix works as two products, once for all time steps. A hidden matrix is multiplied together once per training
-step and then taken by the runtime's own loop: only the factors are sent, trained and have optimizer state.
+Only the factors are sent, trained and have optimizer state. An input matrix works as two products over all time steps
+at once, everywhere. A hidden one works as two products per time step where an exported graph spells the loop out and
+these are fewer multiplications; for the loops of other runtimes, and for torch's, it is multiplied out once per step.
 Source: PriSM, section 5, its LSTM.
 """
 
@@ -67,9 +68,10 @@ class FactorizedLSTM(nn.Module):
             for suffix in ("", "_reverse")[: 2 if self.bidirectional else 1]:
                 start = None if state is None else (state[0][len(hidden)], state[1][len(cells)])
                 given, w_ih = self._inputs(steps, f"weight_ih_l{layer}{suffix}")
-                w_hh = self._matrix(f"weight_hh_l{layer}{suffix}")
+                w_hh, v_hh = self._hidden(f"weight_hh_l{layer}{suffix}")
                 biases = [getattr(self, f"{kind}_l{layer}{suffix}") for kind in ("bias_ih", "bias_hh")[: 2 * self.bias]]
-                y, last, cell = self.loop(given.flip(0) if suffix else given, w_ih, w_hh, *biases, state=start)
+                ordered = given.flip(0) if suffix else given
+                y, last, cell = self.loop(ordered, w_ih, w_hh, *biases, v_hh=v_hh, state=start)
                 outputs.append(y.flip(0) if suffix else y)
                 hidden.append(last)
                 cells.append(cell)
@@ -81,10 +83,10 @@ class FactorizedLSTM(nn.Module):
         weight = getattr(self, name)
         return (F.linear(steps, weight.v), weight.u) if isinstance(weight, GateFactors) else (steps, weight)
 
-    def _matrix(self, name: str) -> Tensor:
+    def _hidden(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """The loop's hidden matrix, whole, or u and v."""
         weight = getattr(self, name)
-        product: Tensor = weight.u @ weight.v if isinstance(weight, GateFactors) else weight
-        return product
+        return (weight.u, weight.v) if isinstance(weight, GateFactors) else (weight, None)
 
     def extra_repr(self) -> str:
         return f"{self.hidden_size}, num_layers={self.num_layers}, batch_first={self.batch_first}"

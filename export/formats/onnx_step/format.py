@@ -27,7 +27,7 @@ _ARENA_SHARE, _NODE_BYTES = 1.1, 3072
 """What ONNX Runtime 1.31 takes beyond live tensors: fragmentation of its arena, and its graph. Measured on x86-64,
 whole trainer process at batch 32: within 8 % for ResNet-8/18/20, Conv-2, the MLP, a depthwise net, a ViT, an LSTM."""
 
-_LOOPS = frozenset({"lstm", "gru"})
+_LOOPS = frozenset({"lstm", "lstm_factors", "gru"})
 
 
 class OnnxStep:

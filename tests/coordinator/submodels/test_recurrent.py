@@ -169,9 +169,9 @@ def step_of(cut: Cut, spec: InputSpec, classes: int, batch: int) -> StepSpec:
     return StepSpec(input=spec, classes=classes, batch=batch, frobenius=pairs, optimizer=optimizer)
 
 
-def exported(folder: Path, runtime: str, **options: bool) -> ArtifactManifest:
+def exported(folder: Path, runtime: str, rank: int = 3, **options: bool) -> ArtifactManifest:
     module = reader(**options).float()
-    cut = {p: LayerCut(factor=Factor("recurrent", (0, 1, 2))) for p in full_rank(module)}
+    cut = {p: LayerCut(factor=Factor("recurrent", tuple(range(rank)))) for p in full_rank(module)}
     return export_artifact(apply_cut(module, cut), step_of(cut, SMALL, 3, 4), folder / "artifact", runtime=runtime)
 
 
@@ -183,6 +183,15 @@ def test_step_of_factors_agrees_with_torch(options: dict[str, bool], tmp_path: P
     slots = {t.name for t in manifest.tensors if t.role == "slot"}
     assert {"lstm.weight_hh_l0.u#momentum", "lstm.weight_hh_l0.v#momentum"} <= slots
     assert not any(name.startswith("lstm.weight_hh_l0#") for name in slots)
+
+
+@pytest.mark.runtime
+def test_hidden_factors_larger_than_their_matrix_are_multiplied_out(tmp_path: Path) -> None:
+    few, many = (exported(tmp_path / str(rank), "onnxruntime", rank) for rank in (3, 7))
+    assert many.parity.max_grad_rel_err <= many.parity.tolerance
+    # Five steps: two layers' inputs and hidden states, the classifier; then 7 x (32 + 8) is more than 32 x 8.
+    assert few.cost.macs == 5 * 3 * (4 * 32 + 6 + 3 * 8) + 8 * 3
+    assert many.cost.macs > 5 * (7 * (2 * 32 + 6 + 8) + 2 * 32 * 8) + 8 * 3
 
 
 @pytest.mark.runtime
