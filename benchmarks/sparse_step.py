@@ -25,6 +25,7 @@ from edge.artifact_folder import read_artifact_folder
 from edge.contracts.packing import KEPT, kept_values, pack_mask
 from edge.contracts.tensor_file import encode_tensors
 from edge.meter import peak_rss_bytes, rss_bytes
+from edge.native.library import crossovers
 from edge.runtimes import runtime
 from edge.runtimes.base import Session
 from edge.weights_file import WeightsFile
@@ -136,6 +137,13 @@ def measure(model: str, batch: int, masks: dict[str, np.ndarray], dense: list[st
     }
 
 
+def dense_layers(masks: dict[str, np.ndarray], below: dict[str, float]) -> list[str]:
+    """The weights that a federation would hold dense on a device that measured ``below``."""
+    from coordinator.submodels.sparse_layers import KINDS, SMALLEST
+
+    return [n for n, m in masks.items() if m.size < SMALLEST or m.mean() > below[KINDS[m.ndim]]]
+
+
 def drawn_masks(model: str, densities: list[str]) -> dict[str, np.ndarray]:
     """A random mask for every ``weight=density``."""
     from coordinator.models import build_model
@@ -153,7 +161,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[20, 32])
     parser.add_argument("--masks", type=Path, help="npz of boolean arrays by weight name")
     parser.add_argument("--density", nargs="+", default=["conv2.weight=0.4", "fc1.weight=0.13", "fc2.weight=0.3"])
-    parser.add_argument("--dense", nargs="*", default=["conv1.weight"], help="masked weights that stay dense")
+    parser.add_argument("--dense", nargs="*", help="masked weights that stay dense; else as a federation would choose")
     parser.add_argument("--blocks", type=int, default=BLOCKS)
     parser.add_argument("--memory-of", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -167,9 +175,13 @@ def main() -> None:
         masks = drawn_masks(options.model, options.density)
     densities = {n: round(float(m.mean()), 4) for n, m in masks.items()}
     kept = sum(int(m.sum()) for m in masks.values()) / sum(m.size for m in masks.values())
-    print(json.dumps({"density": round(kept, 4), "densities": densities, "load": os.getloadavg()[0]}))
+    below = crossovers()
+    dense = dense_layers(masks, below) if options.dense is None else options.dense
+    load = round(os.getloadavg()[0], 2)
+    told = {"density": round(kept, 4), "densities": densities, "sparse_below": below, "dense": dense, "load": load}
+    print(json.dumps(told), flush=True)
     for batch in options.batch:
-        print(json.dumps(measure(options.model, batch, masks, options.dense, options.blocks)), flush=True)
+        print(json.dumps(measure(options.model, batch, masks, dense, options.blocks)), flush=True)
 
 
 if __name__ == "__main__":

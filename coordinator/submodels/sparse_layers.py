@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from coordinator.submodels.record import LayerCut
 from edge.contracts.packing import MASK
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ KINDS = {2: "linear", 4: "convolution"}
 SMALLEST = 4096
 """Entries below which a layer stays dense: its time is that of everything around it."""
 STEP = 0.9
+WHOLE = LayerCut()
 DENSE = "dense"
 
 
@@ -40,10 +42,12 @@ def with_sparse_layers(submodel: Submodel, below: Mapping[str, float]) -> Submod
         return submodel
     chosen = []
     for name in program.masked:
-        mask = submodel.tensors[name + MASK]
+        mask, record = submodel.tensors[name + MASK], submodel.cut.get(name.rpartition(".")[0], WHOLE)
         kind = KINDS.get(mask.ndim, "")
         if name in program.accumulators or kind not in below or mask.size < SMALLEST:
             continue
+        if not record.mask or record.factor is not None:
+            continue  # the device's layer is not the module's own
         kept = int(mask.sum())
         if kept <= below[kind] * mask.size:
             chosen.append((name, room(kept, mask.size)))
