@@ -35,6 +35,7 @@ VERBS: dict[str, str] = {
     "bench": "coordinator.cli.bench",
     "costs": "coordinator.cli.costs",
     "doctor": "coordinator.cli.doctor",
+    "profile": "coordinator.cli.profile",
 }
 """Verb -> module with a ``register(app)``; a new verb is one new file and one line here."""
 
