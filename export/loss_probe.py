@@ -4,6 +4,7 @@ It runs before the first step of a round and moves nothing. Its four numbers ``p
 they come back with the report: how often it counted, and the losses of the received weights, of those that the server
 held before (``<name>#previous``), and of the received ones without every masked entry whose magnitude is below
 ``<name>#threshold``. Only its first run counts. Batch norms take the batch's own statistics for all three.
+The loss of the received weights is its ``loss`` as well, one more among those of the round's steps.
 Source: the loss comparison of online gradient sparsity (Han et al., "Adaptive gradient sparsification for efficient
 federated learning", ICDCS 2020), here on the devices instead of examples sent to the server.
 """

@@ -56,7 +56,9 @@ class Compaction:
         for silent in (True, False):
             found = live_channels(self._module, self._map(), masks, silent=silent)
             found |= columns_read(self._module, self._map(), masks, found)
-            if found and self._pays(found, fitting) and self._is_same(found, masks):
+            if not found or not self._pays(found, fitting):
+                break  # with silent channels kept it would pay even less
+            if self._is_same(found, masks):
                 return found
         return {name: np.asarray(kept) for name, kept in fitting.items()}
 
