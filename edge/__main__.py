@@ -1,4 +1,4 @@
-"""The ``apportion`` command: ``agent`` runs here, every other verb in ``coordinator.cli``, which devices lack.
+"""The ``apportion`` command: ``agent`` and ``csr`` run here, other verbs in ``coordinator.cli``, which devices lack.
 
 Of those only ``verify`` has a form of its own for devices."""
 
@@ -18,6 +18,10 @@ def main(arguments: list[str] | None = None) -> int:
         from edge.command_line import agent_command
 
         return agent_command(words[1:])
+    if words[:1] == ["csr"]:
+        from edge.csr_command import csr_command
+
+        return csr_command(words[1:])
     try:
         commands = import_module("coordinator.cli")
     except ImportError as error:

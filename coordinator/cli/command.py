@@ -36,6 +36,7 @@ VERBS: dict[str, str] = {
     "costs": "coordinator.cli.costs",
     "doctor": "coordinator.cli.doctor",
     "profile": "coordinator.cli.profile",
+    "ca": "coordinator.cli.ca",
 }
 """Verb -> module with a ``register(app)``; a new verb is one new file and one line here."""
 
@@ -104,6 +105,10 @@ def _app(wanted: str | None) -> typer.Typer:
     @app.command("agent", help="Run a device's agent (apportion agent --help shows its own options).")
     def agent() -> None:
         """Shown in help only: the agent's entry never comes here."""
+
+    @app.command("csr", help="Make a device's key and certificate request (apportion csr --help).")
+    def csr() -> None:
+        """As with the agent: shown in help only."""
 
     return app
 

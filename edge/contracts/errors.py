@@ -12,7 +12,9 @@
     ├── DeviceRefused         a device that may not or cannot do this work: skip it  exit 1
     ├── UpdateRejected        an update whose tensors are not what was ordered       exit 1
     ├── MessageRejected       a message that cannot be read                          exit 1
-    │   └── UnsupportedVersion
+    │   ├── UnsupportedVersion
+    │   └── SignatureRejected an order or manifest that no trusted key has signed
+    ├── IdentityRefused       a certificate, request or identity that cannot be used exit 2
     ├── StoreFull             the quota of a store is used up                        exit 1
     ├── LedgerError           the ledger and the run directory disagree              exit 1
     ├── BrokerUnreachable     no connection                                          exit 3
@@ -121,6 +123,27 @@ class UnsupportedVersion(MessageRejected):
     """A message or manifest of a version this side does not speak."""
 
     code = "unsupported-version"
+
+
+class SignatureRejected(MessageRejected):
+    """An order or a manifest without a signature, or whose signature none of the trusted keys has made.
+
+    Attributes:
+        assignment_id: of the order, as the order says; empty for a manifest.
+    """
+
+    code = "bad-signature"
+
+    def __init__(self, message: str, *, assignment_id: str = "") -> None:
+        super().__init__(message)
+        self.assignment_id = assignment_id
+
+
+class IdentityRefused(ApportionError):
+    """A folder, certificate or certificate request that the authority cannot or must not act on."""
+
+    code = "identity-refused"
+    exit_code = 2
 
 
 class StoreFull(ApportionError):

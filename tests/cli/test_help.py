@@ -12,7 +12,10 @@ from coordinator.cli.command import VERBS
 from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]
-LEAVES = [[verb] for verb in VERBS if verb != "bench"] + [["bench", "step"], ["agent"]]
+IDENTITY = ("init", "issue-server", "issue-coordinator", "sign", "revoke", "crl", "ls", "token")
+GROUPS: dict[str, set[str]] = {"bench": {"step"}, "ca": set(IDENTITY)}
+LEAVES = [[verb] for verb in VERBS if verb not in GROUPS] + [[g, leaf] for g in GROUPS for leaf in sorted(GROUPS[g])]
+LEAVES += [["agent"], ["csr"]]
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
@@ -28,12 +31,12 @@ def test_help_ends_with_an_example_of_the_verb_and_options_it_has(words: list[st
     assert [f for f in files if not (ROOT / f).is_file()] == []
 
 
-@pytest.mark.parametrize("words", [[], ["bench"]])
+@pytest.mark.parametrize("words", [[], ["bench"], ["ca"]])
 def test_help_of_a_group_lists_its_verbs_and_ends_with_an_example(words: list[str], command: Command) -> None:
     outcome = command(*words, "--help")
     assert outcome.status == 0
-    listed = set(re.findall(r"^  ([a-z]+)  ", outcome.out, re.MULTILINE))
-    assert listed == ({"step"} if words else {*VERBS, "agent"})
+    listed = set(re.findall(r"^  ([a-z][a-z-]+)  ", outcome.out, re.MULTILINE))
+    assert listed == (GROUPS[words[0]] if words else {*VERBS, "agent", "csr"})
     assert outcome.out.strip().splitlines()[-1].strip().startswith("Example: apportion")
 
 

@@ -1,0 +1,211 @@
+"""``apportion ca``: the authority of a fleet. Who may connect to the broker, and whose orders devices follow."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coordinator.cli.command import parse_problem, verb
+
+if TYPE_CHECKING:
+    from coordinator.identity.authority import Authority, Issued
+    from coordinator.identity.records import IssuedCertificate
+
+EXAMPLE = "Example: apportion ca init identity"
+
+Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="folder of the identity")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")]
+Replace = Annotated[bool, typer.Option("--replace", help="revoke the certificate that stands under that name")]
+IDENTITY = Path("identity")
+MAX_FILE_BYTES = 1 << 16
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    group = typer.Typer(no_args_is_help=True, help="Certificates, revocation and claim tokens.", epilog=EXAMPLE)
+    group.command("init", epilog=EXAMPLE)(init)
+    group.command("issue-server", epilog="Example: apportion ca issue-server --name broker.local")(issue_server)
+    group.command("issue-coordinator", epilog="Example: apportion ca issue-coordinator digits")(issue_coordinator)
+    group.command("sign", epilog="Example: apportion ca sign device.csr --device pi-07")(sign)
+    group.command("revoke", epilog="Example: apportion ca revoke pi-07")(revoke)
+    group.command("crl", epilog="Example: apportion ca crl --days 30")(crl)
+    group.command("ls", epilog="Example: apportion ca ls --json")(ls)
+    group.command("token", epilog="Example: apportion ca token pi-07 --expires 1h")(token)
+    app.add_typer(group, name="ca")
+
+
+@verb("ca")
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="new folder of the identity")] = IDENTITY,
+    name: Annotated[str, typer.Option(help="what the root is called")] = "Apportion",
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="validity of the root")] = 3650,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Make an authority: a root, a revocation list, and the key that signs manifests and orders."""
+    from coordinator.identity.authority import Authority
+
+    if not 1 <= len(name) <= 50 or not name.isprintable():
+        raise parse_problem("--name", f"{name[:80]!r} is not usable: 1 to 50 printable characters")
+    with Authority.create(folder, name=name, days=days) as made:
+        values = {
+            "dir": str(folder),
+            "ca": str(made.folder.ca),
+            "trust": str(made.folder.signing_public),
+            "not_after": _date(made.root_not_after),
+        }
+    if not as_json:
+        print(f"{folder}: a root until {values['not_after']}. Keep the folder secret and backed up; ca.pem and")
+        print("signing.pub are for devices. Next: apportion ca issue-server --name HOST")
+    return values
+
+
+@verb("ca")
+def issue_server(
+    name: Annotated[list[str], typer.Option(help="host name or address clients use; repeat for several")],
+    folder: Folder = IDENTITY,
+    replace: Replace = False,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Key and certificate of a broker."""
+    with _open(folder) as authority:
+        return _issued(authority.issue_server(name, replace=replace), as_json=as_json)
+
+
+@verb("ca")
+def issue_coordinator(
+    federation: Annotated[str, typer.Argument(metavar="FEDERATION", help="name of the federation it coordinates")],
+    folder: Folder = IDENTITY,
+    replace: Replace = False,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Key and certificate of the coordinator of one federation."""
+    with _open(folder) as authority:
+        return _issued(authority.issue_coordinator(federation, replace=replace), as_json=as_json)
+
+
+@verb("ca")
+def sign(
+    request: Annotated[Path, typer.Argument(metavar="CSR", help="the device's request, as apportion csr writes it")],
+    device: Annotated[str, typer.Option(help="id of the device")],
+    folder: Folder = IDENTITY,
+    replace: Replace = False,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Certificate of a device for the key in its request."""
+    try:
+        with request.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES)
+    except OSError as error:
+        raise parse_problem("CSR", f"{request}: {error.strerror}") from error
+    with _open(folder) as authority:
+        return _issued(authority.sign_device(data, device, replace=replace), as_json=as_json)
+
+
+@verb("ca")
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="ID", help="device id, @federation of a coordinator, or a host")],
+    folder: Folder = IDENTITY,
+    reason: Annotated[str, typer.Option(help="kept in the record")] = "revoked",
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Revoke the certificates and unused claim tokens of a name; may be repeated."""
+    with _open(folder) as authority:
+        revoked = authority.revoke(name, reason=reason)
+        crl_file = str(authority.folder.crl)
+    if not as_json:
+        print(f"{name}: {len(revoked)} certificates revoked. Give the broker {crl_file} and reload it")
+    return {"name": name, "revoked": [certificate.serial for certificate in revoked], "crl": crl_file}
+
+
+@verb("ca")
+def crl(
+    folder: Folder = IDENTITY,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="how long brokers may go by this list")] = 30,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Write the revocation list anew. A broker lets nobody in with a list that has run out."""
+    with _open(folder) as authority:
+        next_update = _date(authority.write_crl(days=days).timestamp())
+        path = str(authority.folder.crl)
+    if not as_json:
+        print(f"{path}: good until {next_update}. Give it to the broker and reload that")
+    return {"crl": path, "next_update": next_update}
+
+
+@verb("ca")
+def ls(folder: Folder = IDENTITY, as_json: AsJson = False) -> dict[str, Any]:
+    """Every certificate that was issued, and until when the revocation list is good."""
+    with _open(folder) as authority:
+        now = authority.now()
+        rows = [_row(certificate, now) for certificate in authority.records.certificates()]
+        crl_until = _date(authority.records.revocation_list()[2])
+        root_until = _date(authority.root_not_after)
+    if not as_json:
+        for row in rows:
+            print(f"{row['kind']:12} {row['name']:24} {row['status']:8} until {row['not_after']}  {row['serial']}")
+        print(f"root until {root_until}, revocation list until {crl_until}")
+    return {"certificates": rows, "crl_next_update": crl_until, "root_not_after": root_until}
+
+
+@verb("ca")
+def token(
+    device: Annotated[str, typer.Argument(metavar="DEVICE", help="id of the device it is for")],
+    expires: Annotated[str, typer.Option(metavar="TIME", help="90s, 30m, 1h, 7d")] = "1h",
+    folder: Folder = IDENTITY,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """A token that a device may trade for its certificate, once. It is shown now and never again."""
+    from coordinator.identity.claims import create_token, parse_duration
+
+    seconds = parse_duration(expires)
+    with _open(folder) as authority:
+        made = create_token(authority, device, seconds)
+        until = _date(authority.now() + seconds)
+    if not as_json:
+        print(made)
+    return {"device": device, "token": made, "expires": until}
+
+
+def _open(folder: Path) -> Authority:
+    from coordinator.identity.authority import Authority
+
+    return Authority(folder)
+
+
+def _issued(issued: Issued, *, as_json: bool) -> dict[str, Any]:
+    from coordinator.identity.folder import key_beside
+
+    certificate, key = issued.certificate, key_beside(issued.path)
+    until = _date(certificate.not_after)
+    if not as_json:
+        print(
+            f"{issued.path}: {certificate.kind} '{certificate.name}' until {until}{'' if issued.is_new else ' (kept)'}"
+        )
+    return {
+        "name": certificate.name,
+        "kind": certificate.kind,
+        "certificate": str(issued.path),
+        "key": str(key) if key.exists() else None,
+        "serial": certificate.serial,
+        "not_after": until,
+        "is_new": issued.is_new,
+    }
+
+
+def _row(certificate: IssuedCertificate, now: float) -> dict[str, Any]:
+    return {
+        "name": certificate.name,
+        "kind": certificate.kind,
+        "status": certificate.status(now),
+        "not_after": _date(certificate.not_after),
+        "serial": certificate.serial,
+        "hosts": list(certificate.hosts),
+        "reason": certificate.reason,
+    }
+
+
+def _date(seconds: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"

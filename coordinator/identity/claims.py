@@ -1,0 +1,111 @@
+"""Claim tokens: whoever has one gets one certificate for one device, once, until it expires.
+
+A token is ``<id>.<secret>``; only the secret's SHA-256 is kept. The secret has 256 random bits, so a plain hash is as
+good as a slow one. How a token travels to a device (a QR code, a message) and over what it comes back is not told here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+
+from coordinator.identity.authority import Authority
+from coordinator.identity.names import check_id
+from coordinator.identity.records import TokenRow
+from edge.contracts.errors import AccessDenied, IdentityRefused
+
+MAX_TOKEN_S = 30 * 86_400
+_TOKEN = re.compile(r"([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
+_DURATION = re.compile(r"([0-9]{1,9})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NOBODYS = hashlib.sha256(b"no such token").digest()
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a device gets for a token, as PEM: its certificate, the root, and the key that checks orders."""
+
+    device: str
+    certificate: bytes
+    ca: bytes
+    signing_public: bytes
+
+
+def parse_duration(text: str) -> int:
+    """Seconds in ``90s``, ``30m``, ``1h`` or ``7d``.
+
+    Raises:
+        IdentityRefused: something else, nothing, or more than 30 days.
+    """
+    match = _DURATION.fullmatch(text)
+    seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
+    if not 0 < seconds <= MAX_TOKEN_S:
+        raise IdentityRefused(f"'{text}' is not a time between 1 second and 30 days", hint="write 90s, 30m, 1h or 7d")
+    return seconds
+
+
+def create_token(authority: Authority, device: str, expires_s: int) -> str:
+    """A token for ``device``, the only place where its secret ever is; earlier unused ones of the device end.
+
+    Raises:
+        IdentityRefused: an unusable device id, or the device has a certificate.
+    """
+    check_id(device, what="device id")
+    if not 0 < expires_s <= MAX_TOKEN_S:
+        raise IdentityRefused(f"a token is good for 1 to {MAX_TOKEN_S} seconds, not {expires_s}")
+    if any(c.status(authority.now()) == "valid" for c in authority.records.certificates("device", device)):
+        raise IdentityRefused(
+            f"device '{device}' has a certificate: a token would be refused",
+            hint=f"revoke it first: apportion ca revoke {device}",
+        )
+    token_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
+    with authority.records.transaction():
+        authority.records.drop_tokens(device)
+        row = TokenRow(device, _hash(secret), authority.now() + expires_s, None)
+        authority.records.add_token(token_id, row)
+    return f"{token_id}.{secret}"
+
+
+def exchange_token(authority: Authority, token: str, request: bytes) -> Claimed:
+    """What the device that the token is for gets for its PEM certificate ``request``; the token is then used.
+
+    A request that cannot be signed leaves the token as it was. Whoever does not know the secret learns nothing: an
+    unknown id and a wrong secret give the same answer.
+
+    Raises:
+        AccessDenied: no such token, or it has expired or was used.
+        IdentityRefused: the request is not one for the token's device.
+    """
+    match = _TOKEN.fullmatch(token)
+    with authority.records.transaction():
+        row = authority.records.token(match[1]) if match else None
+        is_right = hmac.compare_digest(
+            _hash(match[2]) if match else b"", row.secret_sha256 if row is not None else _NOBODYS
+        )
+        if row is None or match is None or not is_right:
+            raise AccessDenied("no such claim token", hint="check it, or make one: apportion ca token DEVICE")
+        again = f"make another: apportion ca token {row.device}"
+        if row.used_at is not None:
+            raise AccessDenied(
+                f"the claim token for '{row.device}' was used {_time(row.used_at)}; it is good for one certificate",
+                hint=f"if that was not the device: apportion ca revoke {row.device}; then {again}",
+            )
+        if authority.now() >= row.expires_at:
+            raise AccessDenied(f"the claim token for '{row.device}' expired {_time(row.expires_at)}", hint=again)
+        issued = authority.certify_device(request, row.device)
+        authority.records.use_token(match[1], authority.now(), issued.certificate.serial)
+    authority.deliver(issued)
+    folder = authority.folder
+    return Claimed(row.device, issued.certificate.pem, folder.ca.read_bytes(), folder.signing_public.read_bytes())
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _time(seconds: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,94 @@
+"""Where an identity's files are, and how they are written: whole or not at all, keys for their owner alone.
+
+::
+
+    <folder>/ca.pem                      the root: to devices, and to whoever checks them
+    <folder>/ca.key                      its private key: never leaves the folder
+    <folder>/crl.pem                     what was revoked: to the broker
+    <folder>/signing.pub                 checks manifests and orders: to devices (--trust)
+    <folder>/signing.key                 signs them: never leaves the folder
+    <folder>/identity.sqlite             what was issued, and claim tokens (hashed)
+    <folder>/server/<host>.{pem,key}     the broker's
+    <folder>/coordinator/<name>.{pem,key}
+    <folder>/devices/<id>.pem            keys of devices are on the devices
+    <folder>/local/<id>/                 except those of agents started on this machine
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.artifact_store import publish_file, sync
+
+PUBLIC, PRIVATE = 0o644, 0o600
+
+
+@dataclass(frozen=True)
+class IdentityFolder:
+    """Paths below ``root``; nothing is read or made here."""
+
+    root: Path
+
+    @property
+    def ca(self) -> Path:
+        """The root's certificate."""
+        return self.root / "ca.pem"
+
+    @property
+    def ca_key(self) -> Path:
+        """The root's private key."""
+        return self.root / "ca.key"
+
+    @property
+    def crl(self) -> Path:
+        """The revocation list."""
+        return self.root / "crl.pem"
+
+    @property
+    def signing_key(self) -> Path:
+        """The Ed25519 private key."""
+        return self.root / "signing.key"
+
+    @property
+    def signing_public(self) -> Path:
+        """The Ed25519 public key."""
+        return self.root / "signing.pub"
+
+    @property
+    def records(self) -> Path:
+        """What was issued."""
+        return self.root / "identity.sqlite"
+
+    def server(self, host: str) -> Path:
+        """A server's certificate; its key beside it ends in ``.key``."""
+        return self.root / "server" / f"{host.replace(':', '_')}.pem"
+
+    def coordinator(self, federation: str) -> Path:
+        """A coordinator's certificate; its key beside it ends in ``.key``."""
+        return self.root / "coordinator" / f"{federation}.pem"
+
+    def device(self, device: str) -> Path:
+        """A device's certificate."""
+        return self.root / "devices" / f"{device}.pem"
+
+
+def key_beside(certificate: Path) -> Path:
+    """Where the private key of ``certificate`` is."""
+    return certificate.with_suffix(".key") if certificate.suffix == ".pem" else Path(f"{certificate}.key")
+
+
+def write_file(path: Path, data: bytes, mode: int) -> None:
+    """Put ``data`` at ``path`` with ``mode`` from its first byte on; a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            sync(file)
+        publish_file(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

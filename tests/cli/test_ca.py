@@ -1,0 +1,79 @@
+"""``apportion ca`` and ``apportion csr``: from an empty folder to a revoked device, and what each refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge.__main__ import main
+from tests.cli.conftest import Command
+
+
+@pytest.fixture
+def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert command("ca", "init").status == 0
+    return tmp_path / "identity"
+
+
+def test_device_from_request_to_revocation(identity: Path, command: Command) -> None:
+    made = command("csr", "--device", "pi-07", "--out", "device", "--json").line
+    assert (made["schema"], made["ok"], made["request"]) == ("apportion.csr/1", True, "device/device.csr")
+    signed = command("ca", "sign", made["request"], "--device", "pi-07", "--json").line
+    assert (signed["schema"], signed["is_new"], signed["key"]) == ("apportion.ca/1", True, None)
+    assert Path(signed["certificate"]).read_text().startswith("-----BEGIN CERTIFICATE-----")
+    assert command("ca", "sign", made["request"], "--device", "pi-07", "--json").line["is_new"] is False
+    listed = command("ca", "ls", "--json").line
+    assert [(row["name"], row["status"]) for row in listed["certificates"]] == [("pi-07", "valid")]
+    assert command("ca", "revoke", "pi-07", "--json").line["revoked"] == [signed["serial"]]
+    assert command("ca", "revoke", "pi-07", "--json").line["revoked"] == []
+    assert command("ca", "ls", "--json").line["certificates"][0]["status"] == "revoked"
+    assert "revoked" in command("ca", "ls").out
+
+
+def test_server_coordinator_token_and_list(identity: Path, command: Command) -> None:
+    server = command("ca", "issue-server", "--name", "broker.local", "--name", "10.0.0.2", "--json").line
+    assert (server["kind"], server["key"]) == ("server", "identity/server/broker.local.key")
+    other = command("ca", "issue-server", "--name", "broker.local", "--json")
+    assert (other.status, other.error["code"]) == (2, "identity-refused")
+    assert "--replace" in other.error["hint"]
+    assert command("ca", "issue-server", "--name", "broker.local", "--replace", "--json").line["is_new"] is True
+    assert command("ca", "issue-coordinator", "digits", "--json").line["name"] == "@digits"
+    token = command("ca", "token", "pi-08", "--expires", "30m", "--json").line
+    assert (token["device"], len(token["token"])) == ("pi-08", 60)
+    assert command("ca", "crl", "--days", "7", "--json").line["next_update"].endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["init", "identity"], "identity-refused", "not empty"),
+        (["init", "other", "--name", "a\nb"], "bad-config", "--name"),
+        (["ls", "--dir", "nowhere"], "identity-refused", "nowhere holds no identity"),
+        (["sign", "none.csr", "--device", "x"], "bad-config", "none.csr"),
+        (["token", "pi-08", "--expires", "soon"], "identity-refused", "'soon' is not a time"),
+        (["token", "a/b"], "identity-refused", "device id 'a/b'"),
+        (["revoke", "pi-99"], "identity-refused", "pi-99"),
+        (["issue-server", "--name", "a b"], "identity-refused", "'a b'"),
+    ],
+)
+def test_bad_arguments_are_exit_2_with_the_value(
+    identity: Path, command: Command, arguments: list[str], code: str, words: str
+) -> None:
+    outcome = command("ca", *arguments, "--json")
+    assert outcome.status == 2
+    assert outcome.error["code"] == code
+    assert words in outcome.error["message"]
+
+
+def test_csr_failures_are_one_line_and_exit_2_or_1(
+    tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = command("csr", "--device", "a/b", "--out", tmp_path / "d", "--json")
+    assert (bad.status, bad.error["code"]) == (2, "bad-config")
+    (tmp_path / "file").write_text("")
+    blocked = command("csr", "--device", "a", "--out", tmp_path / "file", "--json")
+    assert (blocked.status, blocked.error["code"]) == (1, "system")
+    assert main(["csr"]) == 2
+    assert "--device" in capsys.readouterr().err
