@@ -21,6 +21,8 @@ from edge.contracts.errors import DeviceRefused
 _SOURCES = Path(__file__).parent
 _LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
 _DEFAULT_FLAGS = "-march=native"
+_ONE_ROUNDING = ("--param=avoid-fma-max-bits=0",)
+"""Every sum of a product rounds once: for some processors GCC would split those in a chain, and give other bits."""
 
 
 def session_library() -> Path:
@@ -66,7 +68,7 @@ def _compile(sources: list[Path], wheel: Path, flags: list[str], library: Path) 
         unfinished = Path(folder) / library.name
         command = [
             compiler, "-std=c++20", "-O3", *flags, "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi",
-            "-fPIC", "-shared", "-DC10_USING_CUSTOM_GENERATED_MACROS",
+            *_ONE_ROUNDING, "-fPIC", "-shared", "-DC10_USING_CUSTOM_GENERATED_MACROS",
             f"-I{include}", f"-I{include / 'executorch/runtime/core/portable_type/c10'}",
             *map(str, sources), "-o", str(unfinished),
             f"-L{wheel / 'lib'}", f"-Wl,-rpath,{wheel / 'lib'}", "-Wl,--no-as-needed",

@@ -10,8 +10,12 @@ namespace {
 // Sums of neighbouring entries go to four places in turn, so that none waits for the one before.
 constexpr int kTurns = 4;
 
-// ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)) of eight vectors of eight lanes, one float each.
-inline Eight folded(const Eight* v) {
+constexpr int kNarrow = 8 / kWidth<Narrow>;  // vectors of eight lanes
+
+// ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)) of eight times eight lanes, one float each.
+inline Eight folded(const Narrow sums[][kNarrow]) {
+  Eight v[8];
+  std::memcpy(v, sums, sizeof v);
   const auto halves = [](Eight a, Eight b) {
     return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
   };
@@ -70,16 +74,19 @@ void sampled_product(const SparseRows& w, const float* dy, const float* x, float
   for (int64_t n = 0; n < lanes; n += kPart) {
     const int64_t parts = std::min(kPart, lanes - n) / 8;
     for (int64_t o = 0; o < w.rows; ++o) {
-      Eight factors[kPart / 8];
-      for (int64_t k = 0; k < parts; ++k) factors[k] = load_as<Eight>(dy + o * lanes + n + k * 8);
+      Narrow factors[kPart / 8][kNarrow];
+      for (int64_t k = 0; k < parts; ++k)
+        for (int h = 0; h < kNarrow; ++h) factors[k][h] = load_as<Narrow>(dy + o * lanes + n + k * 8 + h * kWidth<Narrow>);
       const auto several = [&]<int kParts>(int64_t i, int64_t count) {
-        Eight sums[kAtOnce];
+        Narrow sums[kAtOnce][kNarrow];
 #pragma GCC unroll 8
         for (int64_t j = 0; j < kAtOnce; ++j) {
           const float* from = x + static_cast<int64_t>(w.columns[i + std::min(j, count - 1)]) * lanes + n;
-          Eight sum = load_as<Eight>(from) * factors[0];
-          for (int k = 1; k < kParts; ++k) sum += load_as<Eight>(from + k * 8) * factors[k];
-          sums[j] = sum;
+          for (int h = 0; h < kNarrow; ++h) {
+            Narrow sum = load_as<Narrow>(from + h * kWidth<Narrow>) * factors[0][h];
+            for (int k = 1; k < kParts; ++k) sum += load_as<Narrow>(from + k * 8 + h * kWidth<Narrow>) * factors[k][h];
+            sums[j][h] = sum;
+          }
         }
         const Eight result = folded(sums);
         for (int64_t j = 0; j < count; ++j) dw[i + j] = n == 0 && !accumulate ? result[j] : dw[i + j] + result[j];
