@@ -15,8 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
-from edge.contracts.manifest import ArtifactManifest, Program
+from edge.contracts.manifest import ArtifactManifest, GraphOutput, Program
 from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
+from edge.leading_parts import FILE_NAME as PARTS_NAME
+from edge.leading_parts import moved_parts, parts_from_bytes
 from edge.native.kept_entries import KeptEntries, kept_entries
 from edge.native.library import NativeProgram, crossovers, library
 from edge.native.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
@@ -80,6 +82,7 @@ class ExecutorchSession:
         self._batch = batch
         self._loaded: tuple[str, NativeProgram] | None = None
         self._rule = UpdateRule.from_bytes(files[FILE_NAME].read_bytes())
+        self._parts = parts_from_bytes(files[PARTS_NAME].read_bytes()) if PARTS_NAME in files else {}
         used = {n for p in self._programs.values() for n in (*p.inputs, *(o.tensor for o in p.outputs))}
         self._kept = kept_entries(self._specs)
         self._state = {
@@ -110,7 +113,8 @@ class ExecutorchSession:
         scalars = {name: float(value) for name, value in values.items() if value.ndim == 0 and name in self._specs}
         if gradients:
             hyper = {n: float(feeds[n]) for n in self._programs[program].inputs if self._specs[n].role == "hyper"}
-            self._rule.apply(gradients, self._state, hyper)
+            with moved_parts(self._state, gradients, self._parts.get(program, {})) as state:
+                self._rule.apply(gradients, state, hyper)
         return scalars
 
     def outputs(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -149,7 +153,7 @@ class ExecutorchSession:
             inputs.append(value if value.flags.c_contiguous else value.copy(order="C"))
         native.run(inputs)
         return {
-            output.name: native.output(i, self._output_shape(output.tensor, batch))
+            output.name: native.output(i, self._output_shape(program, output, batch))
             for i, output in enumerate(described.outputs)
         }
 
@@ -164,8 +168,10 @@ class ExecutorchSession:
     def _entries(self, name: str) -> KeptEntries:
         return self._kept[name.partition("#")[0]]
 
-    def _output_shape(self, tensor: str, batch: int) -> tuple[int, ...]:
-        spec = self._specs[tensor]
+    def _output_shape(self, program: str, output: GraphOutput, batch: int) -> tuple[int, ...]:
+        spec, sizes = self._specs[output.tensor], self._parts.get(program, {})
+        if output.name.startswith(GRADIENT) and output.tensor in sizes:
+            return sizes[output.tensor]
         return (spec.capacity,) if spec.capacity else concrete_shape(spec, batch)
 
     def _open(self, program: str) -> NativeProgram:

@@ -131,6 +131,7 @@ every = 0
 
 [cohort]
 deadline-s = 120
+join-timeout-s = 300
 [[cohort.local]]
 count = {DEVICES}
 

@@ -10,7 +10,9 @@ import numpy as np
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
-from edge.contracts.tensors import BATCH, TensorSpec, is_carried
+from edge.contracts.tensors import BATCH, TensorSpec, concrete_shape, is_carried
+from edge.leading_parts import FILE_NAME as PARTS_NAME
+from edge.leading_parts import parts_to_bytes
 from edge.native.library import has_kernel
 from edge.native.update_rule import FILE_NAME, UpdateRule
 from edge.runtimes.executorch import GRADIENT, ExecutorchSession
@@ -36,7 +38,7 @@ class ExecutorchProgram:
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
-    features: frozenset[str] = frozenset({"masked", "sparse"})
+    features: frozenset[str] = frozenset({"masked", "sparse", "distillation", "variants"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
@@ -51,11 +53,15 @@ class ExecutorchProgram:
         tensors = _tensors(captures.values(), spec)
         roles = {t.name: t.role for t in tensors}
         files: dict[str, bytes] = {FILE_NAME: _rule(spec).to_bytes()}
+        training = {"train", *(variant.program for variant in spec.variants)}
+        if spec.variants:
+            files[PARTS_NAME] = parts_to_bytes({variant.program: dict(variant.sizes) for variant in spec.variants})
         programs, arena = [], 0
         for name, capture in captures.items():
             lowered = lower(capture, _outputs(capture, roles), spec.batch)
             _require_kernels(lowered)
-            arena = lowered.planned_bytes if name == "train" else arena
+            # One program is loaded at a time.
+            arena = max(arena, lowered.planned_bytes) if name in training else arena
             files[f"{name}.pte"] = lowered.data
             programs.append(
                 Program(
@@ -136,7 +142,7 @@ class GateRun:
         self._session = ExecutorchSession(programs, tensors, files, batch=batch)
         self._program = next(p for p in programs if p.name == program)
         roles = {t.name: t.role for t in tensors}
-        self._state = [t.name for t in tensors if is_carried(t)]
+        self._zeros = {t.name: np.zeros(concrete_shape(t), t.dtype) for t in tensors if is_carried(t)}
         self._written = [n for n in self._program.inputs if roles[n] in ("parameter", "slot", "accumulator")]
         self._trains = any(o.name.startswith(GRADIENT) for o in self._program.outputs)
         moved = [f"next:{n}" for n in self._written] if self._trains else []
@@ -144,7 +150,8 @@ class GateRun:
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One run from the state in ``feeds``: the program's outputs and, for a training step, the moved state."""
-        self._session.load_state({n: feeds[n] for n in self._state if n in feeds})
+        # A program of a part is given that part alone.
+        self._session.load_state({n: feeds.get(n, zero) for n, zero in self._zeros.items()})
         given = {n: feeds[n] for n in self._program.inputs}
         tensors = {o.name: o.tensor for o in self._program.outputs}
         given_back = self._session.outputs(self._program.name, given)

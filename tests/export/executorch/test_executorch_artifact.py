@@ -35,10 +35,9 @@ LAYERS = (
     "lstm-bidirectional", "gru",
 )  # fmt: skip
 Artifact = tuple[ArtifactManifest, dict[str, Path]]
-ABLE = [name for name, options in STEPS.items() if not options.keys() & {"distillation"}]
 
 
-@pytest.mark.parametrize("name", ABLE)
+@pytest.mark.parametrize("name", STEPS)
 def test_step_on_executorch_agrees_with_torch(name: str, tmp_path: Path) -> None:
     manifest = export_artifact(module(), step(**STEPS[name]), tmp_path / "artifact", runtime="executorch")
     assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
