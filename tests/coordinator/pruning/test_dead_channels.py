@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,7 +27,6 @@ from coordinator.submodels.width import lift_tensors, shape_of_cut, tensor_slice
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import InputSpec
 from edge.contracts.packing import KEPT
-from export.bundle import export_artifact
 from export.training_step import Optimizer, StepSpec
 
 SPEC = InputSpec(layout="chw", shape=(2, 8, 8))
@@ -213,24 +211,6 @@ def test_columns_passed_over_are_part_of_the_artifact_and_of_no_checkpoint() -> 
     assert cut_from_json(cut_to_json(cut)) == dict(cut)
     with pytest.raises(PlanError, match=r"layer 'fc1': columns \[16\] are to be read but do not come in"):
         apply_cut(module, {"fc1": msgspec.structs.replace(cut["fc1"], read_idx=(0, 16))})
-
-
-@pytest.mark.runtime
-@pytest.mark.parametrize("name", ["onnxruntime", "executorch", "onnxruntime_training"])
-def test_every_format_exports_the_layer_that_passes_columns_over(tmp_path: Path, name: str) -> None:
-    module = nn.Sequential(nn.Conv2d(2, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES))
-    module.input_spec = SPEC
-    masks = {n: np.ones(tuple(module.get_parameter(n).shape), bool) for n in prunable_weights(module)}
-    masks["3.weight"][:, ::3] = False
-    compaction = Compaction(module)
-    cut = compaction.cut(mask_records(tuple(masks), scored=False), compaction.live(masks, {}))
-    assert cut["3"].in_idx is None
-    assert cut["3"].read_idx is not None
-    assert len(cut["3"].read_idx) == 42
-    spec = StepSpec(input=SPEC, classes=CLASSES, batch=4, masked=tuple(masks))
-    manifest = export_artifact(apply_cut(module, cut), spec, tmp_path / "a", runtime=name)
-    assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
-    assert manifest.tensor("3.weight").shape == (CLASSES, 42)
 
 
 def test_masks_travel_in_the_cuts_shapes(masked_run: tuple[SparseMethod, State]) -> None:
