@@ -53,6 +53,7 @@ class PriSM:
 
     - ``levels``: keep ratios; 0.8, 0.6, 0.4, 0.2.
     - ``kappa``: exponent of the sampling probabilities; 2.5. The paper takes 4 for ResNet-18 at 0.2, 2 for the LSTM.
+      ``kappas``: instead, one for every level, in the order of ``levels``.
     - ``sampling``: ``power``, ``softmax`` of the singular values, ``uniform``, or ``top``: always the largest ones.
     - ``rows``: channels a device keeps of every group: the ``first``, ``random`` ones per device and round, or ``all``.
       Recurrent layers and what transformers add up keep all; of a transformer only what one linear layer hands to
@@ -74,8 +75,9 @@ class PriSM:
         self._prepare(module, Options(self.name, options), sampling="power", rows="first")
 
     def _prepare(self, module: nn.Module, read: Options, *, sampling: str, rows: str) -> None:
-        ratios = sorted(read.numbers("levels", (0.8, 0.6, 0.4, 0.2), low=0.001), reverse=True)
-        self._kappa = read.number("kappa", 2.5, low=0) or 0.0
+        given = read.numbers("levels", (0.8, 0.6, 0.4, 0.2), low=0.001)
+        ratios = sorted(given, reverse=True)
+        kappa, kappas = read.number("kappa", 2.5, low=0) or 0.0, read.sequence("kappas")
         self._sampling = read.choice("sampling", SAMPLINGS, sampling)
         self._rows = read.choice("rows", ROWS, rows)
         self._input_cut = read.flag("input-cut", True)
@@ -87,6 +89,9 @@ class PriSM:
         read.finish()
         if max(ratios) > 1:
             raise ConfigError([f"$.method.levels: {max(ratios):g} given, keep ratios are at most 1"])
+        if kappas is not None and len(kappas) != len(given):
+            raise ConfigError([f"$.method.kappas: {len(kappas)} given, one for each of {len(given)} levels expected"])
+        self._kappas = dict(zip(given, kappas or [kappa] * len(given), strict=True))
         if not self._input_cut and self._rows == "random":
             problem = "false with rows = 'random' given; which rows are zeros is part of the program, so take 'first'"
             raise ConfigError([f"$.method.input-cut: {problem}"])
@@ -139,7 +144,7 @@ class PriSM:
                 state.extra[SIGMA + path],
                 self._rank(path, level),
                 self._sampling,
-                kappa=self._kappa,
+                kappa=self._kappas[level.value],
                 stream=stream_seed(seed, f"prism/{path}", round_index, device),
             )
             for path in self._layers

@@ -134,6 +134,21 @@ def test_samplings_of_the_ablation_lie_between_equal_chances_and_the_largest() -
     assert np.array_equal(top, np.where(np.arange(64) < 13, 20.0, 0.0))
 
 
+def test_every_level_may_have_its_own_exponent() -> None:
+    built, state = method({"levels": [0.25, 0.5], "kappas": [80, 0]})
+    small, large = built.levels()[::-1]
+    drawn = {
+        level: [
+            built.cut(state, level, round_index=r, device="a", seed=1).cut["conv"].factor.components for r in range(9)
+        ]
+        for level in (small, large)
+    }
+    assert set(drawn[small]) == {(0, 1)}  # the largest ones, always
+    assert len(set(drawn[large])) > 1
+    with pytest.raises(ConfigError, match="kappas: 1 given, one for each of 2 levels"):
+        method({"levels": [0.25, 0.5], "kappas": [4]})
+
+
 def test_draws_are_a_function_of_seed_round_and_device() -> None:
     built, state = method({"levels": [0.5]})
     level = built.levels()[0]
