@@ -1,0 +1,143 @@
+"""Time models against truths that are known: PruneFL's layers, batch and threads, and the work of other graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from profiles.fit import FitImpossible
+from profiles.latency import StepSample, WorkSample, fit_layer_times, fit_step_time, fit_work_time
+
+# PruneFL's published coefficients of Conv-2 on a Raspberry Pi 4, with its layers' sizes; the first takes no time.
+LAYERS = {"conv1": 800, "conv2": 51_200, "fc1": 6_422_528, "fc2": 126_976}
+TAU_S = {"conv1": 0.0, "conv2": 7.098850e-6, "fc1": 1.927325e-7, "fc2": 1.782308e-7}
+CONSTANT_S = 1.2492789765
+
+
+def truth_s(kept: dict[str, int]) -> float:
+    return CONSTANT_S + sum(TAU_S[layer] * count for layer, count in kept.items())
+
+
+def masks(count: int, *, seed: int = 3) -> list[dict[str, int]]:
+    draw = np.random.default_rng(seed)
+    return [{layer: int(size * draw.uniform(0.02, 1.0)) for layer, size in LAYERS.items()} for _ in range(count)]
+
+
+def test_layer_times_of_exact_measurements_are_prunefls() -> None:
+    fit = fit_layer_times((kept, truth_s(kept)) for kept in masks(12))
+    assert fit.constant_s == pytest.approx(CONSTANT_S)
+    for layer, tau in TAU_S.items():
+        assert fit.weight_s[layer] == pytest.approx(tau, rel=1e-6, abs=1e-14)
+    assert fit.seconds(LAYERS) == pytest.approx(truth_s(LAYERS))
+    assert fit.options(list(LAYERS))["layer-s"] == [fit.weight_s[layer] for layer in LAYERS]
+
+
+def test_layer_times_with_noise_and_interruptions_predict_other_masks() -> None:
+    draw = np.random.default_rng(11)
+    samples = []
+    for index, kept in enumerate(masks(40)):
+        for repeat in range(3):
+            slowed = 5.0 if (index + repeat) % 7 == 0 else 1.0  # one of three repeats at most
+            samples.append((kept, truth_s(kept) * slowed * (1.0 + 0.02 * float(draw.normal()))))
+    fit = fit_layer_times(samples)
+    errors = [abs(fit.seconds(kept) / truth_s(kept) - 1.0) for kept in masks(50, seed=99)]
+    assert np.median(errors) < 0.01
+    assert max(errors) < 0.03
+    assert fit.quality.median_error < 0.03
+    largest = fit.weight_error_s["fc1"]
+    assert largest is not None
+    assert abs(fit.weight_s["fc1"] - TAU_S["fc1"]) < 4 * largest
+
+
+def test_layers_pruned_alike_everywhere_cannot_be_told_apart() -> None:
+    alike = [({layer: int(size * share) for layer, size in LAYERS.items()}, 1.0 + share) for share in (0.1, 0.2, 0.5)]
+    with pytest.raises(FitImpossible, match="3 different measurements for 5 coefficients"):
+        fit_layer_times(alike)
+    tied = [({"a": count, "b": 2 * count}, 1.0 + count) for count in range(1, 9)]
+    with pytest.raises(FitImpossible, match="a, b: always changed together"):
+        fit_layer_times(tied)
+
+
+def test_a_layer_of_the_constants_name_is_refused() -> None:
+    with pytest.raises(FitImpossible, match="a layer is called 'constant'"):
+        fit_layer_times([({"constant": 3}, 1.0)])
+
+
+def step_ms(batch: int, threads: int) -> float:
+    return 2.0 + batch * (0.4 + 3.0 / threads) + (threads - 1) * 1.8
+
+
+def steps(batches: Sequence[int], threads: Sequence[int], *, noise: float = 0.0) -> list[StepSample]:
+    draw = np.random.default_rng(5)
+    return [
+        StepSample(batch, count, step_ms(batch, count) * (1.0 + noise * float(draw.normal())))
+        for batch in batches
+        for count in threads
+        for _ in range(3)
+    ]
+
+
+def test_step_time_of_exact_measurements() -> None:
+    fit = fit_step_time(steps((1, 8, 32), (1, 2, 4)))
+    assert (fit.constant_ms, fit.serial_ms) == (pytest.approx(2.0), pytest.approx(0.4))
+    assert (fit.parallel_ms, fit.overhead_ms) == (pytest.approx(3.0), pytest.approx(1.8))
+    assert fit.step_ms(16, 3) == pytest.approx(step_ms(16, 3))
+    assert (fit.covers(16, 3), fit.covers(64, 2), fit.covers(8, 8)) == (True, False, False)
+
+
+def test_step_time_knows_when_threads_stop_paying() -> None:
+    fit = fit_step_time(steps((1, 2, 8, 32), (1, 2, 4), noise=0.01))
+    assert [fit.fastest_threads(batch, 4) for batch in (1, 2, 8, 32)] == [
+        min((1, 2, 3, 4), key=lambda count: step_ms(batch, count)) for batch in (1, 2, 8, 32)
+    ]
+    assert fit.fastest_threads(32, 2) == 2
+    assert fit.fastest_threads(32, 99) == 4  # no more than were measured
+    assert fit.quality.median_error < 0.02
+
+
+def test_step_time_survives_a_setting_that_was_disturbed() -> None:
+    samples = steps((1, 2, 4, 8, 16, 32), (1, 2, 4), noise=0.005)
+    disturbed = [
+        StepSample(s.batch, s.threads, s.step_ms * (3.0 if (s.batch, s.threads) == (16, 2) else 1.0)) for s in samples
+    ]
+    fit = fit_step_time(disturbed)
+    assert fit.quality.left_out == 1
+    assert fit.step_ms(16, 2) == pytest.approx(step_ms(16, 2), rel=0.02)
+
+
+def test_step_time_of_one_number_of_threads_answers_for_it_alone() -> None:
+    fit = fit_step_time(steps((4, 8, 16), (2,)))
+    assert fit.step_ms(32, 2) == pytest.approx(step_ms(32, 2))
+    assert fit.fastest_threads(8, 4) == 2
+    with pytest.raises(FitImpossible, match="4 threads: only 2 was measured"):
+        fit.step_ms(32, 4)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [[], [StepSample(0, 1, 5.0)], [StepSample(8, 0, 5.0)], [StepSample(8, 1, 5.0)], [StepSample(8, 1, 0.0)] * 3],
+)
+def test_step_times_that_say_too_little_are_refused(samples: list[StepSample]) -> None:
+    with pytest.raises(FitImpossible):
+        fit_step_time(samples)
+
+
+def test_work_time_predicts_graphs_it_was_not_fitted_on() -> None:
+    draw = np.random.default_rng(2)
+
+    def sample() -> WorkSample:
+        macs, batch, moved = (
+            int(draw.integers(10**6, 10**9)),
+            int(draw.integers(1, 65)),
+            int(draw.integers(10**6, 10**8)),
+        )
+        exact = 3.0 + batch * macs / 1e9 * 40.0 + moved / 1e6 * 0.7
+        return WorkSample(macs, batch, moved, exact * (1.0 + 0.03 * float(draw.normal())))
+
+    fit = fit_work_time([sample() for _ in range(30)])
+    others = [sample() for _ in range(30)]
+    errors = [abs(fit.step_ms(macs=s.macs, batch=s.batch, moved_bytes=s.moved_bytes) / s.step_ms - 1) for s in others]
+    assert np.median(errors) < 0.04
+    assert fit.gigamac_ms == pytest.approx(40.0, rel=0.03)

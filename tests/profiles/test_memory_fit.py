@@ -1,0 +1,52 @@
+"""Memory models against truths that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from profiles.fit import FitImpossible
+from profiles.memory_fit import fit_memory, fit_memory_by_runtime
+
+MB = 2**20
+SIZES = [4, 8, 12, 20, 30, 45, 60, 80, 110, 150]
+
+
+def test_memory_fit_gives_scale_and_offset_back() -> None:
+    fit = fit_memory("onnxruntime", [(size * MB, round(1.1 * size * MB) + 3 * MB) for size in SIZES])
+    assert fit.scale == pytest.approx(1.1, rel=1e-5)
+    assert fit.offset_bytes == pytest.approx(3 * MB, rel=1e-4)
+    assert fit.growth_bytes(70 * MB) == pytest.approx(80 * MB, rel=1e-5)
+    assert fit.missing_bytes <= 1
+    assert fit.quality.worst_error < 1e-6
+
+
+def test_memory_fit_of_a_prediction_that_is_too_large_by_a_constant() -> None:
+    fit = fit_memory("executorch", [(size * MB, size * MB - 2 * MB) for size in SIZES])
+    assert (fit.scale, fit.offset_bytes) == (pytest.approx(1.0), pytest.approx(-2 * MB))
+    assert fit.growth_bytes(MB) == 0
+
+
+def test_memory_fit_covers_the_worst_peak_and_not_the_wrong_one() -> None:
+    draw = np.random.default_rng(4)
+    exact = [(size * MB, round(size * MB * (1.0 + 0.02 * float(draw.normal())))) for size in SIZES * 3]
+    high = (60 * MB, 66 * MB)  # once, beside three of 60
+    wrong = (31 * MB, 300 * MB)
+    fit = fit_memory("onnxruntime", [*exact, high, wrong])
+    assert fit.quality.left_out == 1
+    assert fit.scale == pytest.approx(1.0, abs=0.05)
+    assert fit.covering_bytes(60 * MB) >= high[1]
+    assert fit.missing_bytes < 10 * MB
+
+
+def test_memory_fit_by_runtime_keeps_them_apart() -> None:
+    fits = fit_memory_by_runtime(
+        {"onnxruntime": [(10, 20), (20, 40), (40, 80)], "executorch": [(10, 10), (20, 20), (40, 40)]}
+    )
+    assert [(name, round(fit.scale, 6)) for name, fit in fits.items()] == [("executorch", 1.0), ("onnxruntime", 2.0)]
+
+
+@pytest.mark.parametrize("samples", [[], [(5, 5)], [(5, 5), (5, 6)], [(5, 0), (6, 7), (7, 8)]])
+def test_memory_fit_of_too_little_is_refused(samples: list[tuple[int, int]]) -> None:
+    with pytest.raises(FitImpossible):
+        fit_memory("onnxruntime", samples)
