@@ -70,4 +70,4 @@ def _check_refused(config: RunConfig, runtime: str, folder: Path, reason: str) -
     assert f"needs {reason}" in message
     assert f"runtime {runtime} cannot carry" in message
     with Ledger.open(folder / "run" / "ledger.sqlite") as ledger:
-        assert ledger.rounds() == []
+        assert ledger.rounds() == ()
