@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
-from coordinator.methods.method import Level
-from coordinator.planner import MB, choose_runtime, correction_from, place, predict
+from coordinator.methods.fjord import FjORD
+from coordinator.methods.method import DeviceProgram, Level
+from coordinator.planner import MB, choose_runtime, correction_from, place, predict, require_able
 from edge.contracts.errors import PlanError
-from edge.contracts.manifest import Cost
+from edge.contracts.manifest import Cost, InputSpec
 from profiles.device import DeviceProfile
 
 FULL, HALF, QUARTER = Level("full", 1, 1.0), Level("rank 1/2", 2, 0.5), Level("rank 1/4", 4, 0.25)
@@ -111,3 +113,16 @@ def test_predict_refuses_a_runtime_the_device_does_not_have() -> None:
 )
 def test_correction_is_measured_over_predicted_within_bounds(measured: int, expected: float) -> None:
     assert correction_from(measured * MB, 80 * MB, 100 * MB) == pytest.approx(expected)
+
+
+def test_method_is_refused_for_a_runtime_that_lacks_what_one_of_its_levels_needs() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    module.input_spec = InputSpec(layout="features", shape=(4,))
+    method = FjORD(module, {"levels": [1, 0.5]})
+
+    def unable(program: DeviceProgram, runtime: str) -> tuple[str, ...]:
+        return ("several programs",) if program.variants and runtime == "small" else ()
+
+    require_able(method, "large", unable, seed=0)
+    with pytest.raises(PlanError, match="method fjord, level full, needs several programs, which runtime small cannot"):
+        require_able(method, "small", unable, seed=0)
