@@ -87,6 +87,10 @@ class TorchSession:
                 scalars[name] = float(value)
         return scalars
 
+    def holds_kept(self, name: str) -> bool:
+        """As :meth:`edge.runtimes.base.Session.holds_kept`: masks are values here."""
+        return False
+
     def read(self, name: str) -> np.ndarray:
         """As :meth:`edge.runtimes.base.Session.read`."""
         if name not in self._state:
