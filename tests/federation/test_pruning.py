@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.packed_tensors import order_masks
 from coordinator.publisher import read_order
+from coordinator.submodels.sparse_layers import SMALLEST, room
 from edge.contracts.tensor_file import read_tensor_file
 from tests.federation.in_process import InProcessFederation
 
@@ -81,3 +82,36 @@ def test_pruned_federation_sends_values_only_and_trains_what_is_kept(tmp_path: P
         # 2 % of the weights, every bias, and the file's header
         assert all(blobs.size(u.update_digest) < 0.1 * dense for u in run.ledger.updates(4, 0))
         assert run.federation.artifacts.exports == 2  # with and without scores; masks are values
+
+
+def test_layers_are_sparse_where_the_device_measured_that_to_be_faster(tmp_path: Path, executorch: str) -> None:
+    text = TEXT.replace('name = "prunefl"', 'name = "prunefl"\ncompact = false')
+    with InProcessFederation(tmp_path, tmp_path / "exports", f'{text}\n[runtime]\nname = "{executorch}"\n') as run:
+        for share, device in enumerate(("pi-a", "pi-b")):
+            run.write_data(device, share)
+            run.agent(device, runtime=executorch)
+        state = run.run()
+        metrics = {r.round: r.metrics for r in run.ledger.rounds()}
+        held = {}
+        for round_index in range(5):
+            for update in run.ledger.updates(round_index, 0):
+                order = read_order(update.assignment.order)
+                masks = order_masks(run.federation.blobs, order)
+                manifest = run.federation.artifacts.load(update.assignment.artifact_digest).manifest
+                below = run.ledger.profiles()[order.device].sparse_below[executorch]["linear"]
+                is_scored = round_index in (1, 3)
+                for name, mask in masks.items():
+                    is_sparse = not is_scored and mask.size >= SMALLEST and mask.mean() <= below
+                    capacity = manifest.tensor(name).capacity
+                    assert capacity == (room(int(mask.sum()), mask.size) if is_sparse else 0)
+                    held[round_index, name] = capacity
+        # At a density of 0.02 every layer but the classifier, which is small, is sparse on any processor.
+        assert held[4, "fc1.weight"] > 0
+        assert held[4, "fc2.weight"] > 0
+        assert held[4, "fc3.weight"] == 0
+        assert metrics[4]["layer_forms"]["fc2.weight"].keys() == {
+            f"sparse, room for {held[4, 'fc2.weight']} of {96 * 96}"
+        }
+        for name, mask in masks.items():
+            assert not state.tensors[name][~mask].any()
+            assert state.tensors[name][mask].any()
