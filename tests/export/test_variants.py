@@ -109,7 +109,7 @@ def test_layer_that_cannot_be_narrowed_is_refused_by_name(tmp_path: Path) -> Non
         export_artifact(module, spec, tmp_path / "artifact")
 
 
-@pytest.mark.parametrize("feature", [{"masked": ("0.weight",)}, {"distillation": True}, {"variants": (Variant("h"),)}])
+@pytest.mark.parametrize("feature", [{"probe": True}])
 def test_format_without_a_feature_refuses_before_tracing(tmp_path: Path, feature: dict[str, object]) -> None:
     with pytest.raises(ExportRefused, match="runtime onnxruntime"):
         export_artifact(net(), msgspec.structs.replace(STEP, **feature), tmp_path / "artifact", runtime="executorch")
