@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +25,8 @@ import msgspec
 
 from coordinator.broker_certificates import server_certificate, write_private
 from coordinator.configuration import BrokerConfig, TlsFiles
-from coordinator.mosquitto import find_mosquitto, mosquitto_config, mosquitto_password
+from coordinator.identity.folder import IdentityFolder
+from coordinator.mosquitto import MutualTls, find_mosquitto, mosquitto_config, mosquitto_password
 from edge.contracts.errors import BrokerUnreachable, ConfigError
 
 START_TIMEOUT_S = 15.0
@@ -32,7 +34,10 @@ START_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerAddress:
-    """How to reach a broker: ``kind`` is ``amqtt``, ``mosquitto`` or ``external``; the password is never printed."""
+    """How to reach a broker: ``kind`` is ``amqtt``, ``mosquitto`` or ``external``; the password is never printed.
+
+    ``identity`` is the folder of the authority whose certificates it lets in, None where it asks for passwords.
+    """
 
     kind: str
     url: str
@@ -41,6 +46,7 @@ class BrokerAddress:
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None
+    identity: Path | None = None
 
     def __repr__(self) -> str:
         """The address without its password."""
@@ -57,14 +63,22 @@ class _Settings(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def open_broker(
-    config: BrokerConfig, folder: Path, *, environ: Mapping[str, str] = os.environ
+    config: BrokerConfig, folder: Path, *, federation: str = "", environ: Mapping[str, str] = os.environ
 ) -> Iterator[BrokerAddress]:
     """The address of the broker that ``config`` names, running while the context is open.
+
+    Args:
+        federation: whose coordinator connects; needed where ``config`` names an identity.
 
     Raises:
         BrokerUnreachable: it cannot be started here.
         ConfigError: a password variable that is not set.
+        IdentityRefused: the identity has no certificate that this broker would let in.
     """
+    if config.identity:
+        with _open_with_identity(config, folder, federation) as address:
+            yield address
+        return
     user, password = config.user, ""
     if config.password_env:
         password = environ.get(config.password_env, "")
@@ -86,6 +100,26 @@ def open_broker(
         yield process.address
 
 
+@contextlib.contextmanager
+def _open_with_identity(config: BrokerConfig, folder: Path, federation: str) -> Iterator[BrokerAddress]:
+    from coordinator.identity.broker_files import coordinator_files
+
+    identity, is_ours = Path(config.identity), config.url == "mosquitto"
+    own = coordinator_files(identity, federation, issue=is_ours)
+    with contextlib.ExitStack() as stack:
+        url = config.url
+        if is_ours:
+            url = stack.enter_context(BrokerProcess(config.url, folder, identity=identity)).address.url
+        yield BrokerAddress(
+            kind="mosquitto" if is_ours else "external",
+            url=url,
+            ca_file=own.ca,
+            certificate_file=own.certificate,
+            key_file=own.key,
+            identity=identity,
+        )
+
+
 class BrokerProcess:
     """A broker as a child process; it ends with the context, and with this process whatever ends it.
 
@@ -95,6 +129,7 @@ class BrokerProcess:
         tls: whether it speaks TLS with certificates made for it.
         user, password: random ones when empty.
         persistent: Mosquitto only: keep queued messages on disk.
+        identity: Mosquitto only: let in this authority's certificates, on the topics that are theirs, and no passwords.
     """
 
     def __init__(
@@ -106,6 +141,7 @@ class BrokerProcess:
         user: str = "",
         password: str = "",
         persistent: bool = False,
+        identity: Path | None = None,
     ) -> None:
         self._kind = kind
         self._folder = folder
@@ -113,12 +149,18 @@ class BrokerProcess:
         self._process: subprocess.Popen[str] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        self._certificate = server_certificate(folder) if tls else None
+        self._identity = identity
+        self._certificate = server_certificate(folder) if tls and identity is None else None
         self._settings = self._load_settings(user, password)
 
     @property
     def address(self) -> BrokerAddress:
         """Where it listens, the same before and after a restart."""
+        if self._identity is not None:
+            # Whoever connects brings a certificate: open_broker adds the coordinator's.
+            ca = IdentityFolder(self._identity).ca
+            url = f"mqtts://127.0.0.1:{self._settings.port}"
+            return BrokerAddress(kind=self._kind, url=url, ca_file=ca, identity=self._identity)
         scheme = "mqtts" if self._certificate else "mqtt"
         return BrokerAddress(
             kind="amqtt" if self._kind == "embedded" else self._kind,
@@ -180,6 +222,14 @@ class BrokerProcess:
             process.kill()
             process.wait()
 
+    def reload(self) -> None:
+        """Have Mosquitto read the identity's access file and revocation list again; connections stay.
+
+        A revoked name loses its topics at once, and its next connection.
+        """
+        self._mutual()
+        os.kill(self.pid, signal.SIGHUP)
+
     def restart(self, *, kill: bool = True, pause_s: float = 0.0) -> None:
         """Ends it and starts it again at the same address, ``pause_s`` later."""
         self.stop(kill=kill)
@@ -226,7 +276,8 @@ class BrokerProcess:
             )
         config = self._folder / "mosquitto.conf"
         write_private(self._folder / "passwords", mosquitto_password(self._settings.user, self._settings.password))
-        write_private(config, mosquitto_config(self._folder, self._settings.port, self._certificate, self._persistent))
+        port, mutual = self._settings.port, self._mutual()
+        write_private(config, mosquitto_config(self._folder, port, self._certificate, self._persistent, mutual=mutual))
         return subprocess.Popen(
             [sys.executable, "-m", "coordinator.parent_death", str(os.getpid()), program, "-c", str(config)],
             stdin=subprocess.DEVNULL,
@@ -236,6 +287,13 @@ class BrokerProcess:
             env=_environment(),
             start_new_session=True,
         )
+
+    def _mutual(self) -> MutualTls | None:
+        if self._identity is None:
+            return None
+        from coordinator.identity.broker_files import loopback_broker
+
+        return loopback_broker(self._identity.resolve(), self._folder.resolve())
 
     def _is_listening(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._settings.port), 1.0):

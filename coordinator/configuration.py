@@ -215,12 +215,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         url: ``embedded`` (started here), ``mosquitto`` (started here, from PATH), or ``mqtt://`` or ``mqtts://``.
         tls: for a broker started here: make throw-away certificates. Otherwise files, or true for the system's.
         password_env: name of the environment variable that holds the password; it is never in a file.
+        identity: folder that ``apportion ca init`` made: connections by certificate, manifests and orders signed. For
+            ``mosquitto`` and ``mqtts://``.
     """
 
     url: str = "embedded"
     tls: bool | TlsFiles = False
     user: str = ""
     password_env: str = ""
+    identity: str = ""
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,6 +313,8 @@ def _not_written(section: Any) -> list[str]:
         return unused if section.devices else [*unused, "devices"]
     if isinstance(section, LocalGroup):
         return [] if section.runtime else ["runtime"]
+    if isinstance(section, BrokerConfig):
+        return [] if section.identity else ["identity"]
     return []
 
 

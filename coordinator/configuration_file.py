@@ -274,7 +274,17 @@ def _broker(table: TableReader, folder: Path) -> BrokerConfig:
         tls = table.flag("tls", False)
     if tls is not False and url.startswith("mqtt://"):
         table.problem("tls", "is given for an mqtt:// address; write mqtts://")
-    broker = BrokerConfig(url=url, tls=tls, user=table.text("user", ""), password_env=table.text("password-env", ""))
+    broker = BrokerConfig(
+        url=url,
+        tls=tls,
+        user=table.text("user", ""),
+        password_env=table.text("password-env", ""),
+        identity=_absolute(table.text("identity", ""), folder),
+    )
+    if broker.identity and url != "mosquitto" and not url.startswith("mqtts://"):
+        table.problem("identity", f'certificates are for url = "mosquitto" or mqtts://host:port, not for {url}')
+    if broker.identity and (tls is not False or broker.user):
+        table.problem("identity", "brings certificates of its own; leave out tls, user and password-env")
     if bool(broker.user) != bool(broker.password_env):
         table.problem("user", "user and password-env belong together; give both or neither")
     return broker

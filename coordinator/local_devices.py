@@ -108,7 +108,12 @@ class LocalDevices:
             command += ["--trainer-python", str(device.python)]
         if device.budget_bytes:
             command += ["--budget-mb", f"{device.budget_bytes / 2**20:g}"]
-        if self._broker.ca_file:
+        if self._broker.identity is not None:
+            from coordinator.identity.broker_files import local_device_files
+
+            own = local_device_files(self._broker.identity, device.device)
+            command += ["--ca", str(own.ca), "--cert", str(own.certificate), "--key", str(own.key)]
+        elif self._broker.ca_file:
             command += ["--ca", str(self._broker.ca_file)]
         environment = child_environment()
         if self._broker.password:

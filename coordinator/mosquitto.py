@@ -1,4 +1,4 @@
-"""Mosquitto as a broker on this machine: where the program is, its password file, its configuration."""
+"""Mosquitto as a broker: where the program is on this machine, its password file, its configuration."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.broker_certificates import ServerCertificate
@@ -14,6 +15,23 @@ from edge.contracts.envelope import MAX_MESSAGE_BYTES
 
 _PACKET_OVERHEAD_BYTES = 1024
 """Fixed header, packet id and the longest topic, which count into a broker's packet limit."""
+
+
+@dataclass(frozen=True)
+class MutualTls:
+    """Files of a broker that lets in certificates only: PEM, and the access file that says who may use which topics.
+
+    Attributes:
+        ca: root of the clients' certificates.
+        crl: those of them that are revoked.
+        certificate, key: the broker's own.
+    """
+
+    ca: Path
+    crl: Path
+    certificate: Path
+    key: Path
+    access: Path
 
 
 def find_mosquitto() -> str | None:
@@ -28,26 +46,57 @@ def mosquitto_password(user: str, password: str) -> bytes:
     return f"{user}:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}\n".encode()
 
 
-def mosquitto_config(folder: Path, port: int, certificate: ServerCertificate | None, persistent: bool) -> bytes:
-    """Mosquitto's configuration: loopback, known users only, packets up to one block and its envelope."""
+def mosquitto_config(
+    folder: Path,
+    port: int,
+    certificate: ServerCertificate | None,
+    persistent: bool | None,
+    *,
+    bind: str = "127.0.0.1",
+    mutual: MutualTls | None = None,
+) -> bytes:
+    """Mosquitto's configuration: known users only, packets up to one block and its envelope.
+
+    Args:
+        persistent: whether queued messages are kept on disk; None leaves that, and the log, to other files.
+        bind: address to listen at; empty for all.
+        mutual: let in certificates instead of passwords.
+    """
     lines = [
-        f"listener {port} 127.0.0.1",
+        f"listener {port} {bind}".rstrip(),
         "allow_anonymous false",
-        f"password_file {folder / 'passwords'}",
         f"max_packet_size {MAX_MESSAGE_BYTES + _PACKET_OVERHEAD_BYTES}",
         "max_inflight_messages 20",
         "max_queued_messages 1000",
         "set_tcp_nodelay true",
-        "log_dest stderr",
-        "log_type error",
-        "log_type warning",
-        f"persistence {'true' if persistent else 'false'}",
     ]
+    if persistent is not None:
+        lines += ["log_dest stderr", "log_type error", "log_type warning"]
+        lines.append(f"persistence {'true' if persistent else 'false'}")
     if persistent:
         lines += [f"persistence_location {folder}/", "autosave_interval 1", "autosave_on_changes true"]
+    if mutual is not None:
+        lines += _mutual_lines(mutual)
+    else:
+        lines.append(f"password_file {folder / 'passwords'}")
     if certificate:
         lines += [f"certfile {certificate.certificate}", f"keyfile {certificate.key}", "tls_version tlsv1.2"]
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and persistent is not None:
         # It would change to the user "mosquitto", which can neither read this folder nor be ended with its parent.
         lines.append("user root")
     return ("\n".join(lines) + "\n").encode()
+
+
+def _mutual_lines(files: MutualTls) -> list[str]:
+    return [
+        f"cafile {files.ca}",
+        f"crlfile {files.crl}",
+        f"certfile {files.certificate}",
+        f"keyfile {files.key}",
+        "tls_version tlsv1.2",
+        "require_certificate true",
+        "use_identity_as_username true",
+        # Two connections with one client id end each other: nobody may take another's.
+        "use_username_as_clientid true",
+        f"acl_file {files.access}",
+    ]

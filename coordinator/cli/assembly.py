@@ -150,7 +150,7 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
             Path(config.store.dir) if config.store.dir else run_dir / "blobs",
             quota_bytes=round(config.store.quota_mb * 1e6),
         )
-        address = stack.enter_context(open_broker(config.broker, run_dir / "broker"))
+        address = stack.enter_context(open_broker(config.broker, run_dir / "broker", federation=name))
         progress.say(f"federation {name}: {address.kind} broker at {address.url}")
         progress.say(f"run directory {run_dir}")
         transport = MqttTransport(

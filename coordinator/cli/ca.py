@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
     group.command("revoke", epilog="Example: apportion ca revoke pi-07")(revoke)
     group.command("crl", epilog="Example: apportion ca crl --days 30")(crl)
     group.command("ls", epilog="Example: apportion ca ls --json")(ls)
+    group.command("mosquitto", epilog="Example: apportion ca mosquitto --out broker")(mosquitto)
     group.command("token", epilog="Example: apportion ca token pi-07 --expires 1h")(token)
     app.add_typer(group, name="ca")
 
@@ -148,6 +149,29 @@ def ls(folder: Folder = IDENTITY, as_json: AsJson = False) -> dict[str, Any]:
             print(f"{row['kind']:12} {row['name']:24} {row['status']:8} until {row['not_after']}  {row['serial']}")
         print(f"root until {root_until}, revocation list until {crl_until}")
     return {"certificates": rows, "crl_next_update": crl_until, "root_not_after": root_until}
+
+
+@verb("ca")
+def mosquitto(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="folder to write; an earlier one is brought up to date")],
+    server: Annotated[str, typer.Option(metavar="HOST", help="which server's certificate, if there are several")] = "",
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="port to listen at")] = 8883,
+    bind: Annotated[str, typer.Option(metavar="ADDRESS", help="address to listen at; empty: all")] = "",
+    at: Annotated[Path | None, typer.Option(metavar="PATH", help="where the broker will find the folder")] = None,
+    folder: Folder = IDENTITY,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Everything a Mosquitto needs: configuration, topic rules, certificates, revocation list."""
+    from coordinator.identity.broker_files import write_broker_folder
+    from coordinator.identity.names import check_host
+
+    if bind:
+        check_host(bind)
+    config = write_broker_folder(folder, out, server=server, port=port, bind=bind, at=at)
+    if not as_json:
+        print(f"{config}: start mosquitto -c {config}, or include_dir {out} in the system's; after a change write the")
+        print("folder anew and reload it (SIGHUP)")
+    return {"config": str(config), "out": str(out)}
 
 
 @verb("ca")

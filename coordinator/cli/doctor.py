@@ -266,7 +266,7 @@ def broker_finding(config: RunConfig) -> Finding:
 
     with tempfile.TemporaryDirectory(prefix="apportion-doctor-") as folder:
         try:
-            with open_broker(config.broker, Path(folder)) as address:
+            with open_broker(config.broker, Path(folder), federation=config.federation.name) as address:
                 transport = MqttTransport(
                     connection_address(address),
                     client_id=f"{config.federation.name}-doctor",

@@ -77,3 +77,15 @@ def test_csr_failures_are_one_line_and_exit_2_or_1(
     assert (blocked.status, blocked.error["code"]) == (1, "system")
     assert main(["csr"]) == 2
     assert "--device" in capsys.readouterr().err
+
+
+def test_mosquitto_folder_is_written_and_says_what_is_missing(identity: Path, command: Command) -> None:
+    missing = command("ca", "mosquitto", "--out", "broker", "--json")
+    assert (missing.status, missing.error["code"]) == (2, "identity-refused")
+    assert "apportion ca issue-server" in missing.error["hint"]
+    assert command("ca", "issue-server", "--name", "broker.local").status == 0
+    written = command("ca", "mosquitto", "--out", "broker", "--port", "8884", "--at", "/etc/b", "--json").line
+    lines = Path(written["config"]).read_text().splitlines()
+    assert lines[0] == "listener 8884"
+    assert {"require_certificate true", "use_identity_as_username true", "acl_file /etc/b/access"} <= set(lines)
+    assert command("ca", "mosquitto", "--out", "broker", "--bind", "a b", "--json").error["code"] == "identity-refused"

@@ -12,7 +12,7 @@ from coordinator.cli.command import VERBS
 from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]
-IDENTITY = ("init", "issue-server", "issue-coordinator", "sign", "revoke", "crl", "ls", "token")
+IDENTITY = ("init", "issue-server", "issue-coordinator", "sign", "revoke", "crl", "ls", "token", "mosquitto")
 GROUPS: dict[str, set[str]] = {"bench": {"step"}, "ca": set(IDENTITY)}
 LEAVES = [[verb] for verb in VERBS if verb not in GROUPS] + [[g, leaf] for g in GROUPS for leaf in sorted(GROUPS[g])]
 LEAVES += [["agent"], ["csr"]]

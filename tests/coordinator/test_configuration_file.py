@@ -135,6 +135,8 @@ def test_four_mistakes_are_reported_together_each_with_its_path() -> None:
         ("broker", 'tls = { ca = "ca.pem" }', "$.broker.tls: the embedded broker makes its own certificates"),
         ("broker", 'url = "mqtts://x"\ntls = { cert = "c" }', "$.broker.tls.ca: is missing"),
         ("broker", 'user = "me"', "$.broker.user: user and password-env belong together"),
+        ("broker", 'identity = "id"', '$.broker.identity: certificates are for url = "mosquitto" or mqtts://'),
+        ("broker", 'url = "mosquitto"\ntls = true\nidentity = "id"', "$.broker.identity: brings certificates of its"),
         ("store", "quota-mb = -1", "$.store.quota-mb: -1.0 is outside 0"),
         ("privacy", "epsilon = 1", "$.privacy.epsilon: [privacy] is reserved"),
         ("planer", "adapt = true", "$.planer: unknown key, did you mean 'planner'?"),
@@ -226,6 +228,13 @@ def test_options_of_method_and_model_pass_through() -> None:
     config = parse(text)
     assert config.method.options == {"levels": [1.0, 0.5]}
     assert config.model.options == {"hidden": 32}
+
+
+def test_identity_of_a_broker_is_a_path_and_is_kept_in_the_runs_file() -> None:
+    config = parse(SMALL + '[broker]\nurl = "mosquitto"\nidentity = "identity"\n')
+    assert config.broker.identity == "/somewhere/identity"
+    assert 'identity = "/somewhere/identity"' in canonical_toml(config)
+    assert "identity" not in canonical_toml(parse(SMALL))
 
 
 def test_tls_files_of_an_outside_broker() -> None:

@@ -1,0 +1,37 @@
+"""Which certificate may use which topics, as Mosquitto's access file; the topics are docs/wire-protocol.md's.
+
+A device writes below its own ``up`` and reads its own ``dn`` and what is for all. A coordinator has the topics of its
+federation. Rules hold for connections that are open already: a revoked name loses every topic when they are reloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.identity.records import IssuedCertificate
+from edge.contracts.topics import PREFIX
+
+_HEAD = "# Written from the identity's record: changes here are lost.\n"
+
+
+def access_rules(certificates: Iterable[IssuedCertificate], now: float) -> bytes:
+    """The access file for everything that was issued; ``now`` in seconds since 1970."""
+    coordinators, denied, standing = set(), set(), set()
+    for certificate in certificates:
+        if certificate.kind == "server":
+            continue
+        if certificate.status(now) == "valid":
+            standing.add(certificate.name)
+            if certificate.kind == "coordinator":
+                coordinators.add(certificate.name)
+        else:
+            denied.add(certificate.name)
+    blocks = [_HEAD]
+    for name in sorted(coordinators):
+        federation = f"{PREFIX}/{name.removeprefix('@')}"
+        topics = f"topic read {federation}/up/#\ntopic write {federation}/dn/#\ntopic write {federation}/all/#\n"
+        blocks.append(f"user {name}\n{topics}")
+    blocks += [f"user {name}\ntopic deny #\n" for name in sorted(denied - standing)]
+    # %u is the name in the client's certificate.
+    blocks.append(f"pattern write {PREFIX}/+/up/%u/#\npattern read {PREFIX}/+/dn/%u/#\npattern read {PREFIX}/+/all/#\n")
+    return "\n".join(blocks).encode()

@@ -1,0 +1,141 @@
+"""What a broker and its clients need of an identity: files for Mosquitto, a coordinator's and local devices' own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.identity.access import access_rules
+from coordinator.identity.authority import CRL_DAYS, Authority
+from coordinator.identity.folder import PRIVATE, PUBLIC, key_beside, write_file
+from coordinator.identity.names import coordinator_name
+from coordinator.identity.records import IssuedCertificate
+from coordinator.mosquitto import MutualTls, mosquitto_config
+from edge.contracts.errors import IdentityRefused
+from edge.device_identity import make_request
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+CONFIG_NAME = "mosquitto.conf"
+
+
+@dataclass(frozen=True)
+class ClientFiles:
+    """PEM files of one client, and the key that it checks orders with."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+    trust: Path
+
+
+def loopback_broker(identity: Path, folder: Path) -> MutualTls:
+    """What a Mosquitto on this machine needs, its access file in ``folder``; a server's certificate made if needed."""
+    with Authority(identity) as authority:
+        server = next((c for c in _servers(authority) if LOOPBACK[1] in c.hosts), None)
+        path = authority.folder.server(server.name) if server else authority.issue_server(LOOPBACK).path
+        _renew_list(authority)
+        return MutualTls(
+            ca=authority.folder.ca,
+            crl=authority.folder.crl,
+            certificate=path,
+            key=key_beside(path),
+            access=_write_access(authority, folder),
+        )
+
+
+def write_broker_folder(
+    identity: Path, out: Path, *, server: str = "", port: int = 8883, bind: str = "", at: Path | None = None
+) -> Path:
+    """All that a Mosquitto elsewhere needs, in ``out``: its configuration, which names its files below ``at``.
+
+    May be repeated after every change of the identity; the configuration's path comes back.
+
+    Raises:
+        IdentityRefused: no server ``server``, or none or several where it is not named.
+    """
+    with Authority(identity) as authority:
+        servers = {c.name: c for c in _servers(authority)}
+        if len(servers) != 1 and not server:
+            raise IdentityRefused(
+                f"the identity has {len(servers)} servers ({', '.join(servers) or 'none'}); one is wanted",
+                hint="apportion ca issue-server --name HOST makes one; --server HOST chooses",
+            )
+        chosen = servers.get(server) if server else next(iter(servers.values()))
+        if chosen is None:
+            raise IdentityRefused(
+                f"no valid certificate and key of a server '{server}'; known: {', '.join(servers) or 'none'}",
+                hint=f"apportion ca issue-server --name {server}",
+            )
+        _renew_list(authority)
+        path = authority.folder.server(chosen.name)
+        write_file(out / "ca.pem", authority.folder.ca.read_bytes(), PUBLIC)
+        write_file(out / "crl.pem", authority.folder.crl.read_bytes(), PUBLIC)
+        write_file(out / "server.pem", path.read_bytes(), PUBLIC)
+        write_file(out / "server.key", key_beside(path).read_bytes(), PRIVATE)
+        _write_access(authority, out)
+    there = at if at is not None else out.resolve()
+    files = MutualTls(
+        ca=there / "ca.pem",
+        crl=there / "crl.pem",
+        certificate=there / "server.pem",
+        key=there / "server.key",
+        access=there / "access",
+    )
+    # The system's own configuration says where messages are kept; ours would be a second opinion.
+    config = mosquitto_config(there, port, None, None, bind=bind, mutual=files)
+    write_file(out / CONFIG_NAME, config, PUBLIC)
+    return out / CONFIG_NAME
+
+
+def coordinator_files(identity: Path, federation: str, *, issue: bool) -> ClientFiles:
+    """The files of the coordinator of ``federation``; made where they are missing if ``issue``.
+
+    Raises:
+        IdentityRefused: they are missing and the broker, which is not ours, would not know them.
+    """
+    with Authority(identity) as authority:
+        path = authority.folder.coordinator(federation)
+        name = coordinator_name(federation)
+        known = authority.records.certificates("coordinator", name)
+        if issue:
+            authority.issue_coordinator(federation)
+        elif not any(_is_usable(authority, c, path) for c in known):
+            raise IdentityRefused(
+                f"{identity} has no valid certificate of the coordinator of '{federation}'",
+                hint=f"apportion ca issue-coordinator {federation} --dir {identity}; then apportion ca mosquitto again",
+            )
+        return ClientFiles(authority.folder.ca, path, key_beside(path), authority.folder.signing_public)
+
+
+def local_device_files(identity: Path, device: str) -> ClientFiles:
+    """The files of an agent started on this machine, its key in the identity's folder: made once, then kept.
+
+    Raises:
+        IdentityRefused: a device elsewhere has that id.
+    """
+    with Authority(identity) as authority:
+        own = make_request(authority.folder.root / "local" / device, device)
+        issued = authority.sign_device(own.request.read_bytes(), device)
+        return ClientFiles(authority.folder.ca, issued.path, own.key, authority.folder.signing_public)
+
+
+def _servers(authority: Authority) -> list[IssuedCertificate]:
+    found = authority.records.certificates("server")
+    return [c for c in found if _is_usable(authority, c, authority.folder.server(c.name))]
+
+
+def _is_usable(authority: Authority, certificate: IssuedCertificate, path: Path) -> bool:
+    is_there = path.exists() and key_beside(path).exists() and path.read_bytes() == certificate.pem
+    return is_there and certificate.status(authority.now()) == "valid"
+
+
+def _renew_list(authority: Authority) -> None:
+    """A broker lets nobody in with a list that has run out."""
+    if authority.records.revocation_list()[2] - authority.now() < CRL_DAYS / 2 * 86_400:
+        authority.write_crl()
+
+
+def _write_access(authority: Authority, folder: Path) -> Path:
+    path = folder / "access"
+    write_file(path, access_rules(authority.records.certificates(), authority.now()), PRIVATE)
+    return path
