@@ -215,7 +215,11 @@ def test_channels_without_a_row_are_zeros_before_the_norm() -> None:
 
 @pytest.mark.runtime
 @pytest.mark.parametrize("options", [{}, {"input-cut": False}], ids=["input cut", "rows alone"])
-def test_step_of_a_cut_agrees_with_torch(options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "runtime",
+    ["onnxruntime", *(pytest.param(name, marks=pytest.mark.slow) for name in ("executorch", "onnxruntime_training"))],
+)
+def test_step_of_a_cut_agrees_with_torch(runtime: str, options: dict[str, Any], tmp_path: Path) -> None:
     built, _ = method({"levels": [0.4], **options})
     cut = built.cut_shape(built.levels()[0], round_index=0, device="", seed=0)
     program = built.program(cut)
@@ -226,7 +230,7 @@ def test_step_of_a_cut_agrees_with_torch(options: dict[str, Any], tmp_path: Path
         norm="batch",
         frobenius=tuple(FactorPair(u, v) for u, v in program.frobenius),
     )
-    manifest = export_artifact(apply_cut(Residual(), cut), step, tmp_path / "artifact", runtime="onnxruntime")
+    manifest = export_artifact(apply_cut(Residual(), cut), step, tmp_path / "artifact", runtime=runtime)
     assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
 
 
