@@ -97,7 +97,17 @@ def test_gate_refuses_a_probe_that_compares_something_else(tmp_path: Path) -> No
         check_parity(module, step(), programs, manifest.tensors)
 
 
-@pytest.mark.parametrize("name", ["executorch", "onnxruntime_training"])
-def test_formats_without_it_refuse_it_by_name(tmp_path: Path, name: str) -> None:
+@pytest.mark.runtime
+def test_onnxruntime_training_holds_the_same_tensors_and_passes_the_gate(tmp_path: Path) -> None:
+    manifests = [
+        export_artifact(net(), step(), tmp_path / name, runtime=name)
+        for name in ("onnxruntime", "onnxruntime_training")
+    ]
+    stock, training = (set(manifest.program(PROGRAM).inputs) for manifest in manifests)
+    assert stock == training
+    assert manifests[0].cost.state_bytes == manifests[1].cost.state_bytes
+
+
+def test_a_format_without_it_refuses_it_by_name(tmp_path: Path) -> None:
     with pytest.raises(ExportRefused, match="a comparison of losses before the first step"):
-        export_artifact(net(), step(), tmp_path / "a", runtime=name)
+        export_artifact(net(), step(), tmp_path / "a", runtime="executorch")

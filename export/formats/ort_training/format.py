@@ -57,7 +57,7 @@ class OrtTraining:
 
     name = "ort_training"
     minimum_runtime_version = "1.19.2"
-    features: frozenset[str] = frozenset({"masked", "distillation", "variants"})
+    features: frozenset[str] = frozenset({"masked", "distillation", "variants", "probe"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
