@@ -94,6 +94,7 @@ def test_every_method_builds_with_the_levels_and_models_it_is_compared_by(
     monkeypatch.setenv("APPORTION_DATA", str(tmp_path))
     config = configuration(entry, 7)
     assert config.federation.seed == 7
+    assert config.federation.rounds == entry.rounds or not entry.rounds
     method = build_method(config.method.name, dense_module(config), config.method.options)
     assert entry.model in method.eval_models(method.init())
     for group in config.cohort.local:
