@@ -53,12 +53,11 @@ class Compaction:
         if self._spec is None or not could_have_dead(masks) or not self._can_follow():
             return {}
         fitting = present if self._holds_all(present, masks) else {}
-        for silent in (True, False):
+        for silent, by_column in ((True, True), (True, False), (False, True), (False, False)):
             found = live_channels(self._module, self._map(), masks, silent=silent)
-            found |= columns_read(self._module, self._map(), masks, found)
-            if not found or not self._pays(found, fitting):
-                break  # with silent channels kept it would pay even less
-            if self._is_same(found, masks):
+            if by_column:
+                found |= columns_read(self._module, self._map(), masks, found)
+            if found and self._is_better(found, fitting, masks):
                 return found
         return {name: np.asarray(kept) for name, kept in fitting.items()}
 
@@ -97,6 +96,13 @@ class Compaction:
     def _holds_all(self, present: Live, masks: Masks) -> bool:
         """Whether the network ``present`` is the same function under these masks: what it lacks is dead still."""
         return bool(present) and self._is_same(present, masks)
+
+    def _is_better(self, live: Live, present: Live, masks: Masks) -> bool:
+        """Whether the network ``live`` pays, beside ``present``, and is the same function."""
+        try:
+            return self._pays(live, present) and self._is_same(live, masks)
+        except (RuntimeError, ValueError):
+            return False  # the module may be anyone's: it may use a layer's weight otherwise than by calling the layer
 
     def _is_same(self, live: Live, masks: Masks) -> bool:
         assert self._spec is not None

@@ -254,6 +254,25 @@ def test_silence_is_checked_on_numbers_where_an_operation_shifts_zero(activation
     assert live["0"].tolist() == [True] * 5 + [False] * 3  # unread ones go, silent ones are not silent here
 
 
+class OwnProduct(nn.Module):
+    """Uses a layer's weight without calling the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_spec = InputSpec(layout="features", shape=(12,))
+        self.first, self.second = nn.Linear(12, 16), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(nn.functional.linear(x, self.first.weight, self.first.bias)))
+
+
+def test_a_module_that_cannot_do_without_is_left_whole() -> None:
+    module = net(OwnProduct)
+    masks = {name: np.ones(tuple(module.get_parameter(name).shape), bool) for name in prunable_weights(module)}
+    masks["first.weight"][:, 4:] = False  # columns that a called layer would pass over
+    assert Compaction(module).live(masks, {}) == {}
+
+
 def test_norms_over_channels_keep_all_of_them() -> None:
     module = net(norm=lambda channels: nn.GroupNorm(2, channels))
     masks = dying_masks(module)
