@@ -23,8 +23,9 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.local_data import LocalData, read_local_data
 from edge.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
 from edge.pipe_frames import write_frame
-from edge.runtimes import max_threads, runtime, sparse_below
+from edge.runtimes import max_threads, runtime
 from edge.runtimes.base import Runtime, Session
+from edge.runtimes.crossover import sparse_below
 from edge.self_test import check_self_test
 from edge.trainer_messages import (
     Describe,

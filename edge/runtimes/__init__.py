@@ -22,15 +22,6 @@ def max_threads(chosen: Runtime) -> int:
     return int(getattr(chosen, "MAX_THREADS", 0))
 
 
-def sparse_below(chosen: Runtime) -> dict[str, float]:
-    """Density below which a layer's step is faster with its kept weights alone, by kind of layer, measured now.
-
-    Empty for a runtime without sparse kernels.
-    """
-    measure = getattr(chosen, "sparse_below", None)
-    return dict(measure()) if measure is not None else {}
-
-
 def runtime(name: str) -> Runtime:
     """The runtime registered as ``name``, its third-party package imported.
 

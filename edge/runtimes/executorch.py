@@ -38,7 +38,7 @@ def version() -> str:
 
 
 def sparse_below() -> dict[str, float]:
-    """As :func:`edge.runtimes.sparse_below`."""
+    """As :func:`edge.runtimes.crossover.sparse_below`."""
     return crossovers()
 
 
