@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
 from edge.assignment import Assignment, deadline_of, order_identity
-from edge.conditions import waiting_reason
+from edge.conditions import HERE, Surroundings
 from edge.contracts.envelope import Envelope, unseal
 from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
@@ -24,6 +24,7 @@ from edge.contracts.messages import Accept, Ack, AgentState, Block, Error, Grant
 from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
 from edge.finished_work import FinishedRecord, FinishedWork
+from edge.gate import Gate
 from edge.outbox import Outbox
 from edge.parent_process import is_alive
 from edge.presence import Presence, heartbeat
@@ -36,7 +37,6 @@ from edge.transport.blocks import BlockRejected
 log = logging.getLogger("apportion.agent")
 
 POLL_S = 0.5
-CONDITIONS_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,23 @@ class Stop:
 class Agent:
     """One device. :meth:`run` returns when it was stopped; :meth:`stop` may be called from a signal handler."""
 
-    def __init__(self, settings: AgentSettings, transport: Transport, store: ArtifactStore) -> None:
+    def __init__(
+        self, settings: AgentSettings, transport: Transport, store: ArtifactStore, around: Surroundings = HERE
+    ) -> None:
         self._settings = settings
         self._transport = transport
         self._store = store
         self._outbox = Outbox(transport, settings.federation, settings.device)
-        self._presence = Presence(settings, store.root)
+        self._presence = Presence(settings, store.root, around.root)
         self._finished = FinishedWork(store.root / "work")
         # A SimpleQueue: putting into it is safe in a signal handler.
         self._events: queue.SimpleQueue[Event | TrainerEvent | Stop] = queue.SimpleQueue()
         self.trainer = TrainerLink(python=settings.python, runtime=settings.runtime, deliver=self._events.put)
+        self._gate = Gate(settings.conditions, self._presence, self.trainer, around)
         self._machine = StateMachine()
         self._work: Assignment | None = None
         self._crashed_for_good: dict[str, Refuse] = {}
-        self._heartbeat_at = self._conditions_at = 0.0
+        self._heartbeat_at = 0.0
         self._farewell = "stopped"
 
     @property
@@ -215,18 +218,17 @@ class Agent:
     # train
 
     def _begin(self, work: Assignment, manifest: ArtifactManifest) -> None:
-        held_bytes = self._presence.held_bytes(is_training=self.trainer.is_running)
-        work.waiting = waiting_reason(self._presence.profile(), needed_bytes=work.needed_bytes, held_bytes=held_bytes)
-        if not work.waiting:
+        if self._gate.lets(work):
             self._machine.move("begin")
-            self._train(work, manifest)
+            if not self.trainer.resume():
+                self._train(work, manifest)
 
     def _train(self, work: Assignment, manifest: ArtifactManifest) -> None:
         update = self._finished.new_update_path(work.order.assignment_id)
         self.trainer.train(work.train_request(self._settings, self._store, manifest, str(update)))
 
     def _trainer_said(self, reply: Reply) -> None:
-        work = self._work if self.state == "training" else None
+        work = self._work if self.state == "training" or self.trainer.is_paused else None  # said before it was paused
         match reply:
             case Ready():
                 self._presence.ready(reply)
@@ -263,6 +265,7 @@ class Agent:
 
     def _trained(self, work: Assignment, report: TrainReport) -> None:
         self._finished.save(FinishedRecord(work.order, report))
+        self.trainer.resume()
         self._machine.move("trained")
         self._upload(work, report)
 
@@ -308,7 +311,7 @@ class Agent:
             self._tick_work(self._work, now)
         else:
             self.trainer.end_if_unused(now, self._settings.idle_trainer_s)
-        if now >= self._heartbeat_at:
+        if self._gate.take_news() or now >= self._heartbeat_at:
             self._heartbeat_at = now + self._settings.heartbeat_s
             self._outbox.send("heartbeat", heartbeat(self.state, self._work))
 
@@ -319,9 +322,12 @@ class Agent:
         if self._outbox.is_connected:
             work.tick(self.state, now)
         manifest = work.complete_manifest()
-        if self.state == "waiting" and manifest is not None and now >= self._conditions_at:
-            self._conditions_at = now + CONDITIONS_S
-            self._begin(work, manifest)
+        if manifest is not None and self._gate.is_due(now):
+            if self.state == "waiting":
+                self._begin(work, manifest)
+            elif self.state == "training" and not self._gate.lets(work, is_training=True):
+                self.trainer.pause()
+                self._machine.move("paused")
 
     @contextlib.contextmanager
     def _giving_up_on_failure(self, work: Assignment) -> Iterator[None]:
@@ -343,7 +349,7 @@ class Agent:
         log.info("assignment %s dropped: %s", work.order.assignment_id[:12], reason)
         if work.fetch is not None:
             work.fetch.close()
-        if self.state == "training":
+        if self.state == "training" or self.trainer.is_paused:
             self.trainer.kill()
         self._finished.forget(work.order.assignment_id)
         self._machine.move("dropped")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edge.conditions import ALWAYS, Conditions
 from edge.contracts.errors import MessageRejected
 from edge.contracts.plan import WorkOrder
 from edge.contracts.topics import check_name
@@ -22,6 +23,7 @@ class AgentSettings:
         once: end after the first acknowledged assignment.
         self_test: repeat an artifact's self-test before its first use.
         idle_trainer_s: an unused trainer is ended after this long.
+        conditions: when the device may train; a training is paused while it may not.
     """
 
     federation: str
@@ -36,6 +38,7 @@ class AgentSettings:
     self_test: bool = False
     heartbeat_s: float = 5.0
     idle_trainer_s: float = 30.0
+    conditions: Conditions = ALWAYS
 
     def check_addressee(self, order: WorkOrder) -> None:
         """Nothing when ``order`` is for this device and its id can name a folder.

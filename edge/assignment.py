@@ -11,6 +11,7 @@ import msgspec
 
 from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
+from edge.conditions import Condition
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import DeadlineExpired, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
@@ -36,7 +37,7 @@ class Assignment:
         deadline_at: on the monotonic clock; 0 = none.
         needed_bytes: what both processes are expected to reach; 0 until known.
         crashes: trainers that died over it.
-        waiting: what it waits for, or empty.
+        waiting_for, waiting: the condition it waits for, and a sentence with its values; None and empty: none.
     """
 
     order: WorkOrder
@@ -47,6 +48,7 @@ class Assignment:
     crashes: int = 0
     progress: Progress | None = None
     waiting: str = ""
+    waiting_for: Condition | None = None
     fetch: OrderFetch | None = None
     uploader: Uploader | None = None
 

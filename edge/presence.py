@@ -23,8 +23,9 @@ class Presence:
         trainer_idle_bytes: resident memory of a trainer with runtime and local data, before any artifact.
     """
 
-    def __init__(self, settings: AgentSettings, storage: Path) -> None:
+    def __init__(self, settings: AgentSettings, storage: Path, root: Path) -> None:
         self._settings = settings
+        self._root = root
         self._storage = storage
         self._runtimes: dict[str, str] = {}
         self._max_threads: dict[str, int] = {}
@@ -64,6 +65,7 @@ class Presence:
             max_threads=self._max_threads,
             sparse_below=self._sparse_below,
             runtimes=self._runtimes,
+            root=self._root,
         )
 
     def held_bytes(self, *, is_training: bool) -> int:
@@ -95,5 +97,6 @@ def heartbeat(state: AgentState, work: Assignment | None) -> Heartbeat:
         step=0 if progress is None else progress.step,
         total_steps=0 if progress is None else progress.total_steps,
         loss=None if progress is None else progress.loss,
-        reason=work.waiting,
+        reason=work.waiting if state == "waiting" else "",
+        waiting_for=(work.waiting_for or "") if state == "waiting" else "",
     )

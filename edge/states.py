@@ -4,7 +4,8 @@
 
     idle --order--> fetching --fetched--> waiting --begin--> training --trained--> uploading --acked--> idle
 
-A device waits until its conditions allow training, most often not at all. Any work can be ``dropped`` (refused,
+A device waits until its conditions allow training, most often not at all; a training is ``paused`` when they no longer
+do, and may have ended just before. Any work can be ``dropped`` (refused,
 expired, cancelled by a newer order, crashed for good), any state can ``stop``.
 """
 
@@ -14,14 +15,16 @@ from typing import Literal
 
 from edge.contracts.messages import AgentState
 
-Move = Literal["order", "fetched", "begin", "trained", "restored", "acked", "dropped", "stop"]
+Move = Literal["order", "fetched", "begin", "paused", "trained", "restored", "acked", "dropped", "stop"]
 
 TABLE: dict[tuple[AgentState, Move], AgentState] = {
     ("idle", "order"): "fetching",
     ("idle", "restored"): "uploading",
     ("fetching", "fetched"): "waiting",
     ("waiting", "begin"): "training",
+    ("training", "paused"): "waiting",
     ("training", "trained"): "uploading",
+    ("waiting", "trained"): "uploading",
     ("uploading", "acked"): "idle",
     ("fetching", "dropped"): "idle",
     ("waiting", "dropped"): "idle",

@@ -62,6 +62,7 @@ class TrainerLink:
         self._runtime = runtime
         self._deliver = deliver
         self._child: subprocess.Popen[bytes] | None = None
+        self._paused: subprocess.Popen[bytes] | None = None
         self._heard_at = 0.0
         self.artifact = ""
         """Digest of the artifact the child has loaded, empty before its first order."""
@@ -116,6 +117,26 @@ class TrainerLink:
             self.end()
         self.send(request)
         self.artifact = request.order.artifact.digest
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether there is a child that stands still in the middle of its work."""
+        return self._paused is not None and self._paused is self._child
+
+    def pause(self) -> None:
+        """Let the child stand still where it is, with all its memory, until :meth:`resume`; it may also be killed."""
+        child = self._child
+        if child is not None:
+            self._paused = child
+            child.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> bool:
+        """Whether there was a paused child, which now goes on."""
+        is_paused, child, self._paused = self.is_paused, self._paused, None
+        if is_paused and child is not None:
+            self._heard_at = time.monotonic()
+            child.send_signal(signal.SIGCONT)
+        return is_paused
 
     def end_if_unused(self, now: float, idle_s: float) -> None:
         """End a child that has said nothing for ``idle_s``; the caller knows that it has nothing to do."""

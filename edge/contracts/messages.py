@@ -57,7 +57,13 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """Still here; ``reason`` says what a ``waiting`` device waits for."""
+    """Still here.
+
+    Attributes:
+        reason: why a ``waiting`` device waits, in words with values.
+        waiting_for: ``memory``, ``storage``, ``temperature``, ``battery``, ``charging`` or ``time``; empty when it does
+            not wait.
+    """
 
     state: AgentState
     assignment_id: str = ""
@@ -65,6 +71,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     total_steps: int = 0
     loss: float | None = None
     reason: str = ""
+    waiting_for: str = ""
 
 
 class Bye(msgspec.Struct, frozen=True):

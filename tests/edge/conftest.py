@@ -14,6 +14,7 @@ from tiny_artifact import TinyJob, tiny_job, write_data
 from edge.agent import Agent
 from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
+from edge.conditions import HERE, Surroundings
 from edge.contracts import topics
 from edge.outbox import farewell_message
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
@@ -33,7 +34,7 @@ class Bench:
         self._agents: list[tuple[Agent, threading.Thread]] = []
         self.failures: list[BaseException] = []
 
-    def agent(self, *, hello: int = 1, quota_bytes: int = 0, **settings: object) -> Agent:
+    def agent(self, *, hello: int = 1, quota_bytes: int = 0, around: Surroundings = HERE, **settings: object) -> Agent:
         """A started agent that has said hello, which makes ``hello`` of them in all."""
         chosen = AgentSettings(
             **{
@@ -50,7 +51,7 @@ class Bench:
             subscriptions=topics.device_filters("fed", "dev-1"),
             will=farewell_message("fed", "dev-1", "connection lost"),
         )
-        agent = Agent(chosen, transport, ArtifactStore(self.folder / "store", quota_bytes=quota_bytes))
+        agent = Agent(chosen, transport, ArtifactStore(self.folder / "store", quota_bytes=quota_bytes), around)
 
         def run() -> None:
             try:
