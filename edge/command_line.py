@@ -11,6 +11,7 @@ from pathlib import Path
 from edge.agent import Agent
 from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
+from edge.condition_arguments import add_condition_arguments, read_conditions
 from edge.contracts import topics
 from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
 from edge.outbox import farewell_message
@@ -92,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--once", action="store_true", help="end after the first acknowledged assignment")
     add("--connect-timeout-s", type=float, default=10.0, metavar="S", help="give up the first connection after this")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="what goes to stderr")
+    add_condition_arguments(parser)
     return parser
 
 
@@ -105,6 +107,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
     for flag, value in (("budget-mb", chosen.budget_mb), ("quota-mb", chosen.quota_mb), ("threads", chosen.threads)):
         if value < 0:
             problems.append(f"--{flag}: {value} is negative; 0 means no limit")
+    conditions = read_conditions(chosen, problems)
     try:
         address = parse_broker(
             chosen.broker, user=chosen.user or chosen.device, ca=chosen.ca, certificate=chosen.cert, key=chosen.key
@@ -128,6 +131,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         parent_pid=chosen.parent_pid,
         once=chosen.once,
         self_test=chosen.self_test,
+        conditions=conditions,
     )
     transport = MqttTransport(
         address,
