@@ -1,4 +1,4 @@
-"""The owner's conditions as arguments of ``apportion agent``; what this device cannot read is refused before it starts."""
+"""The owner's conditions as arguments of ``apportion agent``; one that this device has no reading for is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MB = 2**20
 
 
 def add_condition_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--train-between``, ``--max-temperature-c``, ``--min-battery-percent``, ``--only-charging``, ``--min-free-mb``."""
+    """Heat, battery, charger, memory and the time of day, as a group of their own."""
     add = parser.add_argument_group(
         "train only while", "every condition that is given; else training is paused"
     ).add_argument
