@@ -27,6 +27,7 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef, Schedule, WorkOrder, assignment_id
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import encode_tensors
+from edge.contracts.tensors import concrete_shape
 from edge.transport.base import Event
 from edge.transport.mqtt import MqttTransport
 
@@ -58,7 +59,10 @@ def write_inputs(folder: Path, manifest: ArtifactManifest, module: nn.Module) ->
 
     state = {s.name for s in manifest.specs("parameter", "frozen", "buffer")}
     weights = folder / "weights.safetensors"
-    weights.write_bytes(encode_tensors({k: v for k, v in module_tensors(module).items() if k in state}))
+    values = {k: v for k, v in module_tensors(module).items() if k in state}
+    # Masks that keep everything: a dense step under a mask takes as long whatever the mask is.
+    masks = {s.name: np.ones(concrete_shape(s), np.bool_) for s in manifest.specs("grad_mask")}
+    weights.write_bytes(encode_tensors(values | masks))
     generator = np.random.default_rng(0)
     count, spec = manifest.batch * EXAMPLE_BATCHES, manifest.input
     shape = (count, *spec.shape)
