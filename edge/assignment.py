@@ -25,7 +25,7 @@ from edge.trainer_messages import Progress, Train, Trained
 from edge.uploader import Send, Uploader
 from profiles.device import DeviceProfile
 from profiles.memory import predict_process_peak
-from profiles.probe import temperature_c
+from profiles.probe import heat_and_charge
 
 
 @dataclass
@@ -171,6 +171,7 @@ class Assignment:
     def report(self, settings: AgentSettings, done: Trained) -> TrainReport:
         """What the coordinator is told about a finished training."""
         supervisor_peak, budget = peak_rss_bytes(), settings.budget_bytes
+        temperature, battery = heat_and_charge()
         return TrainReport(
             assignment_id=self.order.assignment_id,
             device=settings.device,
@@ -192,7 +193,8 @@ class Assignment:
             bytes_up=done.encoded_size,
             update=BlobRef(done.digest, done.size, self.order.encoding, done.encoded_size),
             wall_s=time.monotonic() - self.accepted_at,
-            temperature_c=temperature_c(),
+            temperature_c=temperature,
+            battery_percent=battery,
             threads=done.threads,
             labels=done.labels,
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from profiles.device import DeviceProfile
 from profiles.processor import processor
-from profiles.sensors import sensors, temperature
+from profiles.sensors import sensors
 from profiles.system_files import Reading, SystemFiles
 from profiles.system_memory import memory
 
@@ -60,10 +60,11 @@ def probe(
     )
 
 
-def temperature_c(root: Path = ROOT) -> float | None:
-    """Degrees Celsius of the processor's hottest sensor, None without one."""
-    reading = temperature(SystemFiles(root))
-    return None if reading is None else float(reading.value)
+def heat_and_charge(root: Path = ROOT) -> tuple[float | None, float | None]:
+    """Degrees Celsius of the processor's hottest sensor and percent of the battery, None where there is none."""
+    found = sensors(SystemFiles(root))
+    heat, charge = found.get("temperature_c"), found.get("battery_percent")
+    return None if heat is None else float(heat.value), None if charge is None else float(charge.value)
 
 
 def _system(files: SystemFiles) -> dict[str, Reading]:

@@ -19,7 +19,7 @@ _POWERED = ("Mains", "USB", "Wireless")
 def sensors(files: SystemFiles) -> dict[str, Reading]:
     """``temperature_c``, ``throttling``, ``battery_percent`` and ``charging``, those that can be read."""
     found: dict[str, Reading] = {}
-    heat = temperature(files)
+    heat = _temperature(files)
     if heat is not None:
         found["temperature_c"] = heat
     found.update(_throttling(files))
@@ -27,7 +27,7 @@ def sensors(files: SystemFiles) -> dict[str, Reading]:
     return found
 
 
-def temperature(files: SystemFiles) -> Reading | None:
+def _temperature(files: SystemFiles) -> Reading | None:
     """Degrees Celsius of the processor's hottest sensor, of any sensor where none is named for it."""
     zones = [
         (files.line(f"{zone}/type"), _degrees(files.number(f"{zone}/temp")), f"{zone}/temp")

@@ -11,7 +11,7 @@ import pytest
 from boards import PHONE, PI_3B_PLUS, PI_4, PI_5, PI_ZERO_2W, Files, cpuinfo, meminfo, supply, write_tree, zone
 
 from profiles.device import CoreGroup, DeviceProfile
-from profiles.probe import probe, temperature_c
+from profiles.probe import heat_and_charge, probe
 from profiles.system_files import MAX_BYTES, SystemFiles
 
 
@@ -159,11 +159,16 @@ def test_zones_are_ordered_by_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "degrees"), [("48500", 48.5), ("48", 48.0), ("-5000", -5.0), ("0", None)])
 def test_temperature_in_thousandths_or_whole_degrees(tmp_path: Path, value: str, degrees: float | None) -> None:
-    assert temperature_c(write_tree(tmp_path, zone(0, "cpu-thermal", value))) == degrees
+    assert heat_and_charge(write_tree(tmp_path, zone(0, "cpu-thermal", value))) == (degrees, None)
 
 
 def test_temperature_without_a_sensor_named_for_the_processor_is_the_hottest(tmp_path: Path) -> None:
-    assert temperature_c(write_tree(tmp_path, {**zone(0, "a", "30000"), **zone(1, "b", "40000")})) == 40.0
+    assert probed(tmp_path, {**zone(0, "a", "30000"), **zone(1, "b", "40000")}).temperature_c == 40.0
+
+
+def test_heat_and_charge_of_a_phone(tmp_path: Path) -> None:
+    assert heat_and_charge(write_tree(tmp_path, PHONE)) == (46.0, 64.0)
+    assert heat_and_charge(tmp_path / "missing") == (None, None)
 
 
 def test_memory_of_an_old_kernel_is_added_up(tmp_path: Path) -> None:
