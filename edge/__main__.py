@@ -1,6 +1,6 @@
 """The ``apportion`` command: ``agent`` and ``csr`` run here, other verbs in ``coordinator.cli``, which devices lack.
 
-Of those only ``verify`` has a form of its own for devices."""
+Of those ``verify`` and ``profile`` have a form of their own for devices."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
             from edge.verify_command import verify_command
 
             return verify_command(words[1:])
+        if words[:1] == ["profile"]:
+            from edge.profile_command import profile_command
+
+            return profile_command(words[1:])
         print(
             f"apportion: this installation has the device agent only ({error}); "
             "pip install 'apportion[coordinator]' for the other commands, or see: apportion agent --help",

@@ -1,0 +1,146 @@
+"""``apportion profile``: what this machine is, or what the catalog says a device is, as a table, JSON or a file.
+
+The verb where only the device agent is installed, and what both installations say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge.contracts.errors import ApportionError, ConfigError
+from profiles.device import DeviceProfile
+from profiles.known_devices import known_device, known_names, recognise
+from profiles.probe import probe
+from profiles.stored_profile import ProfileUnusable, store_profile
+
+DESCRIPTION = "Memory, processors, clocks, heat, battery, storage and system, each with where the figure is from."
+EXAMPLE = "Example: apportion profile pi-4-4gb --json"
+_HINT = "apportion profile --list names the catalog's devices"
+
+
+def profile_values(name: str, device: str, store: Path | None, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The values of ``--json``; ``tell`` gets the lines for people.
+
+    Args:
+        name: of the catalog; empty probes this machine.
+        device: id in the profile; empty: the catalog's name, or this host's.
+        store: folder to keep the profile in.
+
+    Raises:
+        ConfigError: the catalog has no such device, or ``device`` can name no file.
+    """
+    try:
+        if name:
+            found, method, known = known_device(name).profile(device), "datasheet", name
+        else:
+            found, method = probe(device or os.uname().nodename, storage=Path.home()), "probe"
+            recognised = recognise(found)
+            known = "" if recognised is None else recognised.name
+        path = "" if store is None else str(store_profile(store, found, method=method))
+    except ProfileUnusable as error:
+        raise ConfigError([str(error)], hint=_HINT) from error
+    for line in _lines(found, known):
+        tell(line)
+    if path:
+        tell(f"kept in {path}")
+    return {"method": method, "known_as": known or None, "stored": path or None, "profile": msgspec.to_builtins(found)}
+
+
+def catalog_values(tell: Callable[[str], None]) -> dict[str, Any]:
+    """The values of ``--list --json``; ``tell`` gets a line for each device."""
+    rows: list[dict[str, Any]] = []
+    for name in known_names():
+        device = known_device(name)
+        found = device.profile()
+        kinds = " and ".join(sorted({source.partition(":")[0] for source in found.sources.values()}))
+        rows.append({"name": name, "title": device.title, "ram_bytes": found.ram_bytes, "cores": _cores(found)})
+        rows[-1]["figures"] = kinds
+        tell(f"{name:12} {device.title:28} {_megabytes(found.ram_bytes):>8}  {_cores(found)} ({kinds})")
+    return {"devices": rows}
+
+
+def profile_command(arguments: list[str]) -> int:
+    """Run the verb on a device; the exit status: 0, 1 when the file cannot be written, 2 for bad arguments."""
+    parser = argparse.ArgumentParser(
+        prog="apportion profile", description=DESCRIPTION, epilog=EXAMPLE, allow_abbrev=False
+    )
+    parser.add_argument("device", nargs="?", default="", help="a device of the catalog; else this machine is probed")
+    parser.add_argument("--list", action="store_true", help="name the catalog's devices")
+    parser.add_argument("--store", metavar="DIR", type=Path, help="keep the profile as a file in this folder")
+    parser.add_argument("--name", default="", help="the device's id; else the catalog's name, or the host's")
+    parser.add_argument("--json", action="store_true", help="one JSON line on stdout at the end")
+    try:
+        chosen = parser.parse_args(arguments)
+    except SystemExit as finished:
+        return int(finished.code or 0)
+    tell = _to_stderr if chosen.json else print
+    line: dict[str, Any] = {"schema": "apportion.profile/1", "ok": True}
+    try:
+        values = catalog_values(tell) if chosen.list else profile_values(chosen.device, chosen.name, chosen.store, tell)
+    except (ApportionError, OSError) as error:
+        code, status, hint = "system", 1, "see the rights and the space of that place"
+        if isinstance(error, ApportionError):
+            code, status, hint = error.code, error.exit_code, error.hint
+        print(f"error [{code}]: {error}\nhint: {hint}", file=sys.stderr)
+        if chosen.json:
+            print(json.dumps({**line, "ok": False, "error": {"code": code, "message": str(error), "hint": hint}}))
+        return status
+    if chosen.json:
+        print(json.dumps({**line, **values}))
+    return 0
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _lines(found: DeviceProfile, known: str) -> list[str]:
+    rows: list[tuple[str, str, str]] = [
+        ("board", found.board, "board"),
+        ("cores", _cores(found), "cores"),
+        ("architecture", found.machine, "machine"),
+        ("clock now", _number(found.cpu_mhz, "MHz"), "cpu_mhz"),
+        ("memory", _megabytes(found.ram_bytes), "ram_bytes"),
+        ("memory free", _megabytes(found.free_ram_bytes), "free_ram_bytes"),
+        ("memory limit", _megabytes(found.memory_limit_bytes or 0), "memory_limit_bytes"),
+        ("storage", _number(found.storage_total_bytes / 1e9 or None, "GB"), "storage_total_bytes"),
+        ("storage free", _number(found.storage_free_bytes / 1e9 or None, "GB"), "storage_free_bytes"),
+        ("temperature", _number(found.temperature_c, "C", digits=1), "temperature_c"),
+        ("throttling", "" if found.throttling is None else ", ".join(found.throttling) or "none", "throttling"),
+        ("battery", _number(found.battery_percent, "%"), "battery_percent"),
+        ("charging", {True: "yes", False: "no", None: ""}[found.charging], "charging"),
+        ("system", found.os_name, "os_name"),
+        ("kernel", found.system, "system"),
+        ("python", found.python, "python"),
+    ]
+    is_new = bool(known) and known != found.device
+    told = [f"  {title:14} {value:36} {found.sources.get(field, '')}".rstrip() for title, value, field in rows if value]
+    unknown = ", ".join(title for title, value, _ in rows if not value)
+    return [
+        found.device + (f" ({known} of the catalog)" if is_new else ""),
+        *told,
+        *([f"  not known      {unknown}"] if unknown else []),
+    ]
+
+
+def _cores(found: DeviceProfile) -> str:
+    return " + ".join(
+        f"{group.count} x {group.name or 'unnamed'}" + (f" {group.max_mhz:.0f} MHz" if group.max_mhz else "")
+        for group in found.cores
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MB" if size else ""
+
+
+def _number(value: float | None, unit: str, *, digits: int = 0) -> str:
+    return "" if value is None else f"{value:.{digits}f} {unit}"
