@@ -275,8 +275,9 @@ class BrokerProcess:
                 hint='install it (Debian: mosquitto), or set broker.url = "embedded"',
             )
         config = self._folder / "mosquitto.conf"
-        write_private(self._folder / "passwords", mosquitto_password(self._settings.user, self._settings.password))
         port, mutual = self._settings.port, self._mutual()
+        if mutual is None:
+            write_private(self._folder / "passwords", mosquitto_password(self._settings.user, self._settings.password))
         write_private(config, mosquitto_config(self._folder, port, self._certificate, self._persistent, mutual=mutual))
         return subprocess.Popen(
             [sys.executable, "-m", "coordinator.parent_death", str(os.getpid()), program, "-c", str(config)],

@@ -113,6 +113,7 @@ class LocalDevices:
 
             own = local_device_files(self._broker.identity, device.device)
             command += ["--ca", str(own.ca), "--cert", str(own.certificate), "--key", str(own.key)]
+            command += ["--trust", str(own.trust)]
         elif self._broker.ca_file:
             command += ["--ca", str(self._broker.ca_file)]
         environment = child_environment()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from io import BufferedReader
+from typing import Protocol
 
 import msgspec
 
@@ -21,23 +22,48 @@ from edge.contracts.plan import WorkOrder
 from edge.transport.base import Qos, Transport
 
 MAX_BLOCK_BYTES = 262_144
+
+
+class Signer(Protocol):
+    """Signs what devices check before they use it: :class:`coordinator.identity.signing.SigningKey`."""
+
+    def manifest(self, data: bytes) -> bytes:
+        """Signature of a manifest's exact bytes."""
+
+    def order(self, body: bytes) -> bytes:
+        """Signature of the exact bytes of an order's body."""
+
+
 OPEN_BLOBS = 16
 
 
 class Publisher:
-    """Sends to devices over ``transport``; counts the bytes of blobs by device."""
+    """Sends to devices over ``transport``, orders signed where there is a key; counts the bytes of blobs by device."""
 
-    def __init__(self, federation: str, blobs: BlobStore, transport: Transport) -> None:
+    def __init__(
+        self, federation: str, blobs: BlobStore, transport: Transport, *, signer: Signer | None = None
+    ) -> None:
         self._federation = federation
         self._blobs = blobs
         self._transport = transport
+        self._signer = signer
+        self._manifest_signatures: dict[str, bytes] = {}
         self._open: OrderedDict[str, BufferedReader] = OrderedDict()
         self._lock = threading.Lock()
         self.block_bytes_sent: dict[str, int] = {}
 
     def order(self, order: WorkOrder, *, deadline_s: float) -> None:
         """Send ``order`` with the seconds left now."""
-        self._say(order.device, "order", msgspec.structs.replace(order, deadline_s=deadline_s), qos=1)
+        sent = msgspec.structs.replace(order, deadline_s=deadline_s)
+        if self._signer is None:
+            self._say(order.device, "order", sent, qos=1)
+            return
+        digest = order.artifact.digest
+        if digest not in self._manifest_signatures:
+            self._manifest_signatures[digest] = self._signer.manifest(self._blobs.path(digest).read_bytes())
+        sent = msgspec.structs.replace(sent, artifact_signature=self._manifest_signatures[digest])
+        payload = seal("order", sent, sign=self._signer.order)
+        self._transport.publish(topics.down(self._federation, order.device, "order"), payload, qos=1)
 
     def call(self, device: str = "") -> None:
         """Ask ``device``, or everyone, to say hello: a coordinator that has just started knows nobody."""

@@ -33,6 +33,7 @@ from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSa
 from edge.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Trained
 from edge.transport.base import Connected, Disconnected, Event, Received, Transport
 from edge.transport.blocks import BlockRejected
+from edge.trust import complaint
 
 log = logging.getLogger("apportion.agent")
 
@@ -138,12 +139,12 @@ class Agent:
             self._dispatch(unseal(payload))
         except MessageRejected as error:
             log.warning("message of %d bytes ignored: %s", len(payload), error)
-            self._outbox.send("error", Error(error.code, str(error)))
+            self._outbox.send(*complaint(error, self._work))
 
     def _dispatch(self, envelope: Envelope) -> None:
         match envelope.kind:
             case "order":
-                self._ordered(envelope.read(WorkOrder))
+                self._ordered(self._settings.read_order(envelope))
             case "block":
                 self._block(envelope.read(Block))
             case "grant":
@@ -160,7 +161,6 @@ class Agent:
     # order
 
     def _ordered(self, order: WorkOrder) -> None:
-        self._settings.check_addressee(order)
         work = self._work
         if work is not None and work.identity == order_identity(order):
             work.deadline_at = deadline_of(order, time.monotonic())

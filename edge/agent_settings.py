@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge.conditions import ALWAYS, Conditions
+from edge.contracts.envelope import Envelope
 from edge.contracts.errors import MessageRejected
 from edge.contracts.plan import WorkOrder
 from edge.contracts.topics import check_name
+from edge.trust import Trust
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,7 @@ class AgentSettings:
         self_test: repeat an artifact's self-test before its first use.
         idle_trainer_s: an unused trainer is ended after this long.
         conditions: when the device may train; a training is paused while it may not.
+        trust: keys one of which must have signed orders and manifests; None follows unsigned ones too.
     """
 
     federation: str
@@ -39,6 +42,19 @@ class AgentSettings:
     heartbeat_s: float = 5.0
     idle_trainer_s: float = 30.0
     conditions: Conditions = ALWAYS
+    trust: Trust | None = None
+
+    def read_order(self, envelope: Envelope) -> WorkOrder:
+        """The order in ``envelope``, for this device, signed by a trusted key where there are any.
+
+        Raises:
+            MessageRejected: it is for another one, or has an unusable id; also SignatureRejected.
+        """
+        order = envelope.read(WorkOrder)
+        self.check_addressee(order)
+        if self.trust is not None:
+            self.trust.check_order(order, bytes(envelope.body), envelope.signature)
+        return order
 
     def check_addressee(self, order: WorkOrder) -> None:
         """Nothing when ``order`` is for this device and its id can name a folder.

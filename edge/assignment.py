@@ -68,7 +68,13 @@ class Assignment:
         Raises:
             ApportionError: as :meth:`edge.fetcher.OrderFetch.start`.
         """
-        self.fetch = OrderFetch(self.order, store, runtime=settings.runtime, ask=lambda get: send("get", get, 0, None))
+        self.fetch = OrderFetch(
+            self.order,
+            store,
+            runtime=settings.runtime,
+            ask=lambda get: send("get", get, 0, None),
+            trust=settings.trust,
+        )
         self.fetch.start(time.monotonic())
 
     def start_upload(self, report: TrainReport, update: Path, send: Send) -> None:

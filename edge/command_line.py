@@ -18,6 +18,7 @@ from edge.outbox import farewell_message
 from edge.runtimes import RUNTIMES
 from edge.runtimes.environments import runtime_python
 from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
+from edge.trust import Trust
 
 EXIT_BUG = 5
 MB = 2**20
@@ -82,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ca", metavar="FILE", help="authority that signed the broker's certificate")
     add("--cert", metavar="FILE", help="this device's certificate")
     add("--key", metavar="FILE", help="its private key")
+    add("--trust", type=Path, metavar="FILE", help="follow only orders signed by this key: the authority's signing.pub")
     add("--runtime", default="onnxruntime", choices=sorted(RUNTIMES), help="runtime that trains")
     add(
         "--trainer-python",
@@ -114,6 +116,11 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         )
     except ConfigError as error:
         problems += error.problems
+    trust = None
+    try:
+        trust = None if chosen.trust is None else Trust.load(chosen.trust.expanduser())
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(problems, hint="apportion agent --help")
     try:
@@ -132,6 +139,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         once=chosen.once,
         self_test=chosen.self_test,
         conditions=conditions,
+        trust=trust,
     )
     transport = MqttTransport(
         address,

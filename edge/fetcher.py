@@ -12,6 +12,7 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Block, Get
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.transport.blocks import Download
+from edge.trust import Trust
 
 log = logging.getLogger("apportion.fetch")
 
@@ -22,12 +23,22 @@ class OrderFetch:
     Args:
         runtime: the only runtime this device trains with.
         ask: sends one ``get``.
+        trust: checks the manifest's signature before anything in it is read.
     """
 
-    def __init__(self, order: WorkOrder, store: ArtifactStore, *, runtime: str, ask: Callable[[Get], None]) -> None:
+    def __init__(
+        self,
+        order: WorkOrder,
+        store: ArtifactStore,
+        *,
+        runtime: str,
+        ask: Callable[[Get], None],
+        trust: Trust | None = None,
+    ) -> None:
         self._order = order
         self._store = store
         self._runtime = runtime
+        self._trust = trust
         self._fetcher = Fetcher(store, ask)
         self._manifest: ArtifactManifest | None = None
         store.unpin_all()
@@ -47,6 +58,7 @@ class OrderFetch:
         Raises:
             StoreFull: no room.
             MessageRejected: a manifest that cannot be used; also UnsupportedVersion.
+            SignatureRejected: a manifest that no trusted key has signed.
             DeviceRefused: a manifest for another runtime.
             ArtifactCorrupt: a blob arrived with a wrong digest twice.
         """
@@ -82,7 +94,10 @@ class OrderFetch:
     def _go_on(self, now: float) -> None:
         if self._manifest is not None or not self._fetcher.is_done:
             return
-        manifest = ArtifactManifest.from_bytes(self._store.path(self._order.artifact.digest).read_bytes())
+        data = self._store.path(self._order.artifact.digest).read_bytes()
+        if self._trust is not None:
+            self._trust.check_manifest(data, self._order.artifact_signature)
+        manifest = ArtifactManifest.from_bytes(data)
         if manifest.runtime != self._runtime:
             raise DeviceRefused(
                 f"artifact is for runtime '{manifest.runtime}', this device trains with '{self._runtime}'; "

@@ -36,7 +36,7 @@ from coordinator.local_devices import LocalDevices, connection_address
 from coordinator.methods import build_method
 from coordinator.methods.method import Method, State
 from coordinator.progress import Progress
-from coordinator.publisher import Publisher
+from coordinator.publisher import Publisher, Signer
 from coordinator.round import run_rounds
 from coordinator.round_status import RoundStatus
 from edge.contracts import topics
@@ -179,6 +179,14 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
         return finish_run(federation, evaluator, state, run_dir, wall_s=time.monotonic() - started)
 
 
+def _signer(config: RunConfig) -> Signer | None:
+    if not config.broker.identity:
+        return None
+    from coordinator.identity.signing import SigningKey
+
+    return SigningKey.load(Path(config.broker.identity))
+
+
 @contextlib.contextmanager
 def open_federation(
     config: RunConfig,
@@ -197,7 +205,7 @@ def open_federation(
     """
     name = ledger.federation().id
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-    publisher = Publisher(name, blobs, transport)
+    publisher = Publisher(name, blobs, transport, signer=_signer(config))
     cohort, clock = Cohort(config.runtime.names), RoundClock()
     inbox = Inbox(
         name,

@@ -56,6 +56,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
         peak_bytes: what the planner expects supervisor and trainer to reach together.
         threads: intra-op threads of the runtime.
         report_labels: whether the report is to say which classes the device has examples of.
+        artifact_signature: Ed25519 signature of the manifest's exact bytes; empty where the coordinator has no key.
     """
 
     assignment_id: str
@@ -77,6 +78,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     encoding: Encoding = "raw"
     constants: BlobRef | None = None
     report_labels: bool = False
+    artifact_signature: bytes = b""
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int) -> str:

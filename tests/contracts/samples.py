@@ -90,6 +90,7 @@ ORDER = WorkOrder(
     encoding="zstd",
     constants=BlobRef(digest=A, size=900, encoding="raw", encoded_size=900),
     report_labels=True,
+    artifact_signature=bytes(range(64)),
 )
 
 REPORT = TrainReport(

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from coordinator.publisher import MAX_BLOCK_BYTES
 from edge.batches import BatchOrder
@@ -19,8 +20,11 @@ from edge.contracts.envelope import MAX_MESSAGE_BYTES, VERSION
 from edge.contracts.manifest import MANIFEST_SCHEMA, SelfTest
 from edge.contracts.messages import BODIES
 from edge.contracts.plan import BlobRef, Schedule, Turn, assignment_id
+from edge.contracts.signing import ORDER_CONTEXT, SIGNATURE_BYTES
 from edge.contracts.streams import permutation, self_test_value, splitmix64, stream_seed, uniform
 from edge.contracts.tensors import TensorSpec
+from edge.trust import Trust
+from tests.contracts.samples import ORDER
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
 VECTORS: dict[str, Any] = json.loads(PAGE.split("```json vectors\n")[1].split("```")[0])
@@ -94,6 +98,19 @@ def test_permutation_is_the_pages(vector: list[Any]) -> None:
 @pytest.mark.parametrize("vector", VECTORS["assignment_id"])
 def test_assignment_id_is_the_pages(vector: list[Any]) -> None:
     assert assignment_id(*vector[:4]) == vector[4]
+
+
+def test_signatures_are_the_pages() -> None:
+    vectors = VECTORS["signatures"]
+    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(vectors["public_key"]))
+    trust = Trust([key])
+    manifest, body = (bytes.fromhex(vectors[kind]["hex"]) for kind in ("manifest", "order"))
+    signatures = [bytes.fromhex(vectors[kind]["signature"]) for kind in ("manifest", "order")]
+    trust.check_manifest(manifest, signatures[0])
+    trust.check_order(ORDER, body, signatures[1])
+    key.verify(signatures[1], b"apportion.order/1\n" + body)
+    assert [len(signature) for signature in signatures] == [SIGNATURE_BYTES] * 2
+    assert f"`{ORDER_CONTEXT.decode().strip()}`" in PAGE
 
 
 @pytest.mark.parametrize("vector", VECTORS["batches"])

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.blob_store import BlobStore
+from coordinator.identity.signing import SigningKey
 from coordinator.publisher import MAX_BLOCK_BYTES, OPEN_BLOBS, Publisher
 from edge.contracts import topics
 from edge.contracts.envelope import unseal
 from edge.contracts.errors import MessageRejected
 from edge.contracts.messages import Block, Error, Get
-from edge.contracts.plan import WorkOrder
+from edge.contracts.plan import BlobRef, WorkOrder
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
+from edge.trust import Trust
 from tests.contracts.samples import ORDER
 
 BLOB = bytes(range(256)) * 1200  # 307,200 bytes, more than one block
@@ -124,6 +127,31 @@ def test_order_carries_the_time_that_is_left(sent: Sent) -> None:
     ((kind, envelope),) = sent.received
     assert kind == "order"
     assert envelope.read(WorkOrder) == msgspec.structs.replace(order, deadline_s=7.5)
+
+
+def test_order_and_its_manifest_are_signed_where_there_is_a_key(sent: Sent, tmp_path: Path) -> None:
+    import msgspec
+
+    key = SigningKey(Ed25519PrivateKey.generate())
+    publisher = Publisher("fed", sent.blobs, sent.publisher._transport, signer=key)
+    order = msgspec.structs.replace(
+        ORDER, device="pi-1", artifact=BlobRef(sent.digest, len(BLOB)), artifact_signature=b""
+    )
+    (tmp_path / "signing.pub").write_bytes(key.public_pem)
+    trust = Trust.load(tmp_path / "signing.pub")
+    publisher.order(order, deadline_s=60.0)
+    publisher.order(order, deadline_s=7.5)
+    for (_, envelope), deadline_s in zip(sent.received, (60.0, 7.5), strict=True):
+        arrived = envelope.read(WorkOrder)
+        trust.check_order(arrived, bytes(envelope.body), envelope.signature)
+        trust.check_manifest(BLOB, arrived.artifact_signature)
+        assert msgspec.structs.replace(arrived, artifact_signature=b"") == msgspec.structs.replace(
+            order, deadline_s=deadline_s
+        )
+    signatures = {envelope.read(WorkOrder).artifact_signature for _, envelope in sent.received}
+    assert len(signatures) == 1  # a repeated order is the same order
+    sent.publisher.order(order, deadline_s=60.0)
+    assert sent.received[-1][1].signature == b""
 
 
 def test_call_reaches_one_device_or_all(sent: Sent) -> None:

@@ -1,0 +1,65 @@
+"""A run whose broker lets in certificates only and whose devices follow signed orders only, from start to summary."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from coordinator.identity.authority import Authority
+from coordinator.mosquitto import find_mosquitto
+from edge.__main__ import main
+from tests.federation.small_run import config_text
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.runtime,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here"),
+]
+
+
+def run(folder: Path, broker: str, **options: int) -> Path:
+    """A run directory; the run succeeded."""
+    folder.mkdir()
+    (folder / "run.toml").write_text(config_text(broker=broker, rounds=1, **options))  # type: ignore[arg-type]
+    assert main(["run", str(folder / "run.toml"), "--run-dir", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_run_by_certificate_gives_the_bits_of_a_run_by_password(tmp_path: Path) -> None:
+    Authority.create(tmp_path / "identity").close()
+    signed = run(tmp_path / "signed", f'url = "mosquitto"\nidentity = "{tmp_path}/identity"')
+    plain = run(tmp_path / "plain", 'url = "mosquitto"')
+    final = "checkpoints/final.safetensors"
+    assert load_file(signed / final).keys() == load_file(plain / final).keys()
+    assert (signed / final).read_bytes() == (plain / final).read_bytes()
+    assert not (signed / "broker" / "passwords").exists()
+    rules = (signed / "broker" / "access").read_text()
+    assert "user @small" in rules
+    with Authority(tmp_path / "identity") as authority:
+        names = sorted(c.name for c in authority.records.certificates())
+    assert names == ["@small", "device-00", "device-01", "device-02", "localhost"]
+    for device in ("device-00", "device-01", "device-02"):
+        log = (signed / "devices" / device / "agent.log").read_text()
+        assert "bad-signature" not in log
+
+
+def test_devices_refuse_a_coordinator_with_another_signing_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    identity = tmp_path / "identity"
+    Authority.create(identity).close()
+    Authority.create(tmp_path / "other").close()
+    shutil.copy(tmp_path / "other" / "signing.key", identity / "signing.key")
+    text = config_text(broker=f'url = "mosquitto"\nidentity = "{identity}"', rounds=1, local=1, size=1, deadline_s=6.0)
+    (tmp_path / "run.toml").write_text(text)
+    status = main(["run", str(tmp_path / "run.toml"), "--run-dir", str(tmp_path / "run"), "--json"])
+    captured = capsys.readouterr()
+    assert status != 0
+    assert json.loads(captured.out)["ok"] is False
+    assert "bad-signature" in captured.err + (tmp_path / "run" / "devices" / "device-00" / "agent.log").read_text()
+    assert "by none of the 1 trusted key" in (tmp_path / "run" / "devices" / "device-00" / "agent.log").read_text()
