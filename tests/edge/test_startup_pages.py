@@ -65,3 +65,11 @@ def test_startup_pages_are_given_back_between_imports() -> None:
     )
     in_stages, _ = measure_idle_sizes("onnxruntime")
     assert in_stages < int(done.stdout) - 2_500_000
+
+
+def test_supervisor_imports_what_checks_signatures_only_when_it_is_asked_to() -> None:
+    from edge.startup_pages import SIGNATURE_MODULES, SUPERVISOR_MODULES, supervisor_modules
+
+    assert supervisor_modules(["--device", "x"]) == SUPERVISOR_MODULES
+    for words in (["--trust", "signing.pub"], ["--trust=signing.pub"]):
+        assert supervisor_modules(words) == SIGNATURE_MODULES + SUPERVISOR_MODULES
