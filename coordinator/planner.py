@@ -149,7 +149,9 @@ def place(
     headroom: float,
     correction_of: Callable[[Level], float] = lambda level: 1.0,
 ) -> Placement:
-    """The largest level of ``ladder`` (given largest first) that fits the device's budget; 0 budget fits everything.
+    """The largest level of ``ladder`` (given largest first) that fits under the device's ceiling; 0 fits everything.
+
+    The ceiling is the budget, or less where a control group or the memory itself allows less.
 
     Args:
         cost_of: cost of the device's artifact at a level; called until one fits, so that nothing is exported in vain.
@@ -159,16 +161,19 @@ def place(
         PlanError: no level fits; the message holds the smallest level's figures.
     """
     tried: list[Prediction] = []
+    ceiling = profile.ceiling_bytes
     for level in ladder:
         cost = cost_of(level)
         prediction = predict(profile, runtime, level, cost, headroom=headroom, correction=correction_of(level))
-        if profile.budget_bytes == 0 or prediction.peak_bytes <= profile.budget_bytes:
+        if ceiling == 0 or prediction.peak_bytes <= ceiling:
             return Placement(profile.device, profile.budget_bytes, prediction, tuple(tried))
         tried.append(prediction)
     smallest = tried[-1].describe() if tried else "the method has no levels"
+    limits = {profile.ram_bytes: "memory", profile.memory_limit_bytes: "memory limit", profile.budget_bytes: "budget"}
+    limit = limits[ceiling]
     raise PlanError(
-        f"device {profile.device}: budget {profile.budget_bytes / MB:.1f} MB fits no cut; the smallest is {smallest}; "
-        "raise the device's budget or add a smaller level to the method"
+        f"device {profile.device}: {limit} {ceiling / MB:.1f} MB fits no cut; the smallest is {smallest}; "
+        f"raise the device's {limit} or add a smaller level to the method"
     )
 
 

@@ -84,3 +84,11 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     runtimes: dict[str, str] = {}
     sources: dict[str, str] = {}
+
+    @property
+    def ceiling_bytes(self) -> int:
+        """What supervisor and trainer can reach at most: the budget, or a control group's limit or the memory itself.
+
+        The smallest of those that are known; 0 when none is. Only the budget is theirs alone.
+        """
+        return min(filter(None, (self.budget_bytes, self.memory_limit_bytes, self.ram_bytes)), default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from torch import nn
 
@@ -70,6 +71,28 @@ def test_place_refuses_a_budget_below_the_smallest_level() -> None:
         PlanError, match=r"device pi-07: budget 101\.0 MB fits no cut; the smallest is rank 1/4: 102\.0 MB"
     ):
         place(profile(101), "onnxruntime", LADDER, cost_of, headroom=0.1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"memory_limit_bytes": 150 * MB}, HALF),
+        ({"ram_bytes": 150 * MB}, HALF),
+        ({"ram_bytes": 8000 * MB, "memory_limit_bytes": 120 * MB, "budget_bytes": 140 * MB}, QUARTER),
+        ({"ram_bytes": 8000 * MB, "memory_limit_bytes": 1000 * MB}, FULL),
+    ],
+)
+def test_place_stays_below_a_control_groups_limit_and_the_memory_itself(
+    limits: dict[str, int], expected: Level
+) -> None:
+    limited = msgspec.structs.replace(profile(0), **limits)
+    assert place(limited, "onnxruntime", LADDER, cost_of, headroom=0.1).level is expected
+
+
+def test_place_names_the_limit_that_fits_no_cut() -> None:
+    limited = msgspec.structs.replace(profile(500), memory_limit_bytes=90 * MB)
+    with pytest.raises(PlanError, match=r"memory limit 90\.0 MB fits no cut;.*raise the device's memory limit"):
+        place(limited, "onnxruntime", LADDER, cost_of, headroom=0.1)
 
 
 def test_place_downshifts_when_the_device_measured_more() -> None:
