@@ -51,7 +51,8 @@ STEPS = 3
 ROUNDS_SEEN = 4
 """Rounds among which distinct device programs are looked for: PruneFL's scored one, SLT's steps."""
 DEVICE = "device-00"
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
+"""A trainer may build its runtime's library first, on a machine with other work."""
 MOVED = ("parameter", "buffer", "slot", "accumulator")
 LINES = "steps = 3\nnesterov = true\nclip-norm = 1.0"
 
