@@ -90,7 +90,7 @@ def accuracy_within(run: Run, model: str, budget: int) -> float | None:
 def percent(values: Sequence[float]) -> str:
     """Mean and standard deviation (of a sample) in percent."""
     if not values:
-        return "none yet"
+        return "none"
     mean = f"{100 * statistics.mean(values):.1f}"
     return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
