@@ -262,6 +262,15 @@ def _convolution_dims(
         multiple = layer.out_channels // layer.groups
         inputs = np.arange(layer.in_channels) if into is None else into
         outputs = np.arange(layer.out_channels) if out is None else out
+        if (
+            len(inputs) == layer.in_channels
+            and multiple > 1
+            and len(outputs) < layer.out_channels
+            and not is_transposed
+        ):
+            # All groups stay, each with some of its outputs.
+            _same_in_blocks(path, outputs, layer.out_channels, layer.groups)
+            return outputs, None
         if not np.array_equal(outputs, (inputs[:, None] * multiple + np.arange(multiple)).reshape(-1)):
             raise PlanError(f"layer '{path}': the outputs kept are not those of the inputs kept; cut both alike")
         return (into, None) if is_transposed else (out, None)

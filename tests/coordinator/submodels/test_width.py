@@ -17,7 +17,7 @@ from coordinator.models import build_model
 from coordinator.submodels.build import apply_cut, module_tensors
 from coordinator.submodels.channel_groups import ChannelMap, channel_map
 from coordinator.submodels.factorize import factorize_tensors
-from coordinator.submodels.narrowed import AtomEnsemble, ChannelSelection
+from coordinator.submodels.narrowed import AtomEnsemble, ChannelSelection, layer_slices
 from coordinator.submodels.record import Cut, Factor, LayerCut, cut_from_json, cut_to_json
 from coordinator.submodels.width import (
     cut_tensors,
@@ -239,3 +239,13 @@ def test_smaller_cut_outside_the_larger_one_is_refused() -> None:
         within({"0": LayerCut(out_idx=(0, 1))}, {"0": LayerCut(out_idx=(1, 2))})
     with pytest.raises(PlanError, match=r"'0': the smaller cut keeps all"):
         within({"0": LayerCut(out_idx=(0, 1))}, {})
+
+
+def test_outputs_of_groups_with_one_input_each_are_cut_alike_or_refused() -> None:
+    layer = nn.Conv2d(2, 4, 3, groups=2)
+    kept = layer_slices("grouped", layer, LayerCut(out_idx=(0, 2)))
+    assert [None if part is None else part.tolist() for part in kept["weight"][:2]] == [[0, 2], None]
+    with pytest.raises(PlanError, match="same channels each"):
+        layer_slices("grouped", layer, LayerCut(out_idx=(0, 1)))
+    with pytest.raises(PlanError, match="cut both alike"):
+        layer_slices("depthwise", nn.Conv2d(4, 4, 3, groups=4), LayerCut(out_idx=(0, 2)))
