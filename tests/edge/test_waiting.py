@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -165,6 +166,28 @@ def test_agent_stops_and_drops_work_with_a_paused_trainer(bench: Bench, device: 
     device.heat(50)
     trained(bench, newer)
     assert job.order.assignment_id not in bench.coordinator.reports
+
+
+def test_agent_takes_a_training_that_ended_just_before_its_pause(
+    bench: Bench, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = bench.agent(around=device.around, conditions=Conditions(max_temperature_c=70.0), heartbeat_s=600.0)
+    pause = agent.trainer.pause
+
+    def too_late() -> None:
+        pause()
+        psutil.Process(agent.trainer.pid).send_signal(signal.SIGCONT)  # as if it had not been stopped in time
+
+    monkeypatch.setattr(agent.trainer, "pause", too_late)
+    job = bench.publish(steps=LONG_STEPS)
+    bench.coordinator.order(job.order)
+    wait_until_training(agent)
+    device.heat(75)
+    wait_for_beat(bench, lambda b: b.waiting_for == "temperature")
+    trained(bench, job)
+    until(lambda: agent.state == "idle")
+    assert not agent.trainer.is_paused
+    assert "refuse" not in bench.coordinator.kinds()
 
 
 def wait_until_training(agent: Agent) -> None:
