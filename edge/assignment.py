@@ -36,6 +36,7 @@ class Assignment:
         identity: tells a repeated order from another one under the same assignment id.
         deadline_at: on the monotonic clock; 0 = none.
         needed_bytes: what both processes are expected to reach; 0 until known.
+        ceiling_bytes: what the device has for both processes; 0 until known.
         crashes: trainers that died over it.
         waiting_for, waiting: the condition it waits for, and a sentence with its values; None and empty: none.
     """
@@ -45,6 +46,7 @@ class Assignment:
     accepted_at: float
     deadline_at: float
     needed_bytes: int = 0
+    ceiling_bytes: int = 0
     crashes: int = 0
     progress: Progress | None = None
     waiting: str = ""
@@ -138,7 +140,8 @@ class Assignment:
         return self.refusal(DeadlineExpired.code, reason)
 
     def estimate(self, manifest: ArtifactManifest, profile: DeviceProfile, runtime: str) -> None:
-        """Predict what the processes will reach from the manifest, when the order did not say."""
+        """Predict what the processes will reach from the manifest, when the order did not say, and what they may."""
+        self.ceiling_bytes = profile.ceiling_bytes
         self.needed_bytes = self.needed_bytes or predict_process_peak(
             supervisor_idle_bytes=profile.supervisor_idle_bytes,
             trainer_idle_bytes=profile.trainer_idle_bytes.get(runtime, 0),
@@ -146,13 +149,14 @@ class Assignment:
         )
 
     def over_budget(self, settings: AgentSettings) -> Refuse | None:
-        """The refusal when more memory is needed than the owner allows, else None."""
-        budget = settings.budget_bytes
+        """The refusal when more memory is needed than the owner allows or the device has, else None."""
+        budget = min(filter(None, (settings.budget_bytes, self.ceiling_bytes)), default=0)
         if not budget or self.needed_bytes <= budget:
             return None
+        limit = "the budget is" if budget == settings.budget_bytes else "the device's memory or its limit is"
         reason = (
             f"device {settings.device}, round {self.order.round}: the order needs {self.needed_bytes} bytes, "
-            f"the budget is {budget}; plan a smaller cut"
+            f"{limit} {budget}; plan a smaller cut"
         )
         return self.refusal(DeviceRefused.code, reason, budget_bytes=budget)
 

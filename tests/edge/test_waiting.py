@@ -115,6 +115,18 @@ def test_agent_tells_every_new_reason_at_once(bench: Bench, device: Device) -> N
     assert waited_for(bench) == ["", "time", "temperature", ""]
 
 
+def test_agent_refuses_what_its_control_group_would_kill(bench: Bench, device: Device) -> None:
+    device.write("proc/self/cgroup", "0::/agent\n")
+    device.write("sys/fs/cgroup/agent/memory.max", "90000000\n")
+    agent = bench.agent(around=device.around)
+    job = bench.publish(peak_bytes=90_000_001)
+    bench.coordinator.order(job.order)
+    refusal = bench.coordinator.wait_for("refuse")
+    assert (refusal.code, refusal.needed_bytes, refusal.budget_bytes) == ("device-refused", 90_000_001, 90_000_000)
+    assert "the device's memory or its limit is 90000000" in refusal.reason
+    assert agent.state == "idle"
+
+
 def test_agent_pauses_a_training_that_gets_hot_and_goes_on_where_it_was(bench: Bench, device: Device) -> None:
     agent = bench.agent(around=device.around, conditions=Conditions(max_temperature_c=70.0), heartbeat_s=600.0)
     calm = bench.publish(steps=LONG_STEPS)
