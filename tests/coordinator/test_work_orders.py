@@ -126,7 +126,7 @@ def test_order_of_a_training_round() -> None:
     assert (made.round, made.attempt, made.device, made.federation) == (4, 1, "pi-1", "fed")
     assert (made.schedule.epochs, made.schedule.steps, made.schedule.turns) == (2, 0, (Turn("train"),))
     assert (made.batch, made.last_batch, made.threads, made.peak_bytes) == (16, "wrap", 3, 123)
-    assert made.upload == ("fc1.weight", "bn.running_mean", "fc1.weight#squares")  # slots start at zero each time
+    assert made.upload == ("fc1.weight#kept", "bn.running_mean", "fc1.weight#squares")  # slots start at zero each time
     assert made.data_seed == stream_seed(11, "batch-order", 4, "pi-1")
     assert order(attempt=2).data_seed == made.data_seed
     assert order(round_index=5).data_seed != made.data_seed
