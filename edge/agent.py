@@ -11,7 +11,6 @@ import logging
 import queue
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
@@ -23,28 +22,22 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Accept, Ack, AgentState, Block, Error, Grant, Refuse
 from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
+from edge.events import AgentEvent, Stop
 from edge.finished_work import FinishedRecord, FinishedWork
 from edge.gate import Gate
 from edge.outbox import Outbox
 from edge.parent_process import is_alive
 from edge.presence import Presence, heartbeat
 from edge.states import StateMachine
-from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid
+from edge.trainer_link import TrainerEnded, TrainerLink, TrainerSaid
 from edge.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Trained
-from edge.transport.base import Connected, Disconnected, Event, Received, Transport
+from edge.transport.base import Connected, Disconnected, Received, Transport
 from edge.transport.blocks import BlockRejected
 from edge.trust import complaint
 
 log = logging.getLogger("apportion.agent")
 
 POLL_S = 0.5
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Asks the agent to say goodbye and end."""
-
-    reason: str
 
 
 class Agent:
@@ -60,7 +53,7 @@ class Agent:
         self._presence = Presence(settings, store.root, around.root)
         self._finished = FinishedWork(store.root / "work")
         # A SimpleQueue: putting into it is safe in a signal handler.
-        self._events: queue.SimpleQueue[Event | TrainerEvent | Stop] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[AgentEvent] = queue.SimpleQueue()
         self.trainer = TrainerLink(python=settings.python, runtime=settings.runtime, deliver=self._events.put)
         self._gate = Gate(settings.conditions, self._presence, self.trainer, around)
         self._machine = StateMachine()
@@ -108,7 +101,7 @@ class Agent:
             self._upload(self._work, record.report)
             self._machine.move("restored")
 
-    def _take(self, event: Event | TrainerEvent | Stop) -> None:
+    def _take(self, event: AgentEvent) -> None:
         match event:
             case Connected():
                 self._outbox.is_connected = True
