@@ -217,6 +217,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         password_env: name of the environment variable that holds the password; it is never in a file.
         identity: folder that ``apportion ca init`` made: connections by certificate, manifests and orders signed. For
             ``mosquitto`` and ``mqtts://``.
+        bulk: ``https://host:port`` where this coordinator serves blobs, beside the broker; needs ``identity``.
     """
 
     url: str = "embedded"
@@ -224,6 +225,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     password_env: str = ""
     identity: str = ""
+    bulk: str = ""
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,7 +316,7 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, LocalGroup):
         return [] if section.runtime else ["runtime"]
     if isinstance(section, BrokerConfig):
-        return [] if section.identity else ["identity"]
+        return [key for key in ("identity", "bulk") if not getattr(section, key)]
     return []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -280,7 +281,12 @@ def _broker(table: TableReader, folder: Path) -> BrokerConfig:
         user=table.text("user", ""),
         password_env=table.text("password-env", ""),
         identity=_absolute(table.text("identity", ""), folder),
+        bulk=table.text("bulk", ""),
     )
+    if broker.bulk and not re.fullmatch(r"https://[A-Za-z0-9.-]+:[0-9]{1,5}", broker.bulk):
+        table.problem("bulk", f"'{broker.bulk}' is not https://host:port")
+    elif broker.bulk and not broker.identity:
+        table.problem("bulk", "is served with a certificate of an identity; give identity too")
     if broker.identity and url != "mosquitto" and not url.startswith("mqtts://"):
         table.problem("identity", f'certificates are for url = "mosquitto" or mqtts://host:port, not for {url}')
     if broker.identity and (tls is not False or broker.user):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from io import BufferedReader
 from typing import Protocol
 
@@ -38,15 +39,25 @@ OPEN_BLOBS = 16
 
 
 class Publisher:
-    """Sends to devices over ``transport``, orders signed where there is a key; counts the bytes of blobs by device."""
+    """Sends to devices over ``transport``, orders signed where there is a key; counts the bytes of blobs by device.
+
+    ``bulk`` gives the address that a device may have blobs from, for an order that ends in so many seconds.
+    """
 
     def __init__(
-        self, federation: str, blobs: BlobStore, transport: Transport, *, signer: Signer | None = None
+        self,
+        federation: str,
+        blobs: BlobStore,
+        transport: Transport,
+        *,
+        signer: Signer | None = None,
+        bulk: Callable[[str, float], str] | None = None,
     ) -> None:
         self._federation = federation
         self._blobs = blobs
         self._transport = transport
         self._signer = signer
+        self._bulk = bulk
         self._manifest_signatures: dict[str, bytes] = {}
         self._open: OrderedDict[str, BufferedReader] = OrderedDict()
         self._lock = threading.Lock()
@@ -55,6 +66,8 @@ class Publisher:
     def order(self, order: WorkOrder, *, deadline_s: float) -> None:
         """Send ``order`` with the seconds left now."""
         sent = msgspec.structs.replace(order, deadline_s=deadline_s)
+        if self._bulk is not None:
+            sent = msgspec.structs.replace(sent, bulk=self._bulk(order.device, deadline_s))
         if self._signer is None:
             self._say(order.device, "order", sent, qos=1)
             return

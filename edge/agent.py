@@ -184,7 +184,7 @@ class Agent:
 
     def _fetch(self, work: Assignment) -> None:
         with self._giving_up_on_failure(work):
-            work.start_fetch(self._settings, self._store, self._outbox.send)
+            work.start_fetch(self._settings, self._store, self._outbox.send, self._events.put)
             self._go_on(work)
 
     def _block(self, block: Block) -> None:

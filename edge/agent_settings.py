@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edge.conditions import ALWAYS, Conditions
 from edge.contracts.envelope import Envelope
@@ -10,6 +12,9 @@ from edge.contracts.errors import MessageRejected
 from edge.contracts.plan import WorkOrder
 from edge.contracts.topics import check_name
 from edge.trust import Trust
+
+if TYPE_CHECKING:
+    import ssl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,7 @@ class AgentSettings:
         idle_trainer_s: an unused trainer is ended after this long.
         conditions: when the device may train; a training is paused while it may not.
         trust: keys one of which must have signed orders and manifests; None follows unsigned ones too.
+        bulk_tls: checks whoever serves blobs over HTTPS; None has them over MQTT only.
     """
 
     federation: str
@@ -43,6 +49,7 @@ class AgentSettings:
     idle_trainer_s: float = 30.0
     conditions: Conditions = ALWAYS
     trust: Trust | None = None
+    bulk_tls: Callable[[], ssl.SSLContext] | None = None
 
     def read_order(self, envelope: Envelope) -> WorkOrder:
         """The order in ``envelope``, for this device, signed by a trusted key where there are any.

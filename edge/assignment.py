@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from edge.conditions import Condition
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import DeadlineExpired, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
-from edge.contracts.messages import AgentState, Refuse
+from edge.contracts.messages import AgentState, Get, Refuse
 from edge.contracts.packing import KEPT
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.fetcher import OrderFetch
 from edge.meter import is_torch_loaded, peak_rss_bytes
 from edge.trainer_messages import Progress, Train, Trained
+from edge.transport.base import Event
 from edge.uploader import Send, Uploader
 from profiles.device import DeviceProfile
 from profiles.memory import predict_process_peak
@@ -64,19 +66,24 @@ class Assignment:
         """Whether its time is over."""
         return self.deadline_at > 0 and now >= self.deadline_at
 
-    def start_fetch(self, settings: AgentSettings, store: ArtifactStore, send: Send) -> None:
-        """Begin to bring everything the order needs into ``store``.
+    def start_fetch(
+        self, settings: AgentSettings, store: ArtifactStore, send: Send, deliver: Callable[[Event], None]
+    ) -> None:
+        """Begin to bring everything the order needs into ``store``, blocks over HTTPS given to ``deliver``.
 
         Raises:
             ApportionError: as :meth:`edge.fetcher.OrderFetch.start`.
         """
-        self.fetch = OrderFetch(
-            self.order,
-            store,
-            runtime=settings.runtime,
-            ask=lambda get: send("get", get, 0, None),
-            trust=settings.trust,
-        )
+
+        def ask(get: Get) -> None:
+            send("get", get, 0, None)
+
+        chosen: Callable[[Get], None] = ask
+        if self.order.bulk and settings.bulk_tls is not None:
+            from edge.transport.range_requests import RangeRequests  # 2 MB that most agents never need
+
+            chosen = RangeRequests(self.order.bulk, settings.bulk_tls, deliver=deliver, fallback=ask)
+        self.fetch = OrderFetch(self.order, store, runtime=settings.runtime, ask=chosen, trust=settings.trust)
         self.fetch.start(time.monotonic())
 
     def start_upload(self, report: TrainReport, update: Path, send: Send) -> None:
@@ -211,8 +218,8 @@ class Assignment:
 
 
 def order_identity(order: WorkOrder) -> str:
-    """SHA-256 of all of ``order`` but its remaining time: equal for a repeated order only."""
-    return hashlib.sha256(encode_msgpack(msgspec.structs.replace(order, deadline_s=0.0))).hexdigest()
+    """SHA-256 of all of ``order`` but its remaining time and its ticket: equal for a repeated order only."""
+    return hashlib.sha256(encode_msgpack(msgspec.structs.replace(order, deadline_s=0.0, bulk=""))).hexdigest()
 
 
 def deadline_of(order: WorkOrder, now: float) -> float:

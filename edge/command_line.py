@@ -6,6 +6,7 @@ import argparse
 import logging
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from edge.agent import Agent
@@ -17,7 +18,7 @@ from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
 from edge.outbox import farewell_message
 from edge.runtimes import RUNTIMES
 from edge.runtimes.environments import runtime_python
-from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
+from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker, tls_context
 from edge.trust import Trust
 
 EXIT_BUG = 5
@@ -140,6 +141,8 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         self_test=chosen.self_test,
         conditions=conditions,
         trust=trust,
+        # Only the authority that the owner named is asked for blobs, not any that the system knows.
+        bulk_tls=partial(tls_context, address) if address.ca else None,
     )
     transport = MqttTransport(
         address,

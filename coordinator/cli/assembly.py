@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from coordinator.artifacts import Artifacts
 from coordinator.blob_store import BlobStore
@@ -43,6 +44,9 @@ from edge.contracts import topics
 from edge.contracts.errors import LedgerError
 from edge.transport.base import Event, Transport
 from edge.transport.mqtt import MqttTransport
+
+if TYPE_CHECKING:
+    from coordinator.blob_service import BlobService
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,16 @@ def _signer(config: RunConfig) -> Signer | None:
     return SigningKey.load(Path(config.broker.identity))
 
 
+def _blob_service(config: RunConfig, blobs: BlobStore) -> BlobService | None:
+    if not config.broker.bulk:
+        return None
+    from coordinator.blob_service import BlobService
+    from coordinator.identity.broker_files import server_files
+
+    certificate, key = server_files(Path(config.broker.identity), urlsplit(config.broker.bulk).hostname or "")
+    return BlobService(blobs, config.broker.bulk, certificate, key)
+
+
 @contextlib.contextmanager
 def open_federation(
     config: RunConfig,
@@ -205,7 +219,9 @@ def open_federation(
     """
     name = ledger.federation().id
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-    publisher = Publisher(name, blobs, transport, signer=_signer(config))
+    service = _blob_service(config, blobs)
+    bulk = None if service is None else service.url_for
+    publisher = Publisher(name, blobs, transport, signer=_signer(config), bulk=bulk)
     cohort, clock = Cohort(config.runtime.names), RoundClock()
     inbox = Inbox(
         name,
@@ -223,6 +239,8 @@ def open_federation(
 
     with contextlib.ExitStack() as stack:
         stack.callback(publisher.close)
+        if service is not None:
+            stack.enter_context(service)
         stack.enter_context(Desk(inbox, events))
         transport.start(events.put)
         stack.callback(transport.stop)

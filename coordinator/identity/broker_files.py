@@ -43,6 +43,23 @@ def loopback_broker(identity: Path, folder: Path) -> MutualTls:
         )
 
 
+def server_files(identity: Path, host: str) -> tuple[Path, Path]:
+    """Certificate and key of the server that is reached as ``host``; made where that is this machine itself.
+
+    Raises:
+        IdentityRefused: there are none.
+    """
+    with Authority(identity) as authority:
+        server = next((c for c in _servers(authority) if host in c.hosts), None)
+        if server is None and host not in LOOPBACK:
+            raise IdentityRefused(
+                f"no valid certificate and key of a server '{host}'",
+                hint=f"apportion ca issue-server --name {host} --dir {identity}",
+            )
+        path = authority.folder.server(server.name) if server else authority.issue_server(LOOPBACK).path
+        return path, key_beside(path)
+
+
 def write_broker_folder(
     identity: Path, out: Path, *, server: str = "", port: int = 8883, bind: str = "", at: Path | None = None
 ) -> Path:

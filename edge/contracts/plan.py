@@ -57,6 +57,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
         threads: intra-op threads of the runtime.
         report_labels: whether the report is to say which classes the device has examples of.
         artifact_signature: Ed25519 signature of the manifest's exact bytes; empty where the coordinator has no key.
+        bulk: ``https://...`` where blobs may be had by range request, a digest added to it; empty = over MQTT only.
     """
 
     assignment_id: str
@@ -79,6 +80,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     constants: BlobRef | None = None
     report_labels: bool = False
     artifact_signature: bytes = b""
+    bulk: str = ""
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int) -> str:

@@ -91,6 +91,7 @@ ORDER = WorkOrder(
     constants=BlobRef(digest=A, size=900, encoding="raw", encoded_size=900),
     report_labels=True,
     artifact_signature=bytes(range(64)),
+    bulk="https://broker.local:8443/v1/ticket/",
 )
 
 REPORT = TrainReport(

@@ -136,6 +136,8 @@ def test_four_mistakes_are_reported_together_each_with_its_path() -> None:
         ("broker", 'url = "mqtts://x"\ntls = { cert = "c" }', "$.broker.tls.ca: is missing"),
         ("broker", 'user = "me"', "$.broker.user: user and password-env belong together"),
         ("broker", 'identity = "id"', '$.broker.identity: certificates are for url = "mosquitto" or mqtts://'),
+        ("broker", 'bulk = "https://x:1"', "$.broker.bulk: is served with a certificate of an identity; give identity"),
+        ("broker", 'url = "mosquitto"\nidentity = "i"\nbulk = "x:1"', "$.broker.bulk: 'x:1' is not https://host:port"),
         ("broker", 'url = "mosquitto"\ntls = true\nidentity = "id"', "$.broker.identity: brings certificates of its"),
         ("store", "quota-mb = -1", "$.store.quota-mb: -1.0 is outside 0"),
         ("privacy", "epsilon = 1", "$.privacy.epsilon: [privacy] is reserved"),

@@ -160,3 +160,12 @@ def test_call_reaches_one_device_or_all(sent: Sent) -> None:
     sent.publisher.call("pi-1")
     sent.publisher.call()
     assert [kind for kind, _ in sent.received] == ["hello", "hello"]
+
+
+def test_order_names_where_blobs_are_served_for_its_device_and_time(sent: Sent) -> None:
+    import msgspec
+
+    ours = sent.publisher._transport
+    publisher = Publisher("fed", sent.blobs, ours, bulk=lambda device, valid_s: f"https://x/{device}/{valid_s:g}/")
+    publisher.order(msgspec.structs.replace(ORDER, device="pi-1"), deadline_s=7.5)
+    assert sent.received[0][1].read(WorkOrder).bulk == "https://x/pi-1/7.5/"

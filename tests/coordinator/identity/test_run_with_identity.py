@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ pytestmark = [
 ]
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def run(folder: Path, broker: str, **options: int) -> Path:
     """A run directory; the run succeeded."""
     folder.mkdir()
@@ -32,7 +39,8 @@ def run(folder: Path, broker: str, **options: int) -> Path:
 
 def test_run_by_certificate_gives_the_bits_of_a_run_by_password(tmp_path: Path) -> None:
     Authority.create(tmp_path / "identity").close()
-    signed = run(tmp_path / "signed", f'url = "mosquitto"\nidentity = "{tmp_path}/identity"')
+    bulk = f"https://localhost:{free_port()}"
+    signed = run(tmp_path / "signed", f'url = "mosquitto"\nidentity = "{tmp_path}/identity"\nbulk = "{bulk}"')
     plain = run(tmp_path / "plain", 'url = "mosquitto"')
     final = "checkpoints/final.safetensors"
     assert load_file(signed / final).keys() == load_file(plain / final).keys()
@@ -45,7 +53,9 @@ def test_run_by_certificate_gives_the_bits_of_a_run_by_password(tmp_path: Path) 
     assert names == ["@small", "device-00", "device-01", "device-02", "localhost"]
     for device in ("device-00", "device-01", "device-02"):
         log = (signed / "devices" / device / "agent.log").read_text()
-        assert "bad-signature" not in log
+        assert f"blobs come over {bulk}" in log
+        for words in ("bad-signature", "asking over MQTT", "/v1/"):
+            assert words not in log
 
 
 def test_devices_refuse_a_coordinator_with_another_signing_key(
