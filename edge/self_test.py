@@ -14,7 +14,18 @@ from edge.training import scalar
 
 def self_test_losses(session: Session, manifest: ArtifactManifest, *, steps: int) -> list[float]:
     """Losses of the first ``steps`` steps of program ``train``; the session's state is overwritten."""
+    fed = load_self_test(session, manifest)
+    return [session.run("train", fed)["loss"] for _ in range(steps)]
+
+
+def load_self_test(session: Session, manifest: ArtifactManifest, *, batch: int = 0) -> dict[str, np.ndarray]:
+    """The feeds of the self-test's steps of program ``train``; the session's state is overwritten with its weights.
+
+    Args:
+        batch: examples in the feeds; 0: as many as the test has, whose losses are then the manifest's.
+    """
     test, program = manifest.self_test, manifest.program("train")
+    batch = batch or test.batch
     specs = {spec.name: spec for spec in manifest.tensors}
     state, feeds = {}, {}
     for name in {n for p in manifest.programs for n in p.inputs}:
@@ -22,12 +33,11 @@ def self_test_losses(session: Session, manifest: ArtifactManifest, *, steps: int
         if spec.role == "hyper":
             feeds[name] = scalar(spec, test.hyper.get(name, 0.0))
         elif spec.role in ("input", "target", "label_mask"):
-            feeds[name] = _value(spec, manifest)
+            feeds[name] = _value(spec, manifest, batch)
         else:
-            state[name] = _value(spec, manifest)
+            state[name] = _value(spec, manifest, batch)
     session.load_state(state)
-    fed = {name: feeds[name] for name in program.inputs if name in feeds}
-    return [session.run("train", fed)["loss"] for _ in range(steps)]
+    return {name: feeds[name] for name in program.inputs if name in feeds}
 
 
 def check_self_test(session: Session, manifest: ArtifactManifest, *, steps: int = 1) -> float:
@@ -51,6 +61,6 @@ def check_self_test(session: Session, manifest: ArtifactManifest, *, steps: int 
     return worst
 
 
-def _value(spec: TensorSpec, manifest: ArtifactManifest) -> np.ndarray:
+def _value(spec: TensorSpec, manifest: ArtifactManifest, batch: int) -> np.ndarray:
     high = manifest.input.vocabulary if spec.role == "input" else len(manifest.classes)
-    return self_test_value(spec, manifest.self_test.seed, manifest.self_test.batch, high=max(2, high))
+    return self_test_value(spec, manifest.self_test.seed, batch, high=max(2, high))

@@ -1,0 +1,87 @@
+"""Steps measured in a child: figures of a real artifact, and what is said of a child that ends before it is done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_artifact import BATCH, softmax_graph, softmax_manifest
+
+from edge.contracts.errors import ArtifactCorrupt, ConfigError
+from edge.step_measurement import measure_steps
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    folder = tmp_path / "artifact"
+    folder.mkdir()
+    graph = softmax_graph()
+    (folder / "train.onnx").write_bytes(graph)
+    (folder / "manifest.json").write_bytes(softmax_manifest(graph))
+    return folder
+
+
+def interpreter(folder: Path, script: str) -> str:
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_steps_of_a_real_artifact_are_measured_in_a_child(artifact: Path) -> None:
+    found = measure_steps(artifact, steps=5)
+    assert (found.runtime, found.batch, found.threads, found.steps) == ("onnxruntime", BATCH, 1, 5)
+    assert found.ended == ""
+    assert 0 < found.step_ms_p50 <= found.step_ms_p95
+    assert 20_000_000 < found.idle_bytes < found.peak_bytes < 400_000_000
+    assert found.predicted_bytes == 1 << 20
+
+
+def test_a_larger_batch_of_a_dynamic_graph_has_no_prediction(artifact: Path) -> None:
+    found = measure_steps(artifact, batch=64, steps=3)
+    assert (found.batch, found.predicted_bytes, found.ended) == (64, 0, "")
+
+
+def test_a_child_killed_by_the_kernel_is_a_result(artifact: Path, tmp_path: Path) -> None:
+    found = measure_steps(artifact, python=interpreter(tmp_path, "kill -9 $$"))
+    assert found.ended == "SIGKILL (killed, perhaps out of memory)"
+    assert (found.steps, found.peak_bytes) == (0, 0)
+
+
+def test_a_child_without_memory_says_its_last_line(artifact: Path, tmp_path: Path) -> None:
+    found = measure_steps(artifact, python=interpreter(tmp_path, f'ulimit -d 20000; exec {sys.executable} "$@"'))
+    assert found.ended
+    assert found.steps == 0
+
+
+def test_a_child_that_fails_says_why(artifact: Path, tmp_path: Path) -> None:
+    found = measure_steps(artifact, python=interpreter(tmp_path, "echo no runtime here >&2; exit 3"))
+    assert found.ended == "exit status 3: no runtime here"
+
+
+def test_what_cannot_be_measured_is_refused(artifact: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no artifact there"):
+        measure_steps(tmp_path / "none")
+    with pytest.raises(ConfigError, match="cannot be started"):
+        measure_steps(artifact, python=str(tmp_path / "no-python"))
+    (artifact / "train.onnx").write_bytes(b"other")
+    with pytest.raises(ArtifactCorrupt, match=r"train\.onnx has digest"):
+        measure_steps(artifact)
+
+
+def test_the_child_has_no_torch(artifact: Path) -> None:
+    script = (
+        "import sys; from edge.step_measurement import main; status = main(sys.argv[1:]);"
+        "assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(artifact), str(BATCH), "1", "1"],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
