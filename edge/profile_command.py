@@ -6,16 +6,19 @@ The verb where only the device agent is installed, and what both installations s
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from edge.contracts.errors import ApportionError, ConfigError
+from edge.step_measurement import StepMeasurement, measure_steps
 from profiles.device import DeviceProfile
 from profiles.known_devices import known_device, known_names, recognise
 from profiles.probe import probe
@@ -23,6 +26,7 @@ from profiles.stored_profile import ProfileUnusable, store_profile
 
 DESCRIPTION = "Memory, processors, clocks, heat, battery, storage and system, each with where the figure is from."
 EXAMPLE = "Example: apportion profile pi-4-4gb --json"
+MEASURE_HELP = "time and memory of this artifact's steps, each in a process of its own; may be given several times"
 _HINT = "apportion profile --list names the catalog's devices"
 
 
@@ -67,6 +71,28 @@ def catalog_values(tell: Callable[[str], None]) -> dict[str, Any]:
     return {"devices": rows}
 
 
+def measured_values(
+    artifacts: Sequence[Path], batches: str, threads: str, steps: int, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """A row for every artifact, batch and number of threads, measured one after the other; ``tell`` gets a line each.
+
+    Args:
+        batches, threads: numbers with commas; no batches: each artifact's own.
+
+    Raises:
+        ConfigError: numbers that are none, or an artifact that cannot be measured; also ArtifactCorrupt.
+    """
+    sizes, counts = _numbers(batches, "--batches") or [0], _numbers(threads, "--threads") or [1]
+    if steps < 1:
+        raise ConfigError([f"--steps: {steps} is below 1"], hint="apportion profile --help")
+    rows = []
+    for artifact, batch, count in itertools.product(artifacts, sizes, counts):
+        found = measure_steps(artifact, batch=batch, threads=count, steps=steps)
+        tell(_measured_line(found))
+        rows.append(asdict(found))
+    return rows
+
+
 def profile_command(arguments: list[str]) -> int:
     """Run the verb on a device; the exit status: 0, 1 when the file cannot be written, 2 for bad arguments."""
     parser = argparse.ArgumentParser(
@@ -76,6 +102,10 @@ def profile_command(arguments: list[str]) -> int:
     parser.add_argument("--list", action="store_true", help="name the catalog's devices")
     parser.add_argument("--store", metavar="DIR", type=Path, help="keep the profile as a file in this folder")
     parser.add_argument("--name", default="", help="the device's id; else the catalog's name, or the host's")
+    parser.add_argument("--measure", metavar="DIR", type=Path, action="append", default=[], help=MEASURE_HELP)
+    parser.add_argument("--batches", metavar="N,N", default="", help="with --measure: batch sizes; else the artifact's")
+    parser.add_argument("--threads", metavar="N,N", default="", help="with --measure: numbers of threads; else 1")
+    parser.add_argument("--steps", metavar="N", type=int, default=20, help="with --measure: steps that are timed")
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout at the end")
     try:
         chosen = parser.parse_args(arguments)
@@ -85,6 +115,9 @@ def profile_command(arguments: list[str]) -> int:
     line: dict[str, Any] = {"schema": "apportion.profile/1", "ok": True}
     try:
         values = catalog_values(tell) if chosen.list else profile_values(chosen.device, chosen.name, chosen.store, tell)
+        if chosen.measure:
+            rows = measured_values(chosen.measure, chosen.batches, chosen.threads, chosen.steps, tell)
+            values["measured"] = rows
     except (ApportionError, OSError) as error:
         code, status, hint = "system", 1, "see the rights and the space of that place"
         if isinstance(error, ApportionError):
@@ -96,6 +129,29 @@ def profile_command(arguments: list[str]) -> int:
     if chosen.json:
         print(json.dumps({**line, **values}))
     return 0
+
+
+def _numbers(text: str, flag: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and 0 < int(part) < 100_000 for part in parts):
+        raise ConfigError(
+            [f"{flag}: {text!r} is no list of numbers from 1, as in 8,32"], hint="apportion profile --help"
+        )
+    return [int(part) for part in parts]
+
+
+def _measured_line(found: StepMeasurement) -> str:
+    what = f"  {found.artifact}, batch {found.batch}, {found.threads} threads on {found.runtime}:"
+    if found.ended:
+        return f"{what} ended before it was done, {found.ended}"
+    grown = (found.peak_bytes - found.idle_bytes) / 2**20
+    expected = f", {found.predicted_bytes / 2**20:.1f} predicted" if found.predicted_bytes else ""
+    before, after = found.heat_c
+    hotter = "" if before is None or after is None else f", {before:.1f} to {after:.1f} C"
+    return (
+        f"{what} {found.step_ms_p50:.1f} ms (p95 {found.step_ms_p95:.1f}), peak {found.peak_bytes / 2**20:.1f} MB = "
+        f"idle {found.idle_bytes / 2**20:.1f} + {grown:.1f}{expected}{hotter}"
+    )
 
 
 def _to_stderr(line: str) -> None:

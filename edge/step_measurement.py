@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge.artifact_folder import read_artifact_folder
@@ -93,11 +93,6 @@ def measure_steps(
         return replace(asked, ended=exit_reason(done.returncode) + (f": {lines[-1][:300]}" if lines else ""))
     found = json.loads(done.stdout.splitlines()[-1])
     return replace(asked, **{**found, "heat_c": tuple(found["heat_c"])})
-
-
-def to_json(measured: StepMeasurement) -> dict[str, object]:
-    """Plain values."""
-    return asdict(measured)
 
 
 def main(arguments: list[str]) -> int:

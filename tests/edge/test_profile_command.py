@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny_artifact import softmax_graph, softmax_manifest
 
 from edge.profile_command import profile_command
 from edge.trainer_link import child_environment
@@ -60,6 +61,27 @@ def test_profile_that_cannot_be_is_told_on_one_line(
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], told["error"]["code"]) == (False, code)
     assert words in told["error"]["message"]
+
+
+def test_profile_measures_every_batch_and_number_of_threads(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    graph = softmax_graph()
+    (tmp_path / "train.onnx").write_bytes(graph)
+    (tmp_path / "manifest.json").write_bytes(softmax_manifest(graph))
+    words = ["--measure", str(tmp_path), "--batches", "4,16", "--threads", "1,2", "--steps", "3"]
+    assert profile_command([*words, "--json"]) == 0
+    captured = capsys.readouterr()
+    rows = json.loads(captured.out)["measured"]
+    assert [(row["batch"], row["threads"], row["steps"]) for row in rows] == [
+        (4, 1, 3),
+        (4, 2, 3),
+        (16, 1, 3),
+        (16, 2, 3),
+    ]
+    assert all(row["step_ms_p50"] > 0 and row["peak_bytes"] > row["idle_bytes"] for row in rows)
+    assert captured.err.count(" MB = idle ") == 4
+    assert profile_command(["--measure", str(tmp_path), "--batches", "4,x", "--json"]) == 2
+    assert "--batches: '4,x' is no list of numbers" in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert profile_command(["--measure", str(tmp_path / "none"), "--json"]) == 2
 
 
 def test_profile_arguments_that_are_none_are_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
