@@ -37,6 +37,7 @@ from coordinator.identity.signing import SigningKey
 from edge.contracts.errors import IdentityRefused
 
 ROOT_DAYS, SERVER_DAYS, CLIENT_DAYS, CRL_DAYS = 3650, 825, 365, 30
+SUPERSEDED = "superseded"
 RENEW_DAYS = 30
 """In its last days a certificate is renewed when asked for again; the old one then stands until its end."""
 
@@ -216,6 +217,7 @@ class Authority:
                 hint=f"revoke it first (apportion ca revoke {name}), or give --replace",
             )
         now = self._now()
+        _refuse_revoked_key(self.records.certificates(kind, name), public_bytes(key))
         if now + datetime.timedelta(days=1) > self._root.not_valid_after_utc:
             raise IdentityRefused(
                 f"the root's validity ends {self._root.not_valid_after_utc:%Y-%m-%d}: it cannot issue any more",
@@ -233,7 +235,7 @@ class Authority:
         )
         if replace:
             for other in self.records.certificates(kind, name):
-                self.records.revoke(other.serial, now.timestamp(), "superseded")
+                self.records.revoke(other.serial, now.timestamp(), SUPERSEDED)
         record = IssuedCertificate(
             serial=f"{certificate.serial_number:x}",
             kind=kind,
@@ -299,6 +301,17 @@ class Authority:
             self.records.set_revocation_list(number + 1, this_update.timestamp(), next_update.timestamp())
             write_file(self.folder.crl, data, PUBLIC)
         return next_update
+
+
+def _refuse_revoked_key(issued: Sequence[IssuedCertificate], key: bytes) -> None:
+    """A revoked key may be in other hands: certified again it would let them in again."""
+    for other in issued:
+        if other.public_key == key and other.revoked_at is not None and other.reason != SUPERSEDED:
+            raise IdentityRefused(
+                f"{other.kind} '{other.name}': the key of this request was revoked ({other.reason}, "
+                f"serial {other.serial})",
+                hint="delete device.key on the device and make another request: apportion csr",
+            )
 
 
 def _is_written(certificate: IssuedCertificate, path: Path) -> bool:

@@ -15,6 +15,9 @@ from pathlib import Path
 from coordinator.identity.certificates import Kind
 from edge.contracts.errors import IdentityRefused
 
+BUSY_S = 10.0
+"""How long one command waits for another."""
+
 _SCHEMA = """
 CREATE TABLE certificates (
     serial TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, hosts TEXT NOT NULL, public_key BLOB NOT NULL,
@@ -79,9 +82,9 @@ class Records:
             raise IdentityRefused(
                 f"{path.parent} holds no identity: it has no {path.name}", hint="apportion ca init FOLDER makes one"
             )
-        self._connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
-        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
         try:
+            self._connection.execute("PRAGMA synchronous = FULL")
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.DatabaseError as error:
             self.close()
@@ -105,7 +108,13 @@ class Records:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Everything inside is written together, or not at all when it raises; nobody else writes meanwhile."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise IdentityRefused(
+                f"{self._path} cannot be written ({error}); nothing was changed",
+                hint="wait for the other command that uses it, or see the rights of the folder",
+            ) from error
         try:
             yield
         except BaseException:

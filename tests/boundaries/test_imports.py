@@ -118,6 +118,7 @@ def test_coordinator_leaves_runtime_toolchains_to_export(path: Path) -> None:
         "coordinator.models",
         "coordinator.methods",
         "coordinator.aggregation",
+        "coordinator.identity",
         "coordinator.submodels",
     ],
 )

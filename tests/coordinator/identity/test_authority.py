@@ -148,6 +148,19 @@ def test_last_days_renew_without_ending_the_old_certificate(authority: Authority
     assert [c.status(authority.now()) for c in authority.records.certificates()] == ["valid", "valid"]
 
 
+def test_revoked_key_is_not_certified_again(authority: Authority, tmp_path: Path) -> None:
+    first = authority.sign_device(request(tmp_path / "a"), "pi-07").certificate
+    authority.revoke("pi-07", reason="stolen")
+    with pytest.raises(
+        IdentityRefused, match=rf"key of this request was revoked \(stolen, serial {first.serial}\)"
+    ) as error:
+        authority.sign_device(request(tmp_path / "a"), "pi-07")
+    assert "device.key" in error.value.hint
+    assert authority.sign_device(request(tmp_path / "b"), "pi-07").is_new
+    # Replaced is not revoked: the key may be certified once more.
+    assert authority.sign_device(request(tmp_path / "b"), "pi-07", replace=True).is_new
+
+
 def test_lost_key_of_a_server_is_replaced(authority: Authority) -> None:
     first = authority.issue_server(["localhost"])
     key_beside(first.path).unlink()
@@ -315,3 +328,21 @@ def test_request_with_an_unusable_key_or_id_changes_nothing(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="--device: 'a/b' is not usable"):
         make_request(tmp_path / "other", "a/b")
     assert not (tmp_path / "other").exists()
+
+
+def test_record_that_another_command_holds_is_not_waited_for_for_ever(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.identity.records.BUSY_S", 0.05)
+    with Authority(authority.folder.root) as other, authority.records.transaction():
+        with pytest.raises(IdentityRefused, match=r"identity\.sqlite cannot be written \(database is locked\)"):
+            other.sign_device(request(tmp_path), "pi-07")
+    assert authority.records.certificates() == []
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 100])
+def test_record_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    Authority.create(tmp_path / "identity").close()
+    (tmp_path / "identity" / "identity.sqlite").write_bytes(content)
+    with pytest.raises(IdentityRefused, match=r"identity\.sqlite"):
+        Authority(tmp_path / "identity")

@@ -114,7 +114,9 @@ def test_device_with_a_certificate_gets_no_token(authority: Authority, tmp_path:
     assert "apportion ca revoke pi-07" in error.value.hint
     authority.revoke("pi-07")
     token = create_token(authority, "pi-07", 3600)
-    assert exchange_token(authority, token, request(tmp_path)).device == "pi-07"
+    with pytest.raises(IdentityRefused, match="the key of this request was revoked"):
+        exchange_token(authority, token, request(tmp_path))
+    assert exchange_token(authority, token, request(tmp_path / "new")).device == "pi-07"
 
 
 def test_two_at_once_with_one_token_get_one_certificate(tmp_path: Path) -> None:
