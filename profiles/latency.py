@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from profiles.fit import FitImpossible, FitQuality, LineFit, fit_line
 
-_CONSTANT = "constant"
+_CONSTANT, _SHARED = "constant", "batch / threads"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ class StepTime:
 
     Attributes:
         constant_ms: of every step: dispatch, the optimizer.
-        serial_ms, parallel_ms: per example, the part that one thread does and the part that all share.
+        serial_ms, parallel_ms: per example, the part that one thread does and the part that all share; the latter is
+            negative where more threads make every example slower (measured: two threads on two busy cores).
         overhead_ms: of every thread beyond the first; larger than what it saves where memory is the limit.
         batches, threads: smallest and largest that were measured.
     """
@@ -131,11 +132,12 @@ def fit_step_time(samples: Sequence[StepSample]) -> StepTime:
         raise FitImpossible("step times need a batch and threads of at least 1; measure some")
     batches, threads = [sample.batch for sample in samples], [sample.threads for sample in samples]
     has_threads = len(set(threads)) > 1
-    fit = fit_line([(_step_features(sample, has_threads), sample.step_ms) for sample in samples])
+    points = [(_step_features(sample, has_threads), sample.step_ms) for sample in samples]
+    fit = fit_line(points, signed=(_SHARED,))
     return StepTime(
         constant_ms=fit.coefficients[_CONSTANT],
         serial_ms=fit.coefficients["batch"],
-        parallel_ms=fit.coefficients.get("batch / threads", 0.0),
+        parallel_ms=fit.coefficients.get(_SHARED, 0.0),
         overhead_ms=fit.coefficients.get("threads - 1", 0.0),
         batches=(min(batches), max(batches)),
         threads=(min(threads), max(threads)),
@@ -146,7 +148,7 @@ def fit_step_time(samples: Sequence[StepSample]) -> StepTime:
 def _step_features(sample: StepSample, has_threads: bool) -> dict[str, float]:
     features = {_CONSTANT: 1.0, "batch": float(sample.batch)}
     if has_threads:
-        features |= {"batch / threads": sample.batch / sample.threads, "threads - 1": sample.threads - 1.0}
+        features |= {_SHARED: sample.batch / sample.threads, "threads - 1": sample.threads - 1.0}
     return features
 
 
