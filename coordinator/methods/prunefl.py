@@ -76,6 +76,12 @@ class PruneFL(SparseMethod):
         """A mask on every prunable layer; scored in the rounds that may end with a reconfiguration."""
         return self.masked_cut(level, scored=self._may_reconfigure(round_index))
 
+    def shape_after(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
+        """As ``cut_shape``; once initial pruning has settled, rounds that were left for it are not scored."""
+        is_initial = int(state.extra[INITIAL_LEFT]) > 0
+        scored = self._may_reconfigure(round_index) if is_initial else (round_index + 1) % self._interval == 0
+        return self.compacted(state, self.masked_cut(level, scored=scored))
+
     def aggregate(self, state: State, updates: Iterable[Update]) -> State:
         """The mean of the kept weights; then, when the round was scored and it is time, Algorithm 2.
 

@@ -16,7 +16,7 @@ from edge.contracts.streams import splitmix64
 
 
 class DifferenceLinear(nn.Module):
-    """x -> x (W + S)^T + bias; ``weight``, ``bias`` are the dense layer's own, ``difference`` S [out, in] is trained."""
+    """x -> x (W + S)^T + bias; ``weight`` and ``bias`` are the dense layer's, ``difference`` S [out, in] is trained."""
 
     def __init__(self, path: str, dense: nn.Module) -> None:
         """Raises PlanError for anything but a linear layer."""

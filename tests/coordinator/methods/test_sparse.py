@@ -91,6 +91,9 @@ def test_prunefl_initial_pruning_takes_one_device_until_the_density_settles() ->
         state = method.aggregate(state, [trained(method, state, "b", seed=index)])
     assert 5 <= state.round < 40
     assert list(method.select(state, ["a", "b"])) == ["a", "b"]
+    # Rounds that were left for initial pruning send no scores.
+    submodel = method.cut(state, method.levels()[0], round_index=state.round, device="a", seed=0)
+    assert not submodel.program.accumulators
 
 
 def test_iterative_pruning_leaves_every_layer_its_density_after_half_of_the_rounds() -> None:
