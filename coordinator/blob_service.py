@@ -30,6 +30,9 @@ GRACE_S = 60.0
 """How long a ticket outlives its order: the last block may still be on its way."""
 NO_DEADLINE_S = 3600.0
 CONNECTION_TIMEOUT_S = 30.0
+MAX_CONNECTIONS = 512
+"""Each has a thread; whoever comes beyond is sent away, and asks over MQTT."""
+
 _PIECE = 1 << 18
 _PATH = re.compile(r"/v1/([^/]{1,200})/([0-9a-f]{64})")
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
@@ -104,7 +107,20 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], service: BlobService) -> None:
         self.service = service
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.info("connection of %s ended early", client_address[0])

@@ -70,6 +70,9 @@ class RangeRequests:
 
     def _work(self) -> None:
         while (get := self._next()) is not None:
+            if self._failures >= MAX_FAILURES:
+                self._fallback(get)  # asked before it was known that nobody answers
+                continue
             try:
                 block = self._fetch(get)
             except (OSError, HTTPException, ValueError) as error:
