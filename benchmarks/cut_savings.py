@@ -3,35 +3,53 @@
     python -m benchmarks.cut_savings --model resnet18 --cuts prism:0.2 fedhm:8 heterofl:0.35
     python -m benchmarks.cut_savings --model resnet18 --slt 0.125
 
-Each cut is one ``apportion bench step`` in a process of its own; the whole model is measured before and after them and
-its faster run counts. ``--slt S`` measures every step of successive layer training's schedule instead, beside the
+Each cut is exported and carried out as one order by a real agent, a process of its own; its report has the steps' time
+and the trainer's peak. ``--slt S`` measures every step of successive layer training's schedule instead, beside the
 network scaled in width to ratio S whose memory is the schedule's limit. Memory is a trainer's peak above an idle one.
-The last line of stdout is one JSON object.
+For times beside torch there is ``apportion bench step``. The last line of stdout is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+MB = 2**20
 
 Row = Mapping[str, Any]
 
 
-def measured(model: str, runtime: str, batch: int, cut: str, blocks: int) -> dict[str, Any]:
-    """One run of the bench; raises RuntimeError with its message where it fails."""
-    command = [sys.executable, "-m", "edge", "bench", "step", "--model", model]
-    command += ["--runtime", runtime, "--batch", str(batch), "--threads", "1", "--blocks", str(blocks), "--json"]
-    result = subprocess.run(
-        [*command, *(["--cut", cut] if cut else [])], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    values: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    if not values["ok"]:
-        raise RuntimeError(f"{model} {cut or 'whole'} on {runtime}: {values['error']['message']}")
-    print(f"{cut or 'whole'}: {values['step_ms']} ms, {values['trainer_peak_mb']} MB", file=sys.stderr)
+def measured(model: str, runtime: str, batch: int, cut: str) -> dict[str, Any]:
+    """The report of an agent that trains ``cut``: MB and milliseconds."""
+    from coordinator.cli.bench_device import measure_agent, write_inputs
+    from coordinator.cli.model_arguments import ModelArguments
+    from export.bundle import export_artifact
+
+    prepared = ModelArguments(model, (), 0, batch, 0, cut).prepare()
+    with tempfile.TemporaryDirectory(prefix="apportion-savings-") as name:
+        folder = Path(name)
+        manifest = export_artifact(
+            prepared.module,
+            prepared.step,
+            folder / "artifact",
+            build=prepared.build,
+            classes=prepared.class_names,
+            runtime=runtime,
+        )
+        report = measure_agent(write_inputs(folder, manifest, prepared.module), folder, 1)
+    values = {
+        "step_ms": report.step_ms_p50,
+        "trainer_peak_mb": report.trainer_peak_bytes / MB,
+        "idle_rss_mb": report.trainer_idle_bytes / MB,
+        "predicted_peak_mb": (report.trainer_idle_bytes + manifest.cost.predicted_peak_bytes) / MB,
+        "parameters": manifest.cost.parameters,
+    }
+    print(f"{cut or 'whole'}: {values['step_ms']:.0f} ms, {values['trainer_peak_mb']:.0f} MB", file=sys.stderr)
     return values
 
 
@@ -49,7 +67,6 @@ def row(name: str, values: Row, whole: Row) -> dict[str, Any]:
         "peak_mb": round(above_idle(values), 1),
         "predicted_mb": round(above_idle(values, "predicted_peak_mb"), 1),
         "memory_share": round(above_idle(values) / above_idle(whole), 3),
-        "ratio_to_torch": values["ratio_to_torch"],
         "parameters": values["parameters"],
     }
 
@@ -57,13 +74,13 @@ def row(name: str, values: Row, whole: Row) -> dict[str, Any]:
 def table(rows: Sequence[Row]) -> str:
     """The rows as Markdown; memory above the idle trainer."""
     lines = [
-        "| cut | step ms | share | peak MB | predicted MB | share | parameters | x torch |",
-        "|---|---|---|---|---|---|---|---|",
+        "| cut | step ms | share | peak MB | predicted MB | share | parameters |",
+        "|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         lines.append(
             f"| `{r['cut']}` | {r['step_ms']:.0f} | {r['time_share']:.3f} | {r['peak_mb']:.0f} "
-            f"| {r['predicted_mb']:.0f} | {r['memory_share']:.2f} | {r['parameters']:,} | {r['ratio_to_torch']:.2f} |"
+            f"| {r['predicted_mb']:.0f} | {r['memory_share']:.2f} | {r['parameters']:,} |"
         )
     return "\n".join(lines)
 
@@ -84,21 +101,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--runtime", default="onnxruntime")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--cuts", nargs="*", default=[])
     parser.add_argument("--slt", type=float, default=0.0)
     arguments = parser.parse_args(argv)
 
     def measure(cut: str) -> dict[str, Any]:
-        return measured(arguments.model, arguments.runtime, arguments.batch, cut, arguments.blocks)
+        return measured(arguments.model, arguments.runtime, arguments.batch, cut)
 
     cuts = [(cut, cut) for cut in arguments.cuts]
     if arguments.slt:
         limit = f"small_model:{arguments.slt:g}"
         cuts += [(f"limit, {limit}", limit), *schedule(arguments.model, arguments.slt)]
-    first = measure("")
+    whole = measure("")
     found = [(label, measure(cut)) for label, cut in cuts]
-    whole = min(first, measure(""), key=lambda values: float(values["step_ms"]))
     rows = [row("whole", whole, whole), *(row(label, values, whole) for label, values in found)]
     print(table(rows))
     print(json.dumps({"model": arguments.model, "runtime": arguments.runtime, "batch": arguments.batch, "rows": rows}))

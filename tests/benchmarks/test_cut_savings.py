@@ -9,7 +9,6 @@ WHOLE = {
     "trainer_peak_mb": 150.0,
     "idle_rss_mb": 50.0,
     "predicted_peak_mb": 145.0,
-    "ratio_to_torch": 1.25,
     "parameters": 11_000_000,
 }
 
@@ -25,7 +24,7 @@ def test_shares_are_of_the_whole_model() -> None:
 def test_table_has_a_line_for_every_cut() -> None:
     lines = table([row("whole", WHOLE, WHOLE)]).splitlines()
     assert len(lines) == 3
-    assert lines[2] == "| `whole` | 200 | 1.000 | 100 | 95 | 1.00 | 11,000,000 | 1.25 |"
+    assert lines[2] == "| `whole` | 200 | 1.000 | 100 | 95 | 1.00 | 11,000,000 |"
 
 
 def test_schedule_begins_with_the_scaled_network_and_names_rounds_of_every_step() -> None:

@@ -78,10 +78,10 @@ def test_exit_2_for_arguments_the_command_line_has_not(arguments: list[str], nam
             "no exporter for 'abacus'; there is one for",
         ),
         (["export", "--model", "mlp", "--out", "x", "--cut", "fedhm"], "write method:level"),
-        (["export", "--model", "mlp", "--out", "x", "--cut", "magic:4"], "unknown method 'magic'; known: fedavg"),
+        (["export", "--model", "mlp", "--out", "x", "--cut", "magic:4"], "unknown method 'magic'; known: adapter"),
         (["export", "--model", "mlp", "--out", "x", "--cut", "fedhm:4,colour=1"], "fedhm has no such option"),
         (["export", "--model", "resnet8", "--out", "x", "--freeze", "99"], "99 blocks asked for, ResNet has 3"),
-        (["costs", "--method", "magic", "--model", "mlp", "--level", "4"], "known: fedavg, "),
+        (["costs", "--method", "magic", "--model", "mlp", "--level", "4"], "known: adapter, "),
         (["bench", "step", "--model", "mlp", "--runtime", "abacus"], "no exporter for 'abacus'; there is one for"),
     ],
 )
