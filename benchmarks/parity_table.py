@@ -156,7 +156,8 @@ def losses_beside_torch(prepared: Prepared, tensors: Any, artifact: Path, runtim
     which torch float32 itself leaves float64 are passed over while there are others, and the closest of up to three
     sets of values counts; ``loss_sets`` says how many were needed.
     """
-    from export.parity import SEEDS, one_thread
+    from export.agreement import SEEDS
+    from export.parity import one_thread
 
     best, tried = None, 0
     for seed in SEEDS:

@@ -4,18 +4,14 @@ The first step of the shipped ``train`` graph gives the loss, every gradient (va
 outputs for this run only) and every updated tensor; then the fourth step does, from the state that torch has by then,
 so that slots are filled, in a session that has taken a step already. The tolerance is ten times what torch float32
 itself loses against float64 in the same step. Several steps in a row are the self-test's (:mod:`export.self_test`).
-
-A ReLU input so close to 0 that two roundings disagree on its sign moves a gradient by 1e-2 and would either hide a
-fault or look like one; left to go on by itself, everything after it differs. So every step compared starts from the
-same values, steps in which torch float32 itself is more than 1e-4 off are passed over while there are others, and a
-graph is refused when it disagrees on three sets of values, not on one.
+On which values, and what may disagree by chance: :mod:`export.agreement`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -25,21 +21,18 @@ from torch import nn
 from edge.contracts.errors import ParityError
 from edge.contracts.manifest import Parity
 from edge.contracts.tensors import STATE_ROLES, TensorSpec
+from export.agreement import Reference, agreeing_or_noisy
 from export.formats.onnx_step.session import GraphSession
 from export.gate_values import gate_values
 from export.loss_probe import LOSSES, reference_losses
 from export.loss_probe import PROGRAM as PROBE
 from export.prepared_module import batch_norms, prepared_module, with_statistics
 from export.programs import INPUT, STATS_MOMENTUM, TARGET
-from export.reference import ReferenceStep, evaluated, module_with
-from export.tensor_error import Worst, relative_errors, worst_error
+from export.reference import evaluated, module_with
+from export.tensor_error import Worst, worst_error
 from export.training_step import StepSpec, Variant
 from export.variants import narrowed_specs, put_back, variant_module, variant_sizes, variant_spec
 
-SEEDS = (1, 2, 3, 4, 5, 6)
-CLEAN = 1e-4
-PATIENCE = 3
-"""Values on which a graph may disagree before it is refused: a wrong graph disagrees on all of them."""
 STEPS = 4
 """The step compared beside the first one."""
 
@@ -55,42 +48,6 @@ class ProgramRun(Protocol):
 
 Openable = bytes | Callable[[], ProgramRun]
 """A program as the gate takes it: an ONNX model's bytes, or what opens another format's."""
-
-Result = TypeVar("Result")
-
-
-class Reference:
-    """One set of values, and what torch makes of them in float64 and in float32, each step from float32's values."""
-
-    def __init__(self, module: nn.Module, spec: StepSpec, tensors: Iterable[TensorSpec], seed: int) -> None:
-        self._spec = spec
-        self.values = gate_values(spec, tensors, seed=seed)
-        self._steps = [ReferenceStep(module, spec, self.values, d) for d in (torch.float64, torch.float32)]
-        self.exact, self.single = (step.run(1) for step in self._steps)
-
-    def own_error(self, step: int) -> float:
-        """How far float32 is from float64 in this step; runs up to it."""
-        if step == 1:
-            return max(relative_errors(self.single.gradients, self.exact.gradients).values())
-        exact, single = self._steps
-        while len(self.exact.losses) < step:
-            single.start_from(exact)
-            exact.start_from(exact)
-            exact.run(1, self.exact), single.run(1, self.single)
-            self.exact.states[:-2] = [{}] * (len(self.exact.states) - 2)  # read no more, and a model each
-        return max(relative_errors(self.single.states[step - 1], self.exact.states[step - 1]).values())
-
-    def kept(self, gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """``gradients``, of sparse weights at the entries that are kept."""
-        sparse = self._spec.capacities
-        return {n: g * self.values[f"{n}#mask"] if n in sparse else g for n, g in gradients.items()}
-
-    def feeds(self, step: int) -> dict[str, np.ndarray]:
-        """Every value that this step starts from."""
-        if step == 1:
-            return dict(self.values)
-        before = self.exact.states[step - 2]
-        return {n: before[n].astype(v.dtype).reshape(v.shape) if n in before else v for n, v in self.values.items()}
 
 
 def check_parity(
@@ -197,31 +154,9 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable]
             steps=STEPS,
         )
 
-    parity = agreeing(reference, 1, whole)
-    agreeing(reference, STEPS, lambda values: _check_step(programs["train"], tensors, values, STEPS))
+    parity = agreeing_or_noisy(reference, 1, whole)
+    agreeing_or_noisy(reference, STEPS, lambda values: _check_step(programs["train"], tensors, values, STEPS))
     return parity
-
-
-def agreeing(reference: Callable[[int], Reference], step: int, compare: Callable[[Reference], Result]) -> Result:
-    """What ``compare`` gives on the first values on which the graph agrees; raises the first disagreement of three."""
-    failures: list[ParityError] = []
-    passed_over: list[tuple[float, int]] = []
-    for seed in SEEDS:
-        if (own := reference(seed).own_error(step)) > CLEAN:
-            passed_over.append((own, seed))
-            continue
-        try:
-            return compare(reference(seed))
-        except ParityError as error:
-            failures.append(error)
-            if len(failures) == PATIENCE:
-                raise failures[0] from error
-    for _, seed in sorted(passed_over)[: PATIENCE - len(failures)]:
-        try:
-            return compare(reference(seed))
-        except ParityError as error:
-            failures.append(error)
-    raise failures[0]
 
 
 def self_test_losses(
@@ -254,7 +189,8 @@ def _opened(model: Openable, extra: Sequence[str] = ()) -> ProgramRun:
 def _check_gradients(model: Openable, values: Reference) -> Worst:
     exact, single = (values.kept(trace.gradients) for trace in (values.exact, values.single))
     outputs = _opened(model, extra=[f"grad:{n}" for n in exact]).run(values.feeds(1))
-    return _check("gradients of one step", worst_error({n: outputs[f"grad:{n}"] for n in exact}, exact, single))
+    worst = worst_error({n: outputs[f"grad:{n}"] for n in exact}, exact, single)
+    return _check("gradients of one step", values.beside_noise(worst))
 
 
 def _check_step(model: Openable, tensors: Iterable[TensorSpec], values: Reference, step: int) -> float:
@@ -270,7 +206,7 @@ def _check_step(model: Openable, tensors: Iterable[TensorSpec], values: Referenc
     outputs = session.run(values.feeds(step))
     got = {n: outputs[f"next:{n}"] for n in written}
     states = [{n: trace.states[step - 1][n] for n in written} for trace in (values.exact, values.single)]
-    _check(f"tensors after step {step}", worst_error(got, states[0], states[1]))
+    _check(f"tensors after step {step}", values.beside_noise(worst_error(got, states[0], states[1])))
     losses = [float(outputs["loss"]), values.exact.losses[step - 1], values.single.losses[step - 1]]
     loss = worst_error(*({"loss": np.array(loss)} for loss in losses))
     return _check(f"loss of step {step}", loss).error

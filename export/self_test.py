@@ -13,8 +13,9 @@ import torch
 
 from edge.contracts.errors import ParityError
 from edge.contracts.manifest import SelfTest
+from export.agreement import SEEDS
 from export.gate_values import gate_batch, gate_hyper, gate_values
-from export.parity import SEEDS, one_thread
+from export.parity import one_thread
 from export.reference import ReferenceStep
 
 if TYPE_CHECKING:

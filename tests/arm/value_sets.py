@@ -17,8 +17,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from edge.contracts.tensors import TensorSpec
+from export.agreement import SEEDS
 from export.gate_values import gate_values
-from export.parity import SEEDS, one_thread
+from export.parity import one_thread
 from export.reference import ReferenceStep
 from export.training_step import StepSpec
 

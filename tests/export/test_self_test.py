@@ -10,9 +10,9 @@ from torch import nn
 
 from edge.contracts.manifest import InputSpec
 from edge.contracts.tensors import TensorSpec
+from export.agreement import SEEDS
 from export.formats import format_for
 from export.formats.onnx_step.format import OnnxStep
-from export.parity import SEEDS
 from export.self_test import CALM, STEPS, self_test_of
 from export.training_step import StepSpec
 
