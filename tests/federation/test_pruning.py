@@ -29,6 +29,7 @@ options = { hidden = [96, 96] }
 
 [method]
 name = "prunefl"
+compact = false
 interval = 2
 first-density = 0.2
 last-density = 0.02
@@ -85,8 +86,7 @@ def test_pruned_federation_sends_values_only_and_trains_what_is_kept(tmp_path: P
 
 
 def test_layers_are_sparse_where_the_device_measured_that_to_be_faster(tmp_path: Path, executorch: str) -> None:
-    text = TEXT.replace('name = "prunefl"', 'name = "prunefl"\ncompact = false')
-    with InProcessFederation(tmp_path, tmp_path / "exports", f'{text}\n[runtime]\nname = "{executorch}"\n') as run:
+    with InProcessFederation(tmp_path, tmp_path / "exports", f'{TEXT}\n[runtime]\nname = "{executorch}"\n') as run:
         for share, device in enumerate(("pi-a", "pi-b")):
             run.write_data(device, share)
             run.agent(device, runtime=executorch)
