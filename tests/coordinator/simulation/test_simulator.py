@@ -108,12 +108,13 @@ def test_interrupted_simulation_ends_with_the_same_bits(
     simulated(config, tmp_path / "whole")
     commit, done = simulator.commit, 0
 
-    def stopping(*arguments: Any) -> None:
+    def stopping(*arguments: Any) -> State:
         nonlocal done
-        commit(*arguments)
+        state = commit(*arguments)
         done += 1
         if done == commits:
             raise Stopped
+        return state
 
     with monkeypatch.context() as patched:
         patched.setattr(simulator, "commit", stopping)
