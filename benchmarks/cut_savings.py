@@ -26,22 +26,13 @@ Row = Mapping[str, Any]
 
 def measured(model: str, runtime: str, batch: int, cut: str) -> dict[str, Any]:
     """The report of an agent that trains ``cut``: MB and milliseconds."""
-    from coordinator.cli.bench_device import measure_agent, write_inputs
+    from coordinator.cli.bench_device import exported_inputs, measure_agent
     from coordinator.cli.model_arguments import ModelArguments
-    from export.bundle import export_artifact
 
-    prepared = ModelArguments(model, (), 0, batch, 0, cut).prepare()
     with tempfile.TemporaryDirectory(prefix="apportion-savings-") as name:
         folder = Path(name)
-        manifest = export_artifact(
-            prepared.module,
-            prepared.step,
-            folder / "artifact",
-            build=prepared.build,
-            classes=prepared.class_names,
-            runtime=runtime,
-        )
-        report = measure_agent(write_inputs(folder, manifest, prepared.module), folder, 1)
+        inputs = exported_inputs(ModelArguments(model, (), 0, batch, 0, cut), runtime, folder)
+        report, manifest = measure_agent(inputs, folder, 1), inputs.manifest
     values = {
         "step_ms": report.step_ms_p50,
         "trainer_peak_mb": report.trainer_peak_bytes / MB,

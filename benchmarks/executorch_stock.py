@@ -25,11 +25,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from coordinator.cli.bench_device import write_inputs
+from coordinator.cli.bench_device import exported_inputs
 from coordinator.cli.bench_sides import DeviceSide, TorchSide
 from coordinator.cli.model_arguments import ModelArguments
 from coordinator.models import build_model
-from export.bundle import export_artifact
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4
 
@@ -152,14 +151,9 @@ def torch_losses(net: nn.Module, x: Tensor, y: Tensor, *, steps: int) -> list[fl
 
 def compare(model: str, batch: int, steps: int) -> dict[str, object]:
     """Median step times of the three sides, and their ratios."""
-    prepared = ModelArguments(model, (), 0, batch).prepare()
     with tempfile.TemporaryDirectory(prefix="apportion-stock-") as name:
         folder = Path(name)
-        build, classes = prepared.build, prepared.class_names
-        manifest = export_artifact(
-            prepared.module, prepared.step, folder / "artifact", build=build, classes=classes, runtime="executorch"
-        )
-        inputs = write_inputs(folder, manifest, prepared.module)
+        inputs = exported_inputs(ModelArguments(model, (), 0, batch), "executorch", folder)
         stock = StockSide(model, batch)
         try:
             with DeviceSide(inputs, 1) as ours, TorchSide(inputs, 1) as eager:

@@ -43,23 +43,15 @@ def bench_step(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Time and memory of a training step, as ratios to torch."""
-    from coordinator.cli.bench_device import measure_agent, write_inputs
+    from coordinator.cli.bench_device import exported_inputs, measure_agent
     from coordinator.cli.bench_sides import DeviceSide, TorchSide
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
-    from export.bundle import export_artifact
 
-    prepared = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer).prepare()
+    arguments = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer)
     with tempfile.TemporaryDirectory(prefix="apportion-bench-") as name:
         folder = Path(name)
-        manifest = export_artifact(
-            prepared.module,
-            prepared.step,
-            folder / "artifact",
-            build=prepared.build,
-            classes=prepared.class_names,
-            runtime=runtime,
-        )
-        inputs = write_inputs(folder, manifest, prepared.module)
+        inputs = exported_inputs(arguments, runtime, folder)
+        manifest = inputs.manifest
         with DeviceSide(inputs, threads) as device, TorchSide(inputs, threads) as torch_side:
             device.block(), torch_side.block()
             device_ms, torch_ms = [], []

@@ -34,6 +34,8 @@ from edge.transport.mqtt import MqttTransport
 if TYPE_CHECKING:
     from torch import nn
 
+    from coordinator.cli.model_arguments import ModelArguments
+
 FEDERATION = "bench"
 DEVICE = "bench-device"
 EXAMPLE_BATCHES = 4
@@ -49,6 +51,27 @@ class BenchInputs:
     artifact: Path
     weights: Path
     data: Path
+
+
+def exported_inputs(arguments: ModelArguments, runtime: str, folder: Path) -> BenchInputs:
+    """The artifact of a command line's model for ``runtime`` in ``folder``, with weights and examples.
+
+    Raises:
+        ExportRefused: the runtime cannot train the model; also ParityError.
+        ConfigError: an argument that cannot be.
+    """
+    from export.bundle import export_artifact
+
+    prepared = arguments.prepare()
+    manifest = export_artifact(
+        prepared.module,
+        prepared.step,
+        folder / "artifact",
+        build=prepared.build,
+        classes=prepared.class_names,
+        runtime=runtime,
+    )
+    return write_inputs(folder, manifest, prepared.module)
 
 
 def write_inputs(folder: Path, manifest: ArtifactManifest, module: nn.Module) -> BenchInputs:
