@@ -12,7 +12,7 @@ TORCH_INDEX ?=
 TORCH = torch==2.13.0
 EXECUTORCH = executorch==1.5.1
 ORT_TRAINING = onnxruntime-training-cpu==1.19.2
-EXTRAS = coordinator,onnxruntime,images,dev
+EXTRAS = coordinator,fleet,onnxruntime,images,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
 TESTS ?= tests

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from typing import get_args
 
-from coordinator.configuration import CohortConfig, LocalGroup, RuntimeConfig
+from coordinator.configuration_planning import CohortConfig, LocalGroup, RuntimeConfig
 from coordinator.configuration_reader import TableReader
 
 

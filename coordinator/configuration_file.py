@@ -16,9 +16,7 @@ from coordinator.configuration import (
     FederationConfig,
     MethodConfig,
     ModelConfig,
-    PlannerConfig,
     RunConfig,
-    RuntimeConfig,
     SimulationConfig,
     StoreConfig,
     TlsFiles,
@@ -26,6 +24,7 @@ from coordinator.configuration import (
 )
 from coordinator.configuration_base import read_document
 from coordinator.configuration_cohort import read_cohort
+from coordinator.configuration_planning import PlannerConfig, RuntimeConfig
 from coordinator.configuration_reader import REQUIRED, TableReader
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.plan import LastBatch

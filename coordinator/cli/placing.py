@@ -9,7 +9,8 @@ from pathlib import Path
 from coordinator.artifacts import Artifacts
 from coordinator.blob_store import BlobStore
 from coordinator.cli.exporting import CutExporter, dense_module
-from coordinator.configuration import LocalGroup, RunConfig, canonical_toml
+from coordinator.configuration import RunConfig, canonical_toml
+from coordinator.configuration_planning import LocalGroup
 from coordinator.distillation.proxy import require_proxy
 from coordinator.ledger import Ledger
 from coordinator.methods import build_method

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
-from coordinator.configuration import LocalGroup, RunConfig
+from coordinator.configuration import RunConfig
+from coordinator.configuration_planning import LocalGroup
 from coordinator.planner import MB, Placement
 from edge.contracts.errors import ConfigError, PlanError
 

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from coordinator.configuration import CohortConfig, LocalGroup, RunConfig
+from coordinator.configuration import RunConfig
+from coordinator.configuration_planning import CohortConfig, LocalGroup
 from coordinator.methods.method import Level
 from coordinator.planner import MB
 from edge.contracts.errors import ConfigError, PlanError

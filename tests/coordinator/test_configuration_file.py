@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.configuration import LocalGroup, RunConfig, TlsFiles, canonical_toml
+from coordinator.configuration import RunConfig, TlsFiles, canonical_toml
 from coordinator.configuration_file import load_config, load_config_text
+from coordinator.configuration_planning import LocalGroup
 from edge.contracts.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,7 +6,8 @@ import collections
 
 import pytest
 
-from coordinator.configuration import CohortConfig, LocalGroup, RunConfig
+from coordinator.configuration import RunConfig
+from coordinator.configuration_planning import CohortConfig, LocalGroup
 from coordinator.costs import Costs
 from coordinator.methods.method import Level
 from coordinator.simulation.capacity import Capacities, configured_level, device_names, find_level, group_level

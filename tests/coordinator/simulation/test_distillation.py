@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from coordinator.cli.placing import place_groups
-from coordinator.configuration import LocalGroup, RunConfig
+from coordinator.configuration import RunConfig
 from coordinator.configuration_file import load_config, load_config_text
+from coordinator.configuration_planning import LocalGroup
 from coordinator.datasets import Dataset
 from coordinator.distillation.proxy import DistilsOnProxy
 from coordinator.simulation import simulator

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from coordinator.cli.exporting import dense_module, run_input_spec
-from coordinator.configuration import LocalGroup, RunConfig
+from coordinator.configuration import RunConfig
 from coordinator.configuration_file import load_config
+from coordinator.configuration_planning import LocalGroup
 from coordinator.datasets import Dataset
 from coordinator.methods import build_method
 from coordinator.submodels.build import apply_cut

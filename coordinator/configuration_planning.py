@@ -1,0 +1,75 @@
+"""``[cohort]``, ``[planner]`` and ``[runtime]`` of a run file: which devices take part, and what each may be given."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """``[[cohort.local]]``: ``count`` agents started on this machine, each with ``budget_mb`` MB of memory and at most
+    ``threads`` (0 = no limit), and with one of the run's runtimes (empty = the first of them).
+
+    ``level``, a level of the method by name or value, says what the group's devices hold, instead of a budget."""
+
+    count: int
+    budget_mb: float = 0.0
+    threads: int = 0
+    runtime: str = ""
+    level: str = ""
+
+
+class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[cohort]``: which devices take part in a round.
+
+    Attributes:
+        size: devices per round. ``fraction`` in the file is a share of the local devices; without either, all of them.
+        min_reports: fewer updates at the deadline and the round is repeated.
+        deadline_s: seconds from publishing to the end of a round.
+        over_selection: devices ordered beyond ``size``, against stragglers.
+        join_timeout_s: seconds to wait for ``size`` devices to be there.
+        capacity: ``fixed``, a local device has its group's level; ``dynamic``, it draws a group anew in every round,
+            with the groups' shares of devices as probabilities.
+    """
+
+    size: int
+    min_reports: int = 1
+    deadline_s: float = 600.0
+    over_selection: int = 0
+    join_timeout_s: float = 60.0
+    capacity: Literal["fixed", "dynamic"] = "fixed"
+    local: tuple[LocalGroup, ...] = ()
+
+    @property
+    def local_devices(self) -> int:
+        """Agents this machine starts."""
+        return sum(group.count for group in self.local)
+
+
+class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[planner]``: ``headroom`` is the share of a budget left free, ``adapt`` lets measurements of this run correct
+    predictions (and gives up bit-identity)."""
+
+    headroom: float = 0.1
+    adapt: bool = False
+
+
+class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[runtime]``: what devices train with.
+
+    Attributes:
+        names: ``name`` in the file, one runtime or a list in order of preference: a device gets artifacts for the first
+            one it has. One without any of them does not take part.
+        environments: runtime -> folder of the virtual environment its trainers run in on this machine; for one runtime,
+            the file may say ``environment = "..."``. Without it: ``edge.runtimes.environments.runtime_python``.
+        threads: intra-op threads of a step, which a device may lower.
+    """
+
+    names: tuple[str, ...] = ("onnxruntime",)
+    environments: dict[str, str] = {}
+    threads: int = 1
+
+    def of_group(self, group: LocalGroup) -> str:
+        """The runtime of the agents of ``group``."""
+        return group.runtime or self.names[0]
