@@ -10,6 +10,7 @@ from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.meter import rss_bytes
 from edge.trainer_messages import Described, Ready
 from profiles.device import DeviceProfile
+from profiles.measured_lines import WatchedLines
 from profiles.probe import probe
 
 AGENT_VERSION = "0.1.0"
@@ -27,6 +28,7 @@ class Presence:
         self._settings = settings
         self._root = root
         self._storage = storage
+        self._measured = WatchedLines(storage)
         self._runtimes: dict[str, str] = {}
         self._max_threads: dict[str, int] = {}
         self._sparse_below: dict[str, dict[str, float]] = {}
@@ -56,7 +58,7 @@ class Presence:
     def profile(self) -> DeviceProfile:
         """The device now."""
         self.supervisor_idle_bytes = self.supervisor_idle_bytes or rss_bytes()
-        return probe(
+        found = probe(
             self._settings.device,
             budget_bytes=self._settings.budget_bytes,
             storage=self._storage,
@@ -67,6 +69,7 @@ class Presence:
             runtimes=self._runtimes,
             root=self._root,
         )
+        return self._measured.now().put_into(found)
 
     def held_bytes(self, *, is_training: bool) -> int:
         """Resident memory of the idle supervisor, and of an idle trainer when there is one."""

@@ -22,6 +22,40 @@ class CoreGroup(msgspec.Struct, frozen=True, kw_only=True):
     max_mhz: float | None = None
 
 
+class MemoryLine(msgspec.Struct, frozen=True):
+    """Measured growth = scale x predicted growth + offset, growth being a trainer's peak above idle.
+
+    Attributes:
+        missing_bytes: the most that a measured peak was above the line.
+        points: settings it was fitted on.
+        measured_at: seconds since 1970.
+    """
+
+    scale: float
+    offset_bytes: int
+    missing_bytes: int = 0
+    points: int = 0
+    measured_at: float = 0.0
+
+
+class StepLine(msgspec.Struct, frozen=True):
+    """step_ms = constant + batch x macs / 10^9 x gigamac + live bytes / 10^6 x megabyte, with one number of threads.
+
+    Attributes:
+        median_error: of the points it was fitted on, relative to each.
+        points: settings it was fitted on.
+        measured_at: seconds since 1970.
+    """
+
+    threads: int
+    constant_ms: float
+    gigamac_ms: float
+    megabyte_ms: float
+    median_error: float = 0.0
+    points: int = 0
+    measured_at: float = 0.0
+
+
 class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A device at one moment. None and empty mean: not known.
 
@@ -51,6 +85,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
         python: version of the supervisor's interpreter.
         runtimes: runtime name -> version.
         sources: field -> the file, call or datasheet its value came from.
+        memory_lines: runtime name -> how its predictions of memory compare with what was measured on this device.
+        step_lines: runtime name -> the time of its steps on this device, a line for every number of threads measured.
     """
 
     device: str
@@ -84,6 +120,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     runtimes: dict[str, str] = {}
     sources: dict[str, str] = {}
+    memory_lines: dict[str, MemoryLine] = {}
+    step_lines: dict[str, tuple[StepLine, ...]] = {}
 
     @property
     def ceiling_bytes(self) -> int:

@@ -61,8 +61,16 @@ def store_profile(folder: Path, profile: DeviceProfile, *, method: str, now: flo
     """
     path = profile_path(folder, profile.device)
     stored = StoredProfile(stored_at=time.time() if now is None else now, method=method, profile=profile)
-    data = msgspec.json.format(msgspec.json.encode(stored, order="deterministic"), indent=2) + b"\n"
-    folder.mkdir(parents=True, exist_ok=True)
+    return write_whole(path, msgspec.json.format(msgspec.json.encode(stored, order="deterministic"), indent=2) + b"\n")
+
+
+def write_whole(path: Path, data: bytes) -> Path:
+    """``path``, which now has ``data`` on the disk, or after a failure what it had; its folder is made when missing.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:
@@ -73,7 +81,7 @@ def store_profile(folder: Path, profile: DeviceProfile, *, method: str, now: flo
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    folder_handle = os.open(folder, os.O_RDONLY)
+    folder_handle = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder_handle)
     finally:

@@ -32,7 +32,7 @@ from edge.contracts.messages import (
 from edge.contracts.plan import BlobRef, Schedule, Turn, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.tensors import TensorSpec
-from profiles.device import CoreGroup, DeviceProfile
+from profiles.device import CoreGroup, DeviceProfile, MemoryLine, StepLine
 
 A, B, C = "a1" * 32, "b2" * 32, "c3" * 32
 
@@ -68,6 +68,8 @@ PROFILE = DeviceProfile(
     python="3.11.2",
     runtimes={"onnxruntime": "1.31.1"},
     sources={"ram_bytes": "/proc/meminfo MemTotal"},
+    memory_lines={"onnxruntime": MemoryLine(0.9, 1_000_000, 2_000_000, 12, 1_760_000_000.5)},
+    step_lines={"onnxruntime": (StepLine(1, 0.5, 40.0, 0.1, 0.07, 12, 1_760_000_000.5),)},
 )
 
 ORDER = WorkOrder(
