@@ -18,19 +18,25 @@ from coordinator.submodels.record import Cut, cut_digest
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused, ParityError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef
+from export.step_form import PLAIN, StepForm
 
 
 class Exporter(Protocol):
     """Turns a cut into a verified artifact for a runtime."""
 
-    def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
+    def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
         """SHA-256 of the canonical step specification; equal keys give equal artifacts."""
 
-    def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
+    def export(
+        self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
+    ) -> ArtifactManifest:
         """Write the artifact to ``out_dir``; raises ExportRefused or ParityError."""
 
     def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
         """What ``program`` needs that no artifact for ``runtime`` can carry, in words; empty when it can be tried."""
+
+    def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
+        """Why the step on ``cut`` cannot take ``form`` on ``runtime``; empty when it can be tried. Exports nothing."""
 
 
 @dataclass(frozen=True)
@@ -53,30 +59,30 @@ class Artifacts:
         self._ledger = ledger
         self._blobs = blobs
         # Cuts that keep other channels every round share a key, so only strings grow with the rounds.
-        self._keys: dict[tuple[str, str, str], str] = {}
+        self._keys: dict[tuple[str, str, str, str], str] = {}
         self._known: dict[str, Artifact] = {}
-        self._refused: dict[tuple[str, str, str], ExportRefused | ParityError] = {}
+        self._refused: dict[tuple[str, str, str, str], ExportRefused | ParityError] = {}
         self.exports = 0
 
-    def get(self, cut: Cut, program: DeviceProgram, runtime: str) -> Artifact:
+    def get(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> Artifact:
         """The artifact for ``cut`` and ``program`` on ``runtime``; what was refused once is refused again at once.
 
         Raises:
-            ExportRefused: a layer has no training step on that runtime.
+            ExportRefused: a layer has no training step on that runtime, or the step cannot take ``form``.
             ParityError: the exported step disagrees with torch.
         """
-        memo = (cut_digest(cut), repr(program), runtime)
+        memo = (cut_digest(cut), repr(program), runtime, form.name)
         if memo in self._refused:
             raise self._refused[memo]
         if memo not in self._keys:
-            self._keys[memo] = self._exporter.key(cut, program, runtime)
+            self._keys[memo] = self._exporter.key(cut, program, runtime, form)
         key = self._keys[memo]
         known = self._known.get(key)
         if known is None or not self._is_whole(known):
             digest = self._ledger.artifact(key)
             if digest is None or digest not in self._blobs or not self._is_whole(self.load(digest)):
                 try:
-                    digest = self._export(key, cut, program, runtime)
+                    digest = self._export(key, cut, program, runtime, form)
                 except (ExportRefused, ParityError) as error:
                     self._refused[memo] = error
                     raise
@@ -87,17 +93,21 @@ class Artifacts:
         """As :meth:`Exporter.unable`."""
         return self._exporter.unable(program, runtime)
 
+    def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
+        """As :meth:`Exporter.refused_form`."""
+        return self._exporter.refused_form(cut, program, runtime, form)
+
     def _is_whole(self, artifact: Artifact) -> bool:
         """Whether manifest and files are in the store: one whose bytes rotted on disk was deleted there."""
         return all(
             digest in self._blobs for digest in (artifact.ref.digest, *(f.sha256 for f in artifact.manifest.files))
         )
 
-    def _export(self, key: str, cut: Cut, program: DeviceProgram, runtime: str) -> str:
+    def _export(self, key: str, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
         staging = Path(tempfile.mkdtemp(prefix="apportion-export-"))
         try:
             folder = staging / "artifact"
-            manifest = self._exporter.export(cut, program, runtime, folder)
+            manifest = self._exporter.export(cut, program, runtime, folder, form)
             for file in manifest.files:
                 stored = self._blobs.put_file(folder / file.name)
                 if stored != file.sha256:

@@ -16,7 +16,8 @@ from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity
 from edge.contracts.tensors import by_role
-from export.formats import FEATURES, FORMATS, Format, format_for
+from export.form_refusal import check_feature, check_form
+from export.formats import FEATURES, format_for
 from export.formats.written_programs import WrittenPrograms
 from export.forward_check import check_forward
 from export.refused_layer import with_layer_type
@@ -57,7 +58,9 @@ def export_artifact(
     names = tuple(classes) or tuple(str(i) for i in range(spec.classes))
     if len(names) != spec.classes:
         raise ValueError(f"{len(names)} class names for {spec.classes} classes; name each one")
-    _refuse_features(exporter, spec, runtime)
+    for feature in FEATURES:
+        check_feature(spec, feature, runtime)
+    check_form(module, spec, runtime)
     try:
         check_forward(module, spec)
         written = exporter.write(module, spec)
@@ -83,6 +86,7 @@ def export_artifact(
         parity=parity,
         build={**(build or {}), "step": msgspec.to_builtins(spec)},
         export_key=artifact_key(module, spec, runtime=runtime, build=build),
+        micro_batches=spec.micro_batches,
     )
     _write(out_dir, {**written.files, MANIFEST_NAME: manifest.to_bytes()})
     return manifest
@@ -125,16 +129,6 @@ def verify_artifact(folder: Path | str, module: nn.Module) -> Parity:
         ) from error
     exporter = format_for(manifest.runtime)
     return exporter.check(module, spec, files, manifest.programs, manifest.tensors)
-
-
-def _refuse_features(exporter: Format, spec: StepSpec, runtime: str) -> None:
-    """Say which part of the step the format cannot write, before anything is traced."""
-    for feature, meaning in FEATURES.items():
-        if getattr(spec, feature) and feature not in exporter.features:
-            able = [name for name in FORMATS if feature in format_for(name).features]
-            raise ExportRefused(
-                "(the training step)", f"{runtime} cannot carry {meaning}", instead=f"runtime {' or '.join(able)}"
-            )
 
 
 def _file(name: str, data: bytes) -> ArtifactFile:

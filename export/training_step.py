@@ -135,6 +135,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         sparse: masked weights of linear layers and plain convolutions that are held as kept entries alone: masks are
             values still, any that keeps at most ``capacity`` entries. What a mask drops is 0.
         probe: whether there is a program that compares losses before the first step, see :mod:`export.loss_probe`.
+        micro_batches, recompute: as in :class:`export.step_form.StepForm`.
     """
 
     input: InputSpec
@@ -154,6 +155,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     variants: tuple[Variant, ...] = ()
     probe: bool = False
     sparse: tuple[SparseWeight, ...] = ()
+    micro_batches: int = 1
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         for weight in self.sparse:
@@ -165,6 +168,11 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"sparse weight '{weight.name}': squared gradients are those of all entries; hold it dense"
                 )
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients of micro-batches are added up."""
+        return self.micro_batches > 1
 
     @property
     def capacities(self) -> dict[str, int]:

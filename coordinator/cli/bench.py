@@ -17,6 +17,7 @@ import typer
 
 from coordinator.cli.command import verb
 from coordinator.planner import MB
+from export.step_form import StepForm
 
 EXAMPLE = "Example: apportion bench step --model resnet20 --threads 1 --json"
 
@@ -40,6 +41,10 @@ def bench_step(
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
     classes: Annotated[int, typer.Option(min=0, help="number of classes; 0: the model's own")] = 0,
     blocks: Annotated[int, typer.Option(min=3, help="blocks of ten steps per side")] = 9,
+    micro_batches: Annotated[int, typer.Option(min=1, help="parts of a batch that run one after the other")] = 1,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="compute again in the backward pass, keep less")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Time and memory of a training step, as ratios to torch."""
@@ -47,7 +52,8 @@ def bench_step(
     from coordinator.cli.bench_sides import DeviceSide, TorchSide
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
 
-    arguments = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer)
+    form = StepForm(micro_batches, recompute)
+    arguments = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer, form)
     with tempfile.TemporaryDirectory(prefix="apportion-bench-") as name:
         folder = Path(name)
         inputs = exported_inputs(arguments, runtime, folder)
@@ -63,6 +69,7 @@ def bench_step(
     values = {
         "model": model,
         "runtime": runtime,
+        "form": form.name,
         "batch": batch,
         "threads": threads,
         "device_threads": memory.threads,
@@ -82,7 +89,7 @@ def bench_step(
     }
     if not as_json:
         print(
-            f"{model} on {runtime}, batch {batch}, {threads} threads: {values['step_ms']:.1f} ms, "
+            f"{model} on {runtime}, {form.name}, batch {batch}, {threads} threads: {values['step_ms']:.1f} ms, "
             f"{values['ratio_to_torch']:.2f} x torch ({values['torch_step_ms']:.1f} ms, {layout}); trainer "
             f"{values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
             f"torch {values['torch_peak_rss_mb']:.0f} MB"

@@ -9,6 +9,7 @@ import typer
 
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.model_arguments import ModelArguments, parse_shape
+from export.step_form import StepForm
 
 EXAMPLE = "Example: apportion export --model resnet20 --batch 32 --out artifact --json"
 
@@ -28,6 +29,10 @@ def export(
     runtime: Annotated[str, typer.Option(help="device runtime")] = "onnxruntime",
     freeze: Annotated[int, typer.Option(min=0, help="freeze the stem and the first K blocks")] = 0,
     cut: Annotated[str, typer.Option(help="submodel, method:level[,key=value], e.g. fedhm:4")] = "",
+    micro_batches: Annotated[int, typer.Option(min=1, help="parts of a batch that run one after the other")] = 1,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="compute again in the backward pass, keep less")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Export the whole training step of a model, check it against torch, and write it."""
@@ -35,7 +40,8 @@ def export(
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise parse_problem("--out", f"{out} is there already and is not an empty folder; name a new one")
-    arguments = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut)
+    form = StepForm(micro_batches, recompute)
+    arguments = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut, form=form)
     prepared = arguments.prepare()
     manifest = export_artifact(
         prepared.module, prepared.step, out, build=prepared.build, classes=prepared.class_names, runtime=runtime
@@ -50,6 +56,7 @@ def export(
     return {
         "out": str(out),
         "runtime": runtime,
+        "form": form.name,
         "programs": [p.name for p in manifest.programs],
         "files": {f.name: f.size for f in manifest.files},
         "parameters": cost.parameters,

@@ -15,6 +15,7 @@ from coordinator.submodels.sparse_layers import has_sparse_kernels
 from coordinator.submodels.width import shape_of_cut
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import ArtifactManifest, InputSpec
+from export.step_form import PLAIN, StepForm, in_form
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,26 +31,29 @@ class CutExporter:
         self._config = config
         self._dense = dense_module(config)
         self._input = run_input_spec(config)
-        self._keys: dict[tuple[str, str, str], str] = {}
+        self._keys: dict[tuple[str, str, str, str], str] = {}
 
-    def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
+    def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
         """See :class:`coordinator.artifacts.Exporter`."""
         from export.bundle import artifact_key
 
         shape = shape_of_cut(self._dense, cut)
-        memo = (cut_digest(shape), repr(program), runtime)
+        memo = (cut_digest(shape), repr(program), runtime, form.name)
         if memo not in self._keys:
             module = apply_cut(self._dense, shape)
-            self._keys[memo] = artifact_key(module, self.step(program), build=self.build(shape), runtime=runtime)
+            step = in_form(self.step(program), form)
+            self._keys[memo] = artifact_key(module, step, build=self.build(shape), runtime=runtime)
         return self._keys[memo]
 
-    def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
+    def export(
+        self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
+    ) -> ArtifactManifest:
         """See :class:`coordinator.artifacts.Exporter`."""
         from export.bundle import export_artifact
 
         return export_artifact(
             apply_cut(self._dense, cut),
-            self.step(program),
+            in_form(self.step(program), form),
             out_dir,
             build=self.build(cut),
             classes=class_names(self._config),
@@ -63,6 +67,17 @@ class CutExporter:
         features = format_for(runtime).features
         step = self.step(program)
         return tuple(words for name, words in FEATURES.items() if getattr(step, name) and name not in features)
+
+    def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
+        """See :class:`coordinator.artifacts.Exporter`."""
+        from export.form_refusal import refused_form
+
+        if form.micro_batches > 1 and self._config.training.last_batch == "keep":
+            return (
+                "micro-batches are equal parts of whole batches, and last-batch = keep has smaller ones; drop or wrap"
+            )
+        module = apply_cut(self._dense, shape_of_cut(self._dense, cut))
+        return refused_form(module, in_form(self.step(program), form), runtime)
 
     def step(self, program: DeviceProgram) -> StepSpec:
         """The step the devices are asked to do, as the exporter specifies it."""

@@ -14,6 +14,7 @@ from coordinator.submodels.freeze import frozen_prefix
 from coordinator.submodels.record import Cut, cut_to_json
 from coordinator.submodels.width import shape_of_cut
 from edge.contracts.errors import ConfigError
+from export.step_form import PLAIN, StepForm, in_form
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,6 +44,7 @@ class ModelArguments:
         freeze: number of blocks, after the stem, whose parameters are frozen.
         cut: ``method:level[,key=value]`` or empty for the whole model.
         optimizer: ``sgd`` (with momentum), ``adam`` or ``adamw``, with weight decay.
+        form: how the step is carried out.
     """
 
     model: str
@@ -52,6 +54,7 @@ class ModelArguments:
     freeze: int = 0
     cut: str = ""
     optimizer: str = "sgd"
+    form: StepForm = PLAIN
 
     def prepare(self) -> Prepared:
         """The cut module and its step: the optimizer with weight decay, cross-entropy, running statistics.
@@ -93,7 +96,7 @@ class ModelArguments:
             "options": {},
             "cut": cut_to_json(shape_of_cut(dense, cut)),
         }
-        return Prepared(dense, cut, module, step, build, tuple(str(i) for i in range(classes)))
+        return Prepared(dense, cut, module, in_form(step, self.form), build, tuple(str(i) for i in range(classes)))
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

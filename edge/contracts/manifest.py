@@ -145,6 +145,9 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
         build: how the coordinator rebuilds the torch module (model, input, classes, cut); opaque to devices.
         loss, optimizer, norm: names of what was compiled in, for reports; the graph is what counts.
         export_key: SHA-256 of the canonical step specification, the key of the export cache.
+        batch: examples of one step.
+        micro_batches: parts of a batch that a step runs one after the other: all but the last through program
+            ``accumulate``, the last through ``train``, see :mod:`edge.micro_batches`.
     """
 
     format: str
@@ -164,6 +167,7 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
     parity: Parity
     build: dict[str, Any]
     export_key: str
+    micro_batches: int = 1
     schema: str = MANIFEST_SCHEMA
 
     def program(self, name: str) -> Program:

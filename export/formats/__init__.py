@@ -57,6 +57,8 @@ FEATURES = {
     "sparse": "weights held as kept values alone",
     "variants": "several training programs in one artifact",
     "probe": "a comparison of losses before the first step",
+    "accumulates": "gradients added up over micro-batches",
+    "recompute": "values computed again in the backward pass",
 }
 """What a step may need of a format beyond the ordinary: attribute of the step -> what it is, in words."""
 

@@ -191,6 +191,7 @@ MANIFEST = ArtifactManifest(
     ),
     files=(ArtifactFile("train.onnx", A, 1000), ArtifactFile("eval.onnx", B, 500)),
     batch=16,
+    micro_batches=4,
     loss="cross_entropy",
     optimizer="sgd",
     norm="running",

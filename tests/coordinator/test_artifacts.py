@@ -17,6 +17,7 @@ from coordinator.methods.method import DeviceProgram
 from coordinator.submodels.record import Cut, LayerCut, cut_digest
 from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest
+from export.step_form import PLAIN, StepForm
 from tests.contracts.samples import MANIFEST
 
 WHOLE: Cut = {}
@@ -31,14 +32,19 @@ class FileExporter:
         self.exported: list[str] = []
         self.announces = ""
 
-    def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
-        return hashlib.sha256(f"{cut_digest(cut)}{program}{runtime}".encode()).hexdigest()
+    def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
+        return hashlib.sha256(f"{cut_digest(cut)}{program}{runtime}{form.name}".encode()).hexdigest()
 
     def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
         return ()
 
-    def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
-        key = self.key(cut, program, runtime)
+    def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
+        return f"{form.name} is refused" if runtime == "onnxruntime_training" else ""
+
+    def export(
+        self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
+    ) -> ArtifactManifest:
+        key = self.key(cut, program, runtime, form)
         self.exported.append(key)
         data = f"graph of {key}".encode()
         digest = self.announces or hashlib.sha256(data).hexdigest()
@@ -74,6 +80,20 @@ def test_get_exports_once(cache: Cache) -> None:
     first = artifacts.get(WHOLE, PROGRAM, "onnxruntime")
     assert artifacts.get(WHOLE, PROGRAM, "onnxruntime") == first
     assert len(cache.exporter.exported) == artifacts.exports == 1
+
+
+def test_get_exports_every_form_once(cache: Cache) -> None:
+    artifacts = cache.open()
+    forms = (PLAIN, StepForm(4), StepForm(recompute=True), StepForm(4, recompute=True))
+    digests = {artifacts.get(WHOLE, PROGRAM, "onnxruntime", form).ref.digest for form in forms * 2}
+    assert len(digests) == len(cache.exporter.exported) == 4
+
+
+def test_refused_form_exports_nothing(cache: Cache) -> None:
+    artifacts = cache.open()
+    assert artifacts.refused_form(WHOLE, PROGRAM, "onnxruntime_training", StepForm(4)) == "micro:4 is refused"
+    assert not artifacts.refused_form(WHOLE, PROGRAM, "onnxruntime", StepForm(4))
+    assert not cache.exporter.exported
 
 
 def test_get_in_a_later_process_exports_nothing(cache: Cache) -> None:

@@ -40,6 +40,7 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.outbox import farewell_message
 from edge.transport.base import Transport
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
+from export.step_form import PLAIN, StepForm
 
 
 class RememberingExporter:
@@ -49,22 +50,29 @@ class RememberingExporter:
         self._exporter = exporter
         self._folder = folder
 
-    def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
-        return self._exporter.key(cut, program, runtime)
+    def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
+        return self._exporter.key(cut, program, runtime, form)
 
     def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
         return self._exporter.unable(program, runtime)
 
-    def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
-        kept, manifest = self.kept(cut, program, runtime)
+    def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
+        return self._exporter.refused_form(cut, program, runtime, form)
+
+    def export(
+        self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
+    ) -> ArtifactManifest:
+        kept, manifest = self.kept(cut, program, runtime, form)
         shutil.copytree(kept, out_dir)
         return manifest
 
-    def kept(self, cut: Cut, program: DeviceProgram, runtime: str) -> tuple[Path, ArtifactManifest]:
+    def kept(
+        self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN
+    ) -> tuple[Path, ArtifactManifest]:
         """The folder that stays, and its manifest."""
-        kept = self._folder / self.key(cut, program, runtime)
+        kept = self._folder / self.key(cut, program, runtime, form)
         if not kept.exists():
-            self._exporter.export(cut, program, runtime, kept)
+            self._exporter.export(cut, program, runtime, kept, form)
         return kept, ArtifactManifest.from_bytes((kept / "manifest.json").read_bytes())
 
 

@@ -18,6 +18,7 @@ from coordinator.submodels.record import Cut
 from edge.contracts.errors import ExportRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import WorkOrder
+from export.step_form import PLAIN, StepForm
 from tests.federation.hostile_device import HostileDevice
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text, with_convolutions
@@ -34,24 +35,31 @@ class RefusingExporter:
         self._exporter = exporter
         self.refused = 0
 
-    def key(self, cut: Cut, program: DeviceProgram, runtime: str) -> str:
-        return self._exporter.key(cut, program, "onnxruntime") + runtime
+    def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
+        return self._exporter.key(cut, program, "onnxruntime", form) + runtime
 
     def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
         return self._exporter.unable(program, runtime)
 
-    def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
+    def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
+        return self._exporter.refused_form(cut, program, runtime, form)
+
+    def export(
+        self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
+    ) -> ArtifactManifest:
         if runtime != "onnxruntime":
             self.refused += 1
             raise ExportRefused("fc1", "no such kernel", instead="another layer")
-        return self._exporter.export(cut, program, runtime, out_dir)
+        return self._exporter.export(cut, program, runtime, out_dir, form)
 
 
 class ExporterWithoutStatistics(RefusingExporter):
     """Artifacts for any runtime, with a ``stats`` program on onnxruntime only."""
 
-    def export(self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path) -> ArtifactManifest:
-        manifest = self._exporter.export(cut, program, "onnxruntime", out_dir)
+    def export(
+        self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
+    ) -> ArtifactManifest:
+        manifest = self._exporter.export(cut, program, "onnxruntime", out_dir, form)
         if runtime != "onnxruntime":
             kept = tuple(p for p in manifest.programs if p.name != "stats")
             manifest = msgspec.structs.replace(manifest, runtime=runtime, programs=kept)

@@ -1,0 +1,73 @@
+"""Which forms a step cannot take, and why; told before anything is exported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edge.contracts.errors import ExportRefused
+from export.formats import FEATURES, FORMATS, format_for
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from export.training_step import StepSpec
+
+STEP = "(the training step)"
+"""In place of a layer's path: what no one layer is to blame for."""
+
+
+def refused_form(module: nn.Module, spec: StepSpec, runtime: str) -> str:
+    """Why a step in the form that ``spec`` asks for is refused; empty when it can be tried."""
+    try:
+        check_form(module, spec, runtime)
+    except ExportRefused as error:
+        return str(error)
+    return ""
+
+
+def check_form(module: nn.Module, spec: StepSpec, runtime: str) -> None:
+    """Nothing when the step can be carried out in the form that ``spec`` asks for.
+
+    Raises:
+        ExportRefused: naming the layer, where it is a layer's fault.
+    """
+    for feature in ("accumulates", "recompute"):
+        if getattr(spec, feature):
+            check_feature(spec, feature, runtime)
+    if not spec.accumulates:
+        return
+    count = spec.micro_batches
+    if spec.batch % count:
+        raise ExportRefused(
+            STEP,
+            f"a batch of {spec.batch} does not divide into {count} equal micro-batches",
+            instead=f"{', '.join(str(n) for n in range(2, spec.batch + 1) if spec.batch % n == 0)} micro-batches",
+        )
+    if spec.variants or spec.probe:
+        what = FEATURES["variants" if spec.variants else "probe"]
+        raise ExportRefused(STEP, f"{what} cannot go by micro-batches", instead="recomputation, or a smaller batch")
+    _refuse_batch_statistics(module, spec)
+
+
+def check_feature(spec: StepSpec, feature: str, runtime: str) -> None:
+    """Nothing when ``spec`` does without ``feature`` of :data:`export.formats.FEATURES`, or the format can write it.
+
+    Raises:
+        ExportRefused: it cannot; the message lists the runtimes that can.
+    """
+    if getattr(spec, feature) and feature not in format_for(runtime).features:
+        able = [name for name in FORMATS if feature in format_for(name).features]
+        raise ExportRefused(STEP, f"{runtime} cannot carry {FEATURES[feature]}", instead=f"runtime {' or '.join(able)}")
+
+
+def _refuse_batch_statistics(module: nn.Module, spec: StepSpec) -> None:
+    from export.prepared_module import batch_norms, prepared_module
+
+    for name, norm in batch_norms(prepared_module(module, spec)).items():
+        if norm.training:
+            raise ExportRefused(
+                name,
+                f"{type(norm).__name__} normalises with the statistics of a batch, and micro-batches have others, "
+                "so their gradients would not be the batch's",
+                instead="recomputation (BatchNorm), or GroupNorm and micro-batches",
+            )
