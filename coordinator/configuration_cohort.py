@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from typing import get_args
+from typing import Any, get_args
 
 from coordinator.configuration_planning import CohortConfig, LocalGroup, RuntimeConfig
 from coordinator.configuration_reader import TableReader
@@ -21,6 +21,8 @@ def read_cohort(table: TableReader, runtime: RuntimeConfig) -> tuple[CohortConfi
                 threads=entry.integer("threads", 0, low=0, high=1024),
                 runtime=_group_runtime(entry, runtime),
                 level=_group_level(entry),
+                ceiling=_group_ceiling(entry),
+                cpu_share=entry.number("cpu-share", 0.0, low=0.0, high=1024.0),
             )
         )
         entry.finish()
@@ -53,6 +55,13 @@ def _group_runtime(group: TableReader, runtime: RuntimeConfig) -> str:
     if name in RUNTIMES and name not in runtime.names:
         group.problem("runtime", f"'{name}' is not one of $.runtime.name ({', '.join(runtime.names)}); add it there")
     return name
+
+
+def _group_ceiling(group: TableReader) -> Any:
+    ceiling = group.choice("ceiling", get_args(typing.get_type_hints(LocalGroup)["ceiling"]), "none")
+    if ceiling == "budget" and not group.raw("budget-mb"):
+        group.problem("ceiling", '"budget" holds a device to its budget-mb, and there is none; give one')
+    return ceiling
 
 
 def _group_level(group: TableReader) -> str:

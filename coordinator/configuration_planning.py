@@ -11,13 +11,17 @@ class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
     """``[[cohort.local]]``: ``count`` agents started on this machine, each with ``budget_mb`` MB of memory and at most
     ``threads`` (0 = no limit), and with one of the run's runtimes (empty = the first of them).
 
-    ``level``, a level of the method by name or value, says what the group's devices hold, instead of a budget."""
+    ``level``, a level of the method by name or value, says what the group's devices hold, instead of a budget.
+    ``ceiling``: with ``budget``, the kernel holds each device to its budget (:mod:`coordinator.ceilings`), and to
+    ``cpu_share`` of one core (0 = no limit) in any case."""
 
     count: int
     budget_mb: float = 0.0
     threads: int = 0
     runtime: str = ""
     level: str = ""
+    ceiling: Literal["none", "budget"] = "none"
+    cpu_share: float = 0.0
 
 
 class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):

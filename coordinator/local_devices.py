@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from coordinator.broker import BrokerAddress
+from coordinator.ceilings import Ceiling, open_ceiling
+from coordinator.control_groups import UNLIMITED, CeilingReport, Limits, remove_leftovers
 from edge.trainer_link import child_environment
 from edge.transport import mqtt as edge_mqtt
 
@@ -27,6 +29,7 @@ class LocalDevice:
     Attributes:
         runtime: what its trainer runs, as registered in ``edge/runtimes``.
         python: interpreter that runs the trainer; None: the agent's choice for the runtime.
+        limits: what the kernel holds the device to.
     """
 
     device: str
@@ -35,6 +38,7 @@ class LocalDevice:
     threads: int = 0
     runtime: str = "onnxruntime"
     python: Path | None = None
+    limits: Limits = UNLIMITED
 
 
 def url_with_user(broker: BrokerAddress) -> str:
@@ -66,17 +70,28 @@ class LocalDevices:
         self._broker = broker
         self._federation = federation
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ceilings: dict[str, Ceiling] = {}
 
     def __enter__(self) -> LocalDevices:
-        for device in self.devices:
-            self.start(device)
+        if any(device.limits != UNLIMITED for device in self.devices):
+            remove_leftovers()
+        try:
+            for device in self.devices:
+                self.start(device)
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self, device: LocalDevice) -> None:
-        """Start the agent of ``device``, in place of one that died; its log goes to ``<folder>/agent.log``."""
+        """Start the agent of ``device``, in place of one that died; its log goes to ``<folder>/agent.log``.
+
+        Raises:
+            ConfigError: it has limits that this machine cannot enforce.
+        """
         before = self._processes.pop(device.device, None)
         if before is not None:
             before.kill()
@@ -119,6 +134,10 @@ class LocalDevices:
         environment = child_environment()
         if self._broker.password:
             environment["APPORTION_BROKER_PASSWORD"] = self._broker.password
+        if device.limits != UNLIMITED:
+            if device.device not in self._ceilings:
+                self._ceilings[device.device] = open_ceiling(device.device, device.limits)
+            command = self._ceilings[device.device].command(command)
         with (device.folder / "agent.log").open("ab") as log:
             self._processes[device.device] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
@@ -133,6 +152,10 @@ class LocalDevices:
         codes = {name: process.poll() for name, process in self._processes.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
+    def ceilings(self) -> dict[str, CeilingReport]:
+        """Device -> what its ceiling did since its agent was first started here; of devices that have one."""
+        return {name: ceiling.report() for name, ceiling in self._ceilings.items()}
+
     def stop(self, patience_s: float = 5.0) -> None:
         """Ask every agent to stop, then end those that do not within ``patience_s``."""
         running = [p for p in self._processes.values() if p.poll() is None]
@@ -146,3 +169,6 @@ class LocalDevices:
                 process.kill()
                 process.wait()
         self._processes.clear()
+        for ceiling in self._ceilings.values():
+            ceiling.close()
+        self._ceilings.clear()

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from coordinator.artifacts import Artifacts
 from coordinator.blob_store import BlobStore
 from coordinator.broker import open_broker
+from coordinator.ceilings import describe
 from coordinator.cli.exporting import CutExporter, dense_module, run_input_spec
 from coordinator.cli.local_data_folders import local_devices
 from coordinator.cli.results import finish_run, finished_summary
@@ -169,6 +170,8 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
         if devices:
             progress.say(f"starting {len(devices)} agents on this machine")
             stack.enter_context(local)
+            if limited := describe(list(local.ceilings().values())):
+                progress.say(limited)
         status = RoundStatus(
             config,
             ledger,
@@ -180,7 +183,8 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
         )
         with progress.watching(status.line):
             state = run_rounds(federation)
-        return finish_run(federation, evaluator, state, run_dir, wall_s=time.monotonic() - started)
+        wall_s = time.monotonic() - started
+        return finish_run(federation, evaluator, state, run_dir, wall_s=wall_s, ceilings=local.ceilings())
 
 
 def _signer(config: RunConfig) -> Signer | None:

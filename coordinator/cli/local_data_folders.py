@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.configuration import RunConfig
+from coordinator.control_groups import Limits
 from coordinator.datasets import Dataset
 from coordinator.local_devices import LocalDevice
 from coordinator.planner import MB
@@ -46,6 +47,7 @@ def local_devices(config: RunConfig, dataset: Dataset, run_dir: Path, count: int
             group.threads,
             config.runtime.of_group(group),
             pythons[config.runtime.of_group(group)],
+            Limits(round(group.budget_mb * MB) if group.ceiling == "budget" else 0, group.cpu_share),
         )
         for i, group in enumerate(planned)
     ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.control_groups import CeilingReport
 from coordinator.evaluation import Evaluator
 from coordinator.federation import Federation
 from coordinator.global_model import write_atomically, write_final
@@ -17,9 +19,19 @@ from coordinator.report_page import report_page
 
 
 def finish_run(
-    federation: Federation, evaluator: Evaluator, state: State, run_dir: Path, *, wall_s: float
+    federation: Federation,
+    evaluator: Evaluator,
+    state: State,
+    run_dir: Path,
+    *,
+    wall_s: float,
+    ceilings: Mapping[str, CeilingReport] | None = None,
 ) -> dict[str, Any]:
-    """Write the final files of a run and mark it finished; the values of ``summary.json``."""
+    """Write the final files of a run and mark it finished; the values of ``summary.json``.
+
+    Args:
+        ceilings: of the local devices that have one, by device.
+    """
     checkpoints = run_dir / "checkpoints"
     write_final(state, checkpoints / "final.safetensors")
     scores = federation.evaluate(state)
@@ -55,6 +67,7 @@ def finish_run(
         "attempts": len(federation.ledger.rounds()),
         "committed_rounds": len(rounds),
         "device_table": table,
+        **ceiling_summary(ceilings or {}),
     }
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
     config = federation.config
@@ -64,6 +77,18 @@ def finish_run(
     if federation.ledger.federation().state == "running":
         federation.ledger.move_federation("finished")
     return summary
+
+
+def ceiling_summary(ceilings: Mapping[str, CeilingReport]) -> dict[str, Any]:
+    """What ``summary.json`` says of ceilings: processes killed at a memory limit since the run was last started, in all
+    (None where the kernel does not count them) and by device. Nothing without ceilings."""
+    if not ceilings:
+        return {}
+    counts = [report.kills for report in ceilings.values()]
+    return {
+        "memory_kills": None if None in counts else sum(count or 0 for count in counts),
+        "ceilings": {device: asdict(report) for device, report in sorted(ceilings.items())},
+    }
 
 
 def finished_summary(run_dir: Path) -> dict[str, Any] | None:
