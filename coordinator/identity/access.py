@@ -1,13 +1,15 @@
 """Which certificate may use which topics, as Mosquitto's access file; the topics are docs/wire-protocol.md's.
 
 A device writes below its own ``up`` and reads its own ``dn`` and what is for all. A coordinator has the topics of its
-federation. Rules hold for connections that are open already: a revoked name loses every topic when they are reloaded.
+federation, and so has ``apportion device``, which asks devices who is there while a run goes on. Rules hold for
+connections that are open already: a revoked name loses every topic when they are reloaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from coordinator.identity.names import coordinator_name, fleet_name
 from coordinator.identity.records import IssuedCertificate
 from edge.contracts.topics import PREFIX
 
@@ -23,12 +25,14 @@ def access_rules(certificates: Iterable[IssuedCertificate], now: float) -> bytes
         if certificate.status(now) == "valid":
             standing.add(certificate.name)
             if certificate.kind == "coordinator":
-                coordinators.add(certificate.name)
+                # Both names, whichever has a certificate: a broker's files need not be written anew for the other.
+                federation = certificate.name.removeprefix("@").partition("@")[0]
+                coordinators |= {coordinator_name(federation), fleet_name(federation)}
         else:
             denied.add(certificate.name)
     blocks = [_HEAD]
-    for name in sorted(coordinators):
-        federation = f"{PREFIX}/{name.removeprefix('@')}"
+    for name in sorted(coordinators - (denied - standing)):
+        federation = f"{PREFIX}/{name.removeprefix('@').partition('@')[0]}"
         topics = f"topic read {federation}/up/#\ntopic write {federation}/dn/#\ntopic write {federation}/all/#\n"
         blocks.append(f"user {name}\n{topics}")
     blocks += [f"user {name}\ntopic deny #\n" for name in sorted(denied - standing)]

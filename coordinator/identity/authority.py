@@ -31,7 +31,7 @@ from coordinator.identity.certificates import (
     root_certificate,
 )
 from coordinator.identity.folder import PRIVATE, PUBLIC, IdentityFolder, key_beside, write_file
-from coordinator.identity.names import check_host, check_id, coordinator_name
+from coordinator.identity.names import check_host, check_id, coordinator_name, fleet_name
 from coordinator.identity.records import IssuedCertificate, Records
 from coordinator.identity.signing import SigningKey
 from edge.contracts.errors import IdentityRefused
@@ -158,6 +158,16 @@ class Authority:
         check_id(federation, what="federation")
         path = self.folder.coordinator(federation)
         return self._issue_here("coordinator", coordinator_name(federation), path, (), replace, days)
+
+    def issue_fleet(self, federation: str, *, days: int = CLIENT_DAYS) -> Issued:
+        """Key and certificate under which ``apportion device`` connects, beside a coordinator that runs.
+
+        Raises:
+            IdentityRefused: an unusable name.
+        """
+        check_id(federation, what="federation")
+        path = self.folder.coordinator(f"{federation}@fleet")
+        return self._issue_here("coordinator", fleet_name(federation), path, (), False, days)
 
     def sign_device(self, request: bytes, device: str, *, replace: bool = False, days: int = CLIENT_DAYS) -> Issued:
         """The certificate of ``device`` for the key in its PEM ``request``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +105,30 @@ def write_broker_folder(
     return out / CONFIG_NAME
 
 
+def renew_broker_lists(identity: Path, out: Path) -> None:
+    """Write anew what changes with every revocation in a broker's folder: the access file and the revocation list.
+
+    Raises:
+        IdentityRefused: ``out`` is no broker's folder, or one of another identity.
+    """
+    with Authority(identity) as authority:
+        own, root = out / CONFIG_NAME, out / "ca.pem"
+        if not own.is_file():
+            raise IdentityRefused(
+                f"{out} is no broker's folder: it has no {CONFIG_NAME}", hint=f"apportion ca mosquitto --out {out}"
+            )
+        if root.exists() and root.read_bytes() != authority.folder.ca.read_bytes():
+            raise IdentityRefused(f"{out} is the broker's folder of another identity than {identity}")
+        _renew_list(authority)
+        owner = own.stat()
+        written = [_write_access(authority, out)]
+        if (out / "crl.pem").exists():  # the broker of a run reads the identity's own
+            write_file(out / "crl.pem", authority.folder.crl.read_bytes(), PUBLIC)
+            written.append(out / "crl.pem")
+        for path in written if os.geteuid() == 0 else ():
+            os.chown(path, owner.st_uid, owner.st_gid)  # the broker has a user of its own, who must read them
+
+
 def coordinator_files(identity: Path, federation: str, *, issue: bool) -> ClientFiles:
     """The files of the coordinator of ``federation``; made where they are missing if ``issue``.
 
@@ -121,6 +146,17 @@ def coordinator_files(identity: Path, federation: str, *, issue: bool) -> Client
                 f"{identity} has no valid certificate of the coordinator of '{federation}'",
                 hint=f"apportion ca issue-coordinator {federation} --dir {identity}; then apportion ca mosquitto again",
             )
+        return ClientFiles(authority.folder.ca, path, key_beside(path), authority.folder.signing_public)
+
+
+def fleet_files(identity: Path, federation: str) -> ClientFiles:
+    """The files under which ``apportion device`` connects to the broker of ``federation``; made once, then kept.
+
+    Raises:
+        IdentityRefused: no identity is there, or an unusable name.
+    """
+    with Authority(identity) as authority:
+        path = authority.issue_fleet(federation).path
         return ClientFiles(authority.folder.ca, path, key_beside(path), authority.folder.signing_public)
 
 

@@ -25,6 +25,14 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _NOBODYS = hashlib.sha256(b"no such token").digest()
 
 
+class TokenRefused(AccessDenied):
+    """A claim token that gives nothing; ``reason`` is ``no-such-token``, ``token-used`` or ``token-expired``."""
+
+    def __init__(self, reason: str, message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class Claimed:
     """What a device gets for a token, as PEM: its certificate, the root, and the key that checks orders."""
@@ -77,7 +85,7 @@ def exchange_token(authority: Authority, token: str, request: bytes) -> Claimed:
     unknown id and a wrong secret give the same answer.
 
     Raises:
-        AccessDenied: no such token, or it has expired or was used.
+        TokenRefused: no such token, or it has expired or was used.
         IdentityRefused: the request is not one for the token's device.
     """
     match = _TOKEN.fullmatch(token)
@@ -87,15 +95,19 @@ def exchange_token(authority: Authority, token: str, request: bytes) -> Claimed:
             _hash(match[2]) if match else b"", row.secret_sha256 if row is not None else _NOBODYS
         )
         if row is None or match is None or not is_right:
-            raise AccessDenied("no such claim token", hint="check it, or make one: apportion ca token DEVICE")
+            raise TokenRefused(
+                "no-such-token", "no such claim token", hint="check it, or make one: apportion ca token DEVICE"
+            )
         again = f"make another: apportion ca token {row.device}"
         if row.used_at is not None:
-            raise AccessDenied(
+            raise TokenRefused(
+                "token-used",
                 f"the claim token for '{row.device}' was used {_time(row.used_at)}; it is good for one certificate",
                 hint=f"if that was not the device: apportion ca revoke {row.device}; then {again}",
             )
         if authority.now() >= row.expires_at:
-            raise AccessDenied(f"the claim token for '{row.device}' expired {_time(row.expires_at)}", hint=again)
+            expired = f"the claim token for '{row.device}' expired {_time(row.expires_at)}"
+            raise TokenRefused("token-expired", expired, hint=again)
         issued = authority.certify_device(request, row.device)
         authority.records.use_token(match[1], authority.now(), issued.certificate.serial)
     authority.deliver(issued)

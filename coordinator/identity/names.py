@@ -17,6 +17,15 @@ def coordinator_name(federation: str) -> str:
     return f"@{federation}"
 
 
+def fleet_name(federation: str) -> str:
+    """Common name under which ``apportion device`` listens to the devices of ``federation``, beside its coordinator.
+
+    A broker knows a connection by the name in its certificate and ends an older one of the same name: under the
+    coordinator's own, every command would interrupt the run.
+    """
+    return f"{coordinator_name(federation)}@fleet"
+
+
 def check_id(name: str, *, what: str) -> str:
     """``name`` itself when it can be a device's or a federation's.
 

@@ -361,6 +361,8 @@ def test_rules_name_standing_coordinators_and_deny_who_is_out(tmp_path: Path) ->
     assert rules.split("\n\n")[1:] == [
         "user @fed\ntopic read apportion/v1/fed/up/#\ntopic write apportion/v1/fed/dn/#\n"
         "topic write apportion/v1/fed/all/#",
+        "user @fed@fleet\ntopic read apportion/v1/fed/up/#\ntopic write apportion/v1/fed/dn/#\n"
+        "topic write apportion/v1/fed/all/#",
         "user @gone\ntopic deny #",
         "user pi-2\ntopic deny #",
         "pattern write apportion/v1/+/up/%u/#\npattern read apportion/v1/+/dn/%u/#\n"

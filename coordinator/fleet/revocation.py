@@ -1,0 +1,130 @@
+"""A device is out: its certificates and unused claim tokens are revoked, and the broker is told.
+
+What is on the device's own disk is :mod:`coordinator.fleet.provisioning`'s to remove.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.identity.authority import Authority
+from coordinator.identity.broker_files import CONFIG_NAME, renew_broker_lists
+
+_PROGRAM = "mosquitto"
+_PROCESSES = Path("/proc")
+
+
+@dataclass(frozen=True)
+class BrokerNews:
+    """What the broker knows of a revocation.
+
+    Attributes:
+        folder: the broker's files that were written anew; None where they are not known here.
+        pid: the process that was told to read them again; None where it is not known here.
+        commands: what a person is to run for it; empty when nothing is left to do.
+    """
+
+    folder: Path | None
+    pid: int | None
+    commands: tuple[str, ...]
+
+
+def revoke_device(identity: Path, device: str, *, reason: str) -> list[str]:
+    """Serial numbers of the certificates that this call revoked; the identity's revocation list is written anew.
+
+    A device that was never enrolled has none, and loses its claim tokens.
+
+    Raises:
+        IdentityRefused: no identity is there.
+    """
+    with Authority(identity) as authority:
+        if not authority.records.certificates("device", device):
+            with authority.records.transaction():
+                authority.records.drop_tokens(device)
+            return []
+        return [certificate.serial for certificate in authority.revoke(device, reason=reason)]
+
+
+def tell_broker(identity: Path, folder: Path | None, *, pid_file: Path | None = None) -> BrokerNews:
+    """Write the broker's lists in ``folder`` anew and have it read them, where it runs on this machine.
+
+    A broker that has read them refuses the next connection of whoever is revoked, and takes an open one's topics.
+
+    Args:
+        folder: as ``apportion ca mosquitto --out`` wrote it, or None.
+        pid_file: of the running broker; its configuration's, or the process that has it open, where None.
+
+    Raises:
+        IdentityRefused: ``folder`` is no broker's, or another identity's.
+    """
+    if folder is None:
+        anew = f"apportion ca mosquitto --out DIR --dir {shlex.quote(str(identity))}"
+        return BrokerNews(None, None, (anew, "sudo systemctl reload mosquitto"))
+    renew_broker_lists(identity, folder)
+    there = _read_from(folder / CONFIG_NAME)
+    reload = "sudo systemctl reload mosquitto"
+    if there is not None and there.resolve() != folder.resolve():
+        target = shlex.quote(str(there))
+        copy = f"sudo cp -rT {shlex.quote(str(folder))} {target}"
+        return BrokerNews(folder, None, (copy, f"sudo chown -R mosquitto: {target}", reload))
+    pid = _running(folder, pid_file)
+    if pid is None:
+        return BrokerNews(folder, None, (reload,))
+    try:
+        os.kill(pid, signal.SIGHUP)
+    except PermissionError:
+        return BrokerNews(folder, None, (f"sudo kill -HUP {pid}",))
+    except ProcessLookupError:
+        return BrokerNews(folder, None, (reload,))
+    return BrokerNews(folder, pid, ())
+
+
+def _read_from(config: Path) -> Path | None:
+    """The folder that the broker reads its lists from, as its configuration says."""
+    found = re.search(r"^acl_file (.+)/access$", config.read_text(encoding="utf-8"), re.MULTILINE)
+    return Path(found[1]) if found else None
+
+
+def _running(folder: Path, pid_file: Path | None) -> int | None:
+    config = folder / CONFIG_NAME
+    named = re.search(r"^pid_file (.+)$", config.read_text(encoding="utf-8"), re.MULTILINE)
+    candidates = [pid_file, Path(named[1]) if named else None, folder / f"{_PROGRAM}.pid"]
+    for path in candidates:
+        pid = None if path is None else _pid_in(path)
+        # A file that a crash left behind may name whoever has that number now.
+        if pid is not None and _words(pid)[:1] and Path(_words(pid)[0]).name == _PROGRAM:
+            return pid
+    for process in _PROCESSES.glob("[0-9]*"):
+        words = _words(int(process.name))
+        is_broker = len(words) >= 3 and Path(words[0]).name == _PROGRAM and words[1] == "-c"
+        if is_broker and _same_file(process / "cwd" / words[2], config):
+            return int(process.name)
+    return None
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # another user's process, or one that has ended
+        return False
+
+
+def _pid_in(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii").strip())
+    except (OSError, ValueError):
+        return None
+
+
+def _words(pid: int) -> list[str]:
+    """The command line of a process; empty when there is none, or no way to read it."""
+    try:
+        data = (_PROCESSES / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [word.decode(errors="replace") for word in data.split(b"\0") if word]
