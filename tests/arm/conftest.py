@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.arm.boards import BOARDS, EmulatedDevice
+from tests.arm.emulated_host import HostBoard, emulated_host
 from tests.arm.session_library import cross_build
 from tests.arm.userland import ROOT, Unavailable, Userland, prepare
+from tests.coordinator.fleet.ssh_server import SshServer
+from tests.profiles.boards import PI_4
 
 VARIABLE = "APPORTION_TEST_ARM"
 FOLDER = ROOT / ".arm"
@@ -41,5 +45,15 @@ def session_library(userland: Userland) -> Path:
     """The cross-built library, in its place on the device."""
     try:
         return cross_build(userland)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def pi_4(userland: Userland, tmp_path: Path) -> Iterator[SshServer]:
+    """A Pi 4 with an empty home folder, reached over SSH."""
+    try:
+        with emulated_host(tmp_path / "pi-4", userland, HostBoard("cortex-a72", PI_4)) as host:
+            yield host
     except Unavailable as reason:
         pytest.skip(str(reason))

@@ -19,20 +19,28 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from tests.coordinator.fleet.private_namespace import Unavailable
+
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = "qemu-aarch64-static"
 COMPILER = "aarch64-linux-gnu-g++"
 SYSTEM_PACKAGES = {EMULATOR: "qemu-user-static", COMPILER: "g++-aarch64-linux-gnu"}
 PYTHONS = ("3.11", "3.12")
 LIBRARIES = ("libstdc++6", "libgomp1")
+HOST = (
+    *("dash", "coreutils", "tar", "gzip", "grep", "sed", "findutils", "mawk", "hostname", "procps", "libc-bin"),
+    *("base-files", "openssh-server", "openssh-client", "openssh-sftp-server"),
+)
+"""What a host has beside Python: enough to log in to it and run shell lines."""
+NOT_UNPACKED = ("perl", "libperl", "debconf", "adduser", "ucf", "readline-common")
+"""Beginnings of the names of packages that only install scripts need."""
+MOUNT_POINTS = ("home/pi", "proc", "sys", "dev", "run", "tmp", "usr/local", "var/tmp")
+LAYOUT = 2
+"""Raised when a userland made before lacks something."""
 WHEELS = ("numpy", "msgspec", "psutil", "safetensors", "paho-mqtt", "zstandard", "onnxruntime")
 OPTIONAL_WHEELS = ("executorch",)
 OLDEST_GLIBC = 17
 """Minor version of the oldest glibc 2.x that aarch64 wheels are built for."""
-
-
-class Unavailable(Exception):
-    """What a test needs cannot be had on this machine; the message says what and why."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +67,17 @@ def prepare(folder: Path) -> Userland:
     install_system_packages()
     if shutil.which(EMULATOR) is None:
         raise Unavailable(f"{EMULATOR} is not installed (Debian: {SYSTEM_PACKAGES[EMULATOR]}) and nobody here is root")
-    wanted, stamp = _releases(), folder / "ready.json"
-    if not stamp.exists() or json.loads(stamp.read_text())["releases"] != wanted:
+    releases, stamp = _releases(), folder / "ready.json"
+    wanted = {"layout": LAYOUT, "releases": releases}
+    made_before = json.loads(stamp.read_text()) if stamp.exists() else {}
+    if any(made_before.get(key) != value for key, value in wanted.items()):
         started = time.monotonic()
         shutil.rmtree(folder, ignore_errors=True)
         root = folder / "root"
         python, glibc = _unpack_system(folder / "apt", root)
         packages = root / "usr/local/lib" / f"python{python}" / "dist-packages"
-        _unpack_wheels(wanted, python, glibc, folder / "wheels", packages)
-        stamp.write_text(json.dumps({"releases": wanted, "python": python}))
+        _unpack_wheels(releases, python, glibc, folder / "wheels", packages)
+        stamp.write_text(json.dumps({**wanted, "python": python}))
         print(f"aarch64 userland made in {time.monotonic() - started:.0f} s", file=sys.stderr)
     root, python = folder / "root", json.loads(stamp.read_text())["python"]
     made = Userland(root, root / "usr/bin" / f"python{python}", root / f"usr/local/lib/python{python}/dist-packages")
@@ -125,7 +135,7 @@ def _unpack_system(apt: Path, root: Path) -> tuple[str, int]:
     unfetched = [line for line in done.stderr.splitlines() if "Failed to fetch" in line]
     failure = ""
     for python in PYTHONS:
-        names = (f"python{python}-minimal", f"libpython{python}-stdlib", *LIBRARIES)
+        names = ("python3", f"python{python}-minimal", f"libpython{python}-stdlib", *LIBRARIES, *HOST)
         done = subprocess.run([*command, "install", "--download-only", *names], capture_output=True, text=True)
         if done.returncode == 0:
             break
@@ -136,11 +146,18 @@ def _unpack_system(apt: Path, root: Path) -> tuple[str, int]:
     root.mkdir(parents=True)
     glibc = OLDEST_GLIBC
     for package in sorted((apt / "cache/archives").glob("*.deb")):
-        subprocess.run(["dpkg-deb", "--extract", str(package), str(root)], check=True)
+        if not package.name.startswith(NOT_UNPACKED):
+            subprocess.run(["dpkg-deb", "--extract", str(package), str(root)], check=True)
         if release := re.match(r"libc6_2\.(\d+)", package.name):
             glibc = int(release[1])
-    if not (root / "lib").exists():  # distributions that moved it into usr
-        (root / "lib").symlink_to("usr/lib")
+    for name in ("bin", "sbin", "lib"):  # distributions that moved them into usr
+        if not (root / name).exists():
+            (root / name).symlink_to(f"usr/{name}")
+    for place in MOUNT_POINTS:
+        (root / place).mkdir(parents=True, exist_ok=True)
+    for file in ("passwd", "group", "shadow"):
+        (root / "etc" / file).touch()
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     return python, glibc
 
 

@@ -82,17 +82,20 @@ class PrivateProcess:
         """``path`` of the inside, by which this process can read it."""
         return Path(f"/proc/{self.first().pid}/root{path}")
 
+    def wait(self, timeout_s: float) -> int:
+        """Exit status of the command, when it ends by itself.
+
+        Raises:
+            subprocess.TimeoutExpired: it does not.
+        """
+        return self._process.wait(timeout_s)
+
     def stop(self) -> None:
         """Ends it and whatever it started: the end of its first process takes the others along, and is waited for."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self.first().kill()  # not unshare's --kill-child: changing users switches that off
-        if self._process.poll() is None and not self._ended(5.0):
-            self._process.kill()
-        self._process.wait()
-
-    def _ended(self, timeout_s: float) -> bool:
         try:
-            self._process.wait(timeout_s)
+            self._process.wait(5.0)
         except subprocess.TimeoutExpired:
-            return False
-        return True
+            self._process.kill()
+            self._process.wait()
