@@ -11,7 +11,7 @@ import pytest
 from tiny_artifact import BATCH, softmax_graph, softmax_manifest
 
 from edge.contracts.errors import ArtifactCorrupt, ConfigError
-from edge.step_measurement import measure_steps
+from edge.step_measurement import measure_steps, runtime_about
 
 
 @pytest.fixture
@@ -47,19 +47,27 @@ def test_a_larger_batch_of_a_dynamic_graph_has_no_prediction(artifact: Path) -> 
 
 def test_a_child_killed_by_the_kernel_is_a_result(artifact: Path, tmp_path: Path) -> None:
     found = measure_steps(artifact, python=interpreter(tmp_path, "kill -9 $$"))
-    assert found.ended == "SIGKILL (killed, perhaps out of memory)"
-    assert (found.steps, found.peak_bytes) == (0, 0)
+    assert found.ended.startswith("SIGKILL (killed, perhaps out of memory)")
+    assert (found.steps, found.peak_bytes, found.is_killed) == (0, 0, True)
 
 
-def test_a_child_without_memory_says_its_last_line(artifact: Path, tmp_path: Path) -> None:
-    found = measure_steps(artifact, python=interpreter(tmp_path, f'ulimit -d 20000; exec {sys.executable} "$@"'))
+def test_a_child_over_its_limit_is_killed_at_it(artifact: Path) -> None:
+    found = measure_steps(artifact, limit_bytes=24 << 20)
+    assert found.ended.startswith(("killed at its limit of 24 MB", "refused memory at its limit of 24 MB"))
+    assert (found.steps, found.is_killed) == (0, True)
+
+
+def test_a_child_that_is_refused_memory_is_told_from_one_that_fails(artifact: Path, tmp_path: Path) -> None:
+    script = interpreter(tmp_path, f'ulimit -v 90000; exec {sys.executable} "$@"')
+    found = measure_steps(artifact, python=script)
     assert found.ended
-    assert found.steps == 0
+    assert (found.steps, found.peak_bytes) == (0, 0)
 
 
 def test_a_child_that_fails_says_why(artifact: Path, tmp_path: Path) -> None:
     found = measure_steps(artifact, python=interpreter(tmp_path, "echo no runtime here >&2; exit 3"))
     assert found.ended == "exit status 3: no runtime here"
+    assert not found.is_killed
 
 
 def test_what_cannot_be_measured_is_refused(artifact: Path, tmp_path: Path) -> None:
@@ -72,16 +80,26 @@ def test_what_cannot_be_measured_is_refused(artifact: Path, tmp_path: Path) -> N
         measure_steps(artifact)
 
 
-def test_the_child_has_no_torch(artifact: Path) -> None:
+def test_what_a_runtime_is_here_is_asked_in_a_child(tmp_path: Path) -> None:
+    told = runtime_about("onnxruntime")
+    assert told is not None
+    assert told[0][0].isdigit()
+    assert told[1] == 0
+    assert runtime_about("onnxruntime", interpreter(tmp_path, "exit 1")) is None
+
+
+def test_the_child_has_no_torch(artifact: Path, tmp_path: Path) -> None:
     script = (
-        "import sys; from edge.step_measurement import main; status = main(sys.argv[1:]);"
+        "import sys, os; from edge.profile_child import main;"
+        "status = main([*sys.argv[1:], '0', str(os.getppid())]);"
         "assert 'torch' not in sys.modules; sys.exit(status)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(artifact), str(BATCH), "1", "1"],
-        capture_output=True,
-        text=True,
-        env=dict(os.environ),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    for words in (["inputs", artifact, tmp_path, BATCH], ["steps", artifact, tmp_path, BATCH, 1, 3, 0]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *map(str, words)],
+            capture_output=True,
+            text=True,
+            env=dict(os.environ),
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
