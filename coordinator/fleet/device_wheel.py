@@ -1,0 +1,83 @@
+"""A wheel of this project's device side alone, from the packages installed here: no coordinator, no exporter.
+
+The same files give the same bytes, so that its digest says whether a device has to be given another.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from importlib import metadata, resources
+from pathlib import Path
+
+DISTRIBUTION = "apportion"
+PACKAGES = ("edge", "profiles")
+EXTRAS = ("onnxruntime", "executorch", "identity", "images")
+_SUFFIXES = frozenset({".py", ".toml", ".typed", ".cpp", ".h"})
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def release() -> str:
+    """The release of this project that runs here."""
+    return metadata.version(DISTRIBUTION)
+
+
+def requirements(extra: str = "") -> list[str]:
+    """What the device side, or one of its extras, requires: ``["msgspec>=0.18", ...]``."""
+    found = []
+    for line in metadata.requires(DISTRIBUTION) or []:
+        requirement, _, marker = line.partition(";")
+        wanted = marker.strip() == (f'extra == "{extra}"' if extra else "")
+        if wanted:
+            found.append(requirement.strip())
+    return found
+
+
+def write_device_wheel(folder: Path, extra_files: Mapping[str, bytes] | None = None) -> Path:
+    """The wheel in ``folder``.
+
+    Args:
+        extra_files: path in the environment (``lib/...``) -> contents, installed with it.
+    """
+    version = release()
+    files: dict[str, bytes] = {}
+    for package in PACKAGES:
+        root = Path(str(resources.files(package)))
+        for path in sorted(root.rglob("*")):
+            if path.suffix in _SUFFIXES and path.is_file():
+                files[f"{package}/{path.relative_to(root).as_posix()}"] = path.read_bytes()
+    for place, data in (extra_files or {}).items():
+        files[f"{DISTRIBUTION}-{version}.data/data/{place}"] = data
+    info = f"{DISTRIBUTION}-{version}.dist-info"
+    files[f"{info}/METADATA"] = _metadata(version)
+    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: apportion\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{info}/entry_points.txt"] = b"[console_scripts]\napportion = edge.__main__:main\n"
+    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in sorted(files.items()))
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(entry, data)
+    path = folder / f"{DISTRIBUTION}-{version}-py3-none-any.whl"
+    path.write_bytes(buffer.getvalue())
+    return path
+
+
+def _metadata(version: str) -> bytes:
+    lines = ["Metadata-Version: 2.1", f"Name: {DISTRIBUTION}", f"Version: {version}", "Requires-Python: >=3.11,<3.13"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requirements()]
+    for extra in EXTRAS:
+        # The executorch wheel goes without its dependencies on a device: they are torch.
+        lines.append(f"Provides-Extra: {extra}")
+        named = [r for r in requirements(extra) if not r.startswith("torch")]
+        lines += [f'Requires-Dist: {requirement}; extra == "{extra}"' for requirement in named]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

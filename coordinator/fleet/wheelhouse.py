@@ -1,0 +1,182 @@
+"""The packages of a device as wheels for its processor, C library and Python, fetched here: a host needs no index.
+
+``pip`` fetches them from wherever its configuration here says, of the releases that are installed here, so that both
+sides run the same. Our own wheel is made here (:mod:`coordinator.fleet.device_wheel`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from coordinator.fleet.device_wheel import requirements, write_device_wheel
+from coordinator.fleet.facts import HostFacts
+from coordinator.fleet.host import HostUnfit
+from edge.contracts.errors import ApportionError, ConfigError
+
+OLDEST_GLIBC = 17
+"""Minor version of the oldest glibc 2.x that wheels are tagged for."""
+
+FETCH_S = 900.0
+_STAMP = "wheelhouse.json"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class WheelsUnavailable(ApportionError):
+    """The wheels cannot be fetched here: no index can be reached, or it has none for the host."""
+
+    code = "wheels-unavailable"
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Wheelhouse:
+    """A folder of wheels.
+
+    Attributes:
+        digests: file name -> SHA-256 of the file; pip's own wheel is among them.
+        release: digest of them all, by which a host tells what it has.
+        packed_bytes: of the files.
+        unpacked_bytes: of what they install.
+    """
+
+    folder: Path
+    digests: Mapping[str, str]
+    release: str
+    packed_bytes: int
+    unpacked_bytes: int
+
+    @property
+    def needed_bytes(self) -> int:
+        """What a host needs free to install it."""
+        return self.packed_bytes + round(1.1 * self.unpacked_bytes)
+
+
+def build_wheelhouse(folder: Path, facts: HostFacts, runtime: str, *, extras: Sequence[str] = ()) -> Wheelhouse:
+    """The wheels for a host, below ``folder``; those of the same releases are fetched once.
+
+    Args:
+        facts: of a host that fits (:func:`coordinator.fleet.facts.require_fit`).
+        extras: further extras of the device side: ``images``.
+
+    Raises:
+        WheelsUnavailable: pip is not here, or finds nothing.
+        ConfigError: an unknown extra.
+        HostUnfit: nothing is built for such a host.
+    """
+    if unknown := sorted(set(extras) - {"images"}):
+        raise ConfigError([f"extras: {', '.join(unknown)} is not known to devices; there is images"])
+    if facts.python is None:
+        raise HostUnfit("it has no Python that can be used")
+    python, minor = "{}.{}".format(*facts.python.version), facts.libc_version[1]
+    wanted = _releases(runtime, extras)
+    place = folder / "-".join((facts.machine, f"glibc2.{minor}", f"python{python}", runtime, *sorted(extras)))
+    stamp = place / _STAMP
+    fetched = _fetched(stamp, wanted)
+    if not fetched:
+        platforms = [f"manylinux_2_{m}_{facts.machine}" for m in range(OLDEST_GLIBC, minor + 1)]
+        platforms.append(f"manylinux2014_{facts.machine}")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".wheels.", dir=folder) as unfinished:
+            alone = {name for name in wanted if name == "executorch"}
+            _download(Path(unfinished), [n for n in wanted.items() if n[0] not in alone], python, platforms)
+            if alone:
+                _download(
+                    Path(unfinished), [(n, wanted[n]) for n in sorted(alone)], python, platforms, flags=("--no-deps",)
+                )
+            digests = {path.name: _digest(path) for path in sorted(Path(unfinished).glob("*.whl"))}
+            (Path(unfinished) / _STAMP).write_text(json.dumps({"wanted": wanted, "digests": digests}, indent=1))
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(unfinished, place)
+        fetched = digests
+    own = write_device_wheel(place)
+    digests = {**fetched, own.name: _digest(own)}
+    lines = "".join(f"{digest} {name}\n" for name, digest in sorted(digests.items()))
+    return Wheelhouse(
+        folder=place,
+        digests=digests,
+        release=hashlib.sha256(lines.encode()).hexdigest(),
+        packed_bytes=sum((place / name).stat().st_size for name in digests),
+        unpacked_bytes=sum(_unpacked(place / name) for name in digests if not name.startswith("pip-")),
+    )
+
+
+def _releases(runtime: str, extras: Sequence[str]) -> dict[str, str]:
+    """Name -> what pip is asked for: exactly what is installed here, or what this project requires."""
+    asked = [r for extra in ("", "identity", runtime, *extras) for r in requirements(extra)]
+    wanted = {"pip": "pip"}
+    for requirement in asked:
+        name = _NAME.match(requirement)
+        if name is None or name[0] == "torch":  # the dependencies of the executorch wheel stay away from devices
+            continue
+        try:
+            wanted[name[0]] = f"{name[0]}=={metadata.version(name[0]).partition('+')[0]}"
+        except metadata.PackageNotFoundError:
+            wanted[name[0]] = requirement
+    return dict(sorted(wanted.items()))
+
+
+def _fetched(stamp: Path, wanted: Mapping[str, str]) -> dict[str, str]:
+    """File name -> digest of what an earlier call fetched, if it is that and still whole; else nothing."""
+    try:
+        kept = json.loads(stamp.read_text())
+        digests: dict[str, str] = kept["digests"]
+        if kept["wanted"] == wanted and all(_digest(stamp.parent / n) == d for n, d in digests.items()):
+            return digests
+    except (OSError, ValueError, KeyError):
+        pass
+    return {}
+
+
+def _download(
+    place: Path,
+    wanted: Sequence[tuple[str, str]],
+    python: str,
+    platforms: Sequence[str],
+    flags: Sequence[str] = (),
+) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", *flags]
+    command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, "--dest", str(place)]
+    for platform in platforms:
+        command += ["--platform", platform]
+    command += [requirement for _, requirement in wanted]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S)
+    except subprocess.TimeoutExpired as error:
+        raise WheelsUnavailable(
+            f"pip did not fetch the device's wheels within {FETCH_S:.0f} s", hint="see the network, and try again"
+        ) from error
+    if done.returncode == 0:
+        return
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
+    reason = " ".join(line.removeprefix("ERROR:").strip() for line in lines[:2])[-500:]
+    if "No module named pip" in done.stderr:
+        raise WheelsUnavailable(
+            "pip, which fetches a device's wheels, is not installed here", hint=f"{sys.executable} -m ensurepip"
+        )
+    if "NewConnectionError" in done.stderr or "Max retries" in done.stderr or "from versions: none" in reason:
+        raise WheelsUnavailable(
+            f"no wheels for Python {python} on {platforms[-1]}: {reason}",
+            hint="this machine, not the host, needs the package index once: see the network and `pip config list`",
+        )
+    raise WheelsUnavailable(f"no wheels for Python {python} on {platforms[-1]}: {reason}", hint="pip config list")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unpacked(path: Path) -> int:
+    with zipfile.ZipFile(path) as archive:
+        return sum(entry.file_size for entry in archive.infolist())
