@@ -95,8 +95,8 @@ class Request(BaseHTTPRequestHandler):
     server: _Server
 
     def setup(self) -> None:
-        self.timeout = self.server.request_timeout_s
         super().setup()
+        self.connection.settimeout(self.server.request_timeout_s)
 
     def handle_one_request(self) -> None:
         self.server.expect(self.connection)

@@ -1,6 +1,6 @@
-"""The ``apportion`` command: ``agent`` and ``csr`` run here, other verbs in ``coordinator.cli``, which devices lack.
+"""The ``apportion`` command: ``agent``, ``csr`` and ``enrol`` run here, others in ``coordinator.cli``.
 
-Of those ``verify`` and ``profile`` have a form of their own for devices."""
+Devices lack that. Of its verbs ``verify`` and ``profile`` have a form of their own for devices."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ def main(arguments: list[str] | None = None) -> int:
         from edge.csr_command import csr_command
 
         return csr_command(words[1:])
+    if words[:1] == ["enrol"]:
+        from edge.enrol_command import enrol_command
+
+        return enrol_command(words[1:])
     try:
         commands = import_module("coordinator.cli")
     except ImportError as error:

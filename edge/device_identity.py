@@ -53,14 +53,15 @@ def make_request(folder: Path, device: str) -> DeviceRequest:
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        _write(files.key, private, 0o600)
+        write_whole(files.key, private, 0o600)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, device)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    _write(files.request, request.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_whole(files.request, request.public_bytes(serialization.Encoding.PEM), 0o644)
     return files
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
+def write_whole(path: Path, data: bytes, mode: int) -> None:
+    """Put ``data`` at ``path``; a reader sees the old file or the new one, and nobody else a private one."""
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

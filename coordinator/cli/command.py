@@ -110,6 +110,10 @@ def _app(wanted: str | None) -> typer.Typer:
     def csr() -> None:
         """As with the agent: shown in help only."""
 
+    @app.command("enrol", help="Trade a claim link for a device's certificate (apportion enrol --help).")
+    def enrol() -> None:
+        """As with the agent: shown in help only."""
+
     return app
 
 

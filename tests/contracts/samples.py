@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from edge.contracts.claims import ClaimLink, ClaimRefusal, ClaimReply, ClaimRequest, Refused
 from edge.contracts.manifest import (
     ArtifactFile,
     ArtifactManifest,
@@ -235,4 +236,19 @@ TENSORS: dict[str, np.ndarray] = {
     "bn.num_batches_tracked": np.asarray(7, dtype=np.int64),
     "mask": np.asarray([True, False, True]),
     "empty": np.zeros((0, 3), dtype=np.float32),
+}
+
+CLAIM_LINK = ClaimLink("https://192.168.1.10:8443", "0123456789abcdef." + "S" * 43, A, "pi-07")
+
+CLAIMS: dict[str, ClaimRequest | ClaimReply | ClaimRefusal] = {
+    "claim_request": ClaimRequest(CLAIM_LINK.token, "-----BEGIN CERTIFICATE REQUEST-----\n"),
+    "claim_reply": ClaimReply(
+        device="pi-07",
+        certificate="-----BEGIN CERTIFICATE-----\n",
+        ca="-----BEGIN CERTIFICATE-----\n",
+        signing_public="-----BEGIN PUBLIC KEY-----\n",
+        federation="digits",
+        broker="mqtts://broker.local",
+    ),
+    "claim_refusal": ClaimRefusal(Refused("token-used", "the claim token for 'pi-07' was used", "make another")),
 }

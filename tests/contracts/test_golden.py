@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge.contracts.claims import ClaimLink
 from edge.contracts.envelope import unseal
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import BODIES as BODY_TYPES
 from edge.contracts.tensor_file import decode_tensors
 from tests.contracts.golden_files import today, versions
-from tests.contracts.samples import BODIES, MANIFEST, TENSORS
+from tests.contracts.samples import BODIES, CLAIM_LINK, CLAIMS, MANIFEST, TENSORS
 
 CONTRACTS = Path(__file__).parents[2] / "edge" / "contracts"
 
@@ -57,6 +58,17 @@ def test_every_golden_manifest_is_read() -> None:
     assert ArtifactManifest.from_bytes(versions("manifest.json")[-1].read_bytes()) == MANIFEST
 
 
+@pytest.mark.parametrize("name", CLAIMS)
+def test_every_golden_claim_is_read(name: str) -> None:
+    for path in versions(f"{name}.json"):
+        assert type(CLAIMS[name]).from_bytes(path.read_bytes()) == CLAIMS[name]
+
+
+def test_golden_claim_link_is_read() -> None:
+    for path in versions("claim_link.txt"):
+        assert ClaimLink.from_text(path.read_text()) == CLAIM_LINK
+
+
 def test_golden_tensors_are_read_bit_for_bit() -> None:
     arrays = decode_tensors(versions("tensors.safetensors")[-1].read_bytes(), where="golden")
     assert sorted(arrays) == sorted(TENSORS)
@@ -67,7 +79,7 @@ def test_golden_tensors_are_read_bit_for_bit() -> None:
 
 def test_every_kind_has_a_sample_and_every_struct_is_in_one() -> None:
     assert set(BODIES) == set(BODY_TYPES)
-    shown = structs_in(MANIFEST).union(*map(structs_in, BODIES.values()))
+    shown = structs_in(MANIFEST).union(*map(structs_in, [*BODIES.values(), *CLAIMS.values(), CLAIM_LINK]))
     defined: set[type] = set()
     for path in CONTRACTS.glob("*.py"):
         module = importlib.import_module(f"edge.contracts.{path.stem}")
@@ -104,11 +116,11 @@ def test_samples_show_every_field_with_a_value_of_its_own() -> None:
 
     seen = Seen()
     check(MANIFEST)
-    for body in BODIES.values():
+    for body in [*BODIES.values(), *CLAIMS.values(), CLAIM_LINK]:
         check(body)
     assert [key for key, differs in seen.items() if not any(differs)] == []
 
 
 def test_structs_are_frozen() -> None:
-    for struct in structs_in(MANIFEST).union(*map(structs_in, BODIES.values())):
+    for struct in structs_in(MANIFEST).union(*map(structs_in, [*BODIES.values(), *CLAIMS.values(), CLAIM_LINK])):
         assert struct.__struct_config__.frozen, struct  # type: ignore[attr-defined]
