@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.arm.userland import EMULATOR, Userland
+from tests.profiles.boards import PI_3B_PLUS, PI_4, PI_5, Files, write_tree
 
 FLAGS = "-mcpu=cortex-a53"
 """What the session library is compiled for: the oldest of the boards, so that one library serves all."""
@@ -22,20 +23,29 @@ class Board:
     """One kind of board.
 
     Attributes:
+        name: as the catalog has it.
         processor: the emulator's name of its cores.
-        part: their number in ``/proc/cpuinfo``.
-        model: what the kernel calls the board.
+        files: its own ``/proc`` and ``/sys``.
     """
 
+    name: str
     processor: str
-    part: str
-    model: str
+    files: Files
+
+    @property
+    def model(self) -> str:
+        """What the kernel calls the board."""
+        return self.files["/proc/device-tree/model"].rstrip("\0")
 
 
 BOARDS = (
-    Board("cortex-a53", "0xd03", "Raspberry Pi 3 Model B Plus Rev 1.3"),
-    Board("cortex-a72", "0xd08", "Raspberry Pi 4 Model B Rev 1.4"),
+    Board("pi-3b-plus", "cortex-a53", PI_3B_PLUS),
+    Board("pi-4-4gb", "cortex-a72", PI_4),
+    Board("pi-5-8gb", "cortex-a76", PI_5),
 )
+
+
+OWN = ("proc", "sys")
 
 
 class EmulatedDevice:
@@ -44,7 +54,7 @@ class EmulatedDevice:
     def __init__(self, board: Board, userland: Userland) -> None:
         self.board = board
         self._userland = userland
-        self._sysroot = userland.root.parent / board.processor
+        self._sysroot = userland.root.parent / board.name
         _write_sysroot(self._sysroot, userland.root, board)
 
     def command(self, *arguments: str) -> list[str]:
@@ -76,19 +86,10 @@ class EmulatedDevice:
 
 
 def _write_sysroot(sysroot: Path, root: Path, board: Board) -> None:
-    """Where the emulator looks absolute paths up first: the userland's folders and the board's own ``/proc``."""
-    (sysroot / "proc/device-tree").mkdir(parents=True, exist_ok=True)
+    """Where the emulator looks absolute paths up first: the userland's folders and the board's own files."""
+    sysroot.mkdir(exist_ok=True)
     for entry in root.iterdir():
-        if not (sysroot / entry.name).is_symlink():
+        if entry.name not in OWN and not (sysroot / entry.name).is_symlink():
             (sysroot / entry.name).symlink_to(Path("..") / root.name / entry.name)
-    # Without this file onnxruntime dies while it is imported: this machine's own has another form.
-    (sysroot / "proc/cpuinfo").write_text(
-        "".join(
-            f"processor\t: {core}\nBogoMIPS\t: 38.40\nFeatures\t: fp asimd evtstrm crc32 cpuid\n"
-            f"CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: {board.part}\n"
-            "CPU revision\t: 4\n\n"
-            for core in range(4)
-        )
-        + f"Model\t\t: {board.model}\n"
-    )
-    (sysroot / "proc/device-tree/model").write_bytes(board.model.encode() + b"\0")
+    # Without its cpuinfo onnxruntime dies while it is imported: this machine's own has another form.
+    write_tree(sysroot, {path: text for path, text in board.files.items() if path.split("/")[1] in OWN})

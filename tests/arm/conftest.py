@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.arm.boards import BOARDS, EmulatedDevice
-from tests.arm.emulated_host import HostBoard, emulated_host
+from tests.arm.emulated_host import emulated_host
 from tests.arm.session_library import cross_build
 from tests.arm.userland import ROOT, Unavailable, Userland, prepare
 from tests.coordinator.fleet.ssh_server import SshServer
-from tests.profiles.boards import PI_4
 
 VARIABLE = "APPORTION_TEST_ARM"
 FOLDER = ROOT / ".arm"
@@ -34,7 +33,7 @@ def userland() -> Userland:
         pytest.skip(str(reason))
 
 
-@pytest.fixture(scope="session", params=BOARDS, ids=lambda board: board.processor)
+@pytest.fixture(scope="session", params=BOARDS, ids=lambda board: board.name)
 def device(userland: Userland, request: pytest.FixtureRequest) -> EmulatedDevice:
     """Each board in turn."""
     return EmulatedDevice(request.param, userland)
@@ -53,7 +52,7 @@ def session_library(userland: Userland) -> Path:
 def pi_4(userland: Userland, tmp_path: Path) -> Iterator[SshServer]:
     """A Pi 4 with an empty home folder, reached over SSH."""
     try:
-        with emulated_host(tmp_path / "pi-4", userland, HostBoard("cortex-a72", PI_4)) as host:
+        with emulated_host(tmp_path / "pi-4", userland, BOARDS[1]) as host:
             yield host
     except Unavailable as reason:
         pytest.skip(str(reason))

@@ -1,6 +1,6 @@
 """A board that can be logged in to: an aarch64 sshd under the emulator, in namespaces of its own, over a board's files.
 
-Unlike :class:`tests.arm.boards.EmulatedDevice`, every program of it is an aarch64 one and starts others, because the
+Unlike on :class:`tests.arm.boards.EmulatedDevice`, every program of it is an aarch64 one and starts others, because the
 emulator is registered with the kernel for these namespaces alone (binfmt_misc, since Linux 6.7).
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from tests.arm.boards import Board
 from tests.arm.userland import EMULATOR, Userland
 from tests.coordinator.fleet.private_namespace import PrivateProcess, Unavailable, require_namespaces
 from tests.coordinator.fleet.ssh_server import USER, SshServer, accounts, configuration, free_port, make_keys
-from tests.profiles.boards import Files, write_tree
+from tests.profiles.boards import write_tree
 
 HOME = Path("/home") / USER
 INSIDE = Path("/run/host")
@@ -30,21 +30,8 @@ REGISTRATION = (
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
-@dataclass(frozen=True)
-class HostBoard:
-    """What a host is to be.
-
-    Attributes:
-        processor: the emulator's name of its cores.
-        files: its ``/proc`` and ``/sys``, of which cpuinfo, meminfo, the board's name and ``/sys`` are shown.
-    """
-
-    processor: str
-    files: Files
-
-
 @contextlib.contextmanager
-def emulated_host(folder: Path, userland: Userland, board: HostBoard) -> Iterator[SshServer]:
+def emulated_host(folder: Path, userland: Userland, board: Board) -> Iterator[SshServer]:
     """A running one with an empty home folder; its own files are in ``folder``, a new one.
 
     Raises:
@@ -82,7 +69,7 @@ def emulated_host(folder: Path, userland: Userland, board: HostBoard) -> Iterato
         process.stop()
 
 
-def _mounts(folder: Path, root: Path, board: HostBoard) -> str:
+def _mounts(folder: Path, root: Path, board: Board) -> str:
     """Shell lines that make ``root`` the disk of the board: read-only but for its home, ``/tmp`` and ``/run``."""
     tree = write_tree(folder / "board", board.files)
     name = tree / "sys/firmware/devicetree/base/model"

@@ -28,14 +28,14 @@ SYSTEM_PACKAGES = {EMULATOR: "qemu-user-static", COMPILER: "g++-aarch64-linux-gn
 PYTHONS = ("3.11", "3.12")
 LIBRARIES = ("libstdc++6", "libgomp1")
 HOST = (
-    *("dash", "coreutils", "tar", "gzip", "grep", "sed", "findutils", "mawk", "hostname", "procps", "libc-bin"),
-    *("base-files", "openssh-server", "openssh-client", "openssh-sftp-server"),
+    *("bash", "dash", "coreutils", "tar", "gzip", "grep", "sed", "findutils", "mawk", "hostname", "procps", "libc-bin"),
+    *("util-linux", "base-files", "openssh-server", "openssh-client", "openssh-sftp-server"),
 )
 """What a host has beside Python: enough to log in to it and run shell lines."""
 NOT_UNPACKED = ("perl", "libperl", "debconf", "adduser", "ucf", "readline-common")
 """Beginnings of the names of packages that only install scripts need."""
 MOUNT_POINTS = ("home/pi", "proc", "sys", "dev", "run", "tmp", "usr/local", "var/tmp")
-LAYOUT = 2
+LAYOUT = 3
 """Raised when a userland made before lacks something."""
 WHEELS = ("numpy", "msgspec", "psutil", "safetensors", "paho-mqtt", "zstandard", "onnxruntime")
 OPTIONAL_WHEELS = ("executorch",)
@@ -153,6 +153,7 @@ def _unpack_system(apt: Path, root: Path) -> tuple[str, int]:
     for name in ("bin", "sbin", "lib"):  # distributions that moved them into usr
         if not (root / name).exists():
             (root / name).symlink_to(f"usr/{name}")
+    (root / "usr/bin/awk").symlink_to("mawk")  # else the package's install script makes it
     for place in MOUNT_POINTS:
         (root / place).mkdir(parents=True, exist_ok=True)
     for file in ("passwd", "group", "shadow"):
