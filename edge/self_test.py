@@ -8,6 +8,7 @@ from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.streams import self_test_value
 from edge.contracts.tensors import TensorSpec
+from edge.micro_batches import TRAIN, run_step, step_programs
 from edge.runtimes.base import Session
 from edge.training import scalar
 
@@ -15,16 +16,16 @@ from edge.training import scalar
 def self_test_losses(session: Session, manifest: ArtifactManifest, *, steps: int) -> list[float]:
     """Losses of the first ``steps`` steps of program ``train``; the session's state is overwritten."""
     fed = load_self_test(session, manifest)
-    return [session.run("train", fed)["loss"] for _ in range(steps)]
+    return [run_step(session, manifest, TRAIN, fed)["loss"] for _ in range(steps)]
 
 
 def load_self_test(session: Session, manifest: ArtifactManifest, *, batch: int = 0) -> dict[str, np.ndarray]:
-    """The feeds of the self-test's steps of program ``train``; the session's state is overwritten with its weights.
+    """The feeds of the self-test's steps; the session's state is overwritten with its weights.
 
     Args:
         batch: examples in the feeds; 0: as many as the test has, whose losses are then the manifest's.
     """
-    test, program = manifest.self_test, manifest.program("train")
+    test, programs = manifest.self_test, step_programs(manifest, TRAIN)
     batch = batch or test.batch
     specs = {spec.name: spec for spec in manifest.tensors}
     state, feeds = {}, {}
@@ -37,7 +38,7 @@ def load_self_test(session: Session, manifest: ArtifactManifest, *, batch: int =
         else:
             state[name] = _value(spec, manifest, batch)
     session.load_state(state)
-    return {name: feeds[name] for name in program.inputs if name in feeds}
+    return {name: feeds[name] for program in programs for name in program.inputs if name in feeds}
 
 
 def check_self_test(session: Session, manifest: ArtifactManifest, *, steps: int = 1) -> float:

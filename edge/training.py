@@ -13,11 +13,12 @@ import numpy as np
 
 from edge.batches import BatchOrder, Examples
 from edge.contracts.errors import DeviceRefused
-from edge.contracts.manifest import ArtifactManifest, Program
+from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.packing import KEPT, MASK, kept_values
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensors import TensorSpec, concrete_shape
 from edge.meter import percentile
+from edge.micro_batches import run_step, step_programs
 from edge.runtimes.base import Session
 
 STATS_MOMENTUM = "stats_momentum"
@@ -57,7 +58,7 @@ def train(
     turns = order.schedule.turns
     count = plan.total(order.schedule)
     total = _steps(count, [turn.advance_batch for turn in turns])
-    feeders = {turn.program: _Feeder(manifest, manifest.program(turn.program), order, examples) for turn in turns}
+    feeders = {turn.program: _Feeder(manifest, turn.program, order, examples) for turn in turns}
     means = _Means(manifest)
     step_ms: list[float] = []
     step = 0
@@ -66,7 +67,7 @@ def train(
         x, y = examples.batch(indices, plan.augment_seed(number))
         while True:
             turn = turns[step % len(turns)]
-            values = session.run(turn.program, feeders[turn.program].feeds(x, y, step))
+            values = run_step(session, manifest, turn.program, feeders[turn.program].feeds(x, y, step))
             finished = time.perf_counter()
             step_ms.append((finished - started) * 1000)
             started = finished
@@ -95,11 +96,13 @@ def uploaded(session: Session, name: str) -> np.ndarray:
 
 
 class _Feeder:
-    """Every fed input of one program, by role; checked once before the first step."""
+    """Every fed input of one program's steps, by role; checked once before the first step."""
 
-    def __init__(self, manifest: ArtifactManifest, program: Program, order: WorkOrder, examples: Examples) -> None:
-        specs = [manifest.tensor(name) for name in program.inputs]
-        self._program = program
+    def __init__(self, manifest: ArtifactManifest, name: str, order: WorkOrder, examples: Examples) -> None:
+        programs = step_programs(manifest, name)
+        self._program = program = programs[0]
+        self._batch = program.batch and program.batch * (manifest.micro_batches if len(programs) > 1 else 1)
+        specs = [manifest.tensor(name) for name in dict.fromkeys(n for p in programs for n in p.inputs)]
         self._inputs = _names(specs, "input")
         self._targets = _names(specs, "target")
         if len(self._inputs) > 1 or len(self._targets) > 1:
@@ -121,9 +124,9 @@ class _Feeder:
                 self._fixed[spec.name] = scalar(spec, order.hyper[spec.name])
 
     def feeds(self, x: np.ndarray, y: np.ndarray, step: int) -> Mapping[str, np.ndarray]:
-        if self._program.batch not in (None, len(x)):
+        if self._batch not in (None, len(x)):
             raise DeviceRefused(
-                f"program '{self._program.name}' takes batches of {self._program.batch}, this one has {len(x)}; "
+                f"program '{self._program.name}' takes batches of {self._batch}, this one has {len(x)}; "
                 "order last-batch drop or wrap"
             )
         feeds = dict(self._fixed)

@@ -8,7 +8,7 @@ import numpy as np
 
 from edge.contracts.streams import self_test_value
 from edge.contracts.tensors import TensorSpec
-from export.programs import LABEL_MASK
+from export.program_inputs import LABEL_MASK
 from export.training_step import StepSpec
 
 BATCH = 4
@@ -37,8 +37,9 @@ def gate_hyper(spec: StepSpec) -> dict[str, float]:
 
 
 def gate_batch(spec: StepSpec) -> int:
-    """Examples per step in the gate and the self-test."""
-    return min(spec.batch, BATCH)
+    """Examples per step in the gate and the self-test; as many in each micro-batch."""
+    parts = spec.micro_batches
+    return parts * min(spec.batch // parts, max(1, BATCH // parts))
 
 
 def gate_values(

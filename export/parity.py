@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -20,14 +19,16 @@ from torch import nn
 
 from edge.contracts.errors import ParityError
 from edge.contracts.manifest import Parity
-from edge.contracts.tensors import STATE_ROLES, TensorSpec
+from edge.contracts.tensors import GRADIENT_SUM, STATE_ROLES, TensorSpec
 from export.agreement import Reference, agreeing_or_noisy
 from export.formats.onnx_step.session import GraphSession
 from export.gate_values import gate_values
 from export.loss_probe import LOSSES, reference_losses
 from export.loss_probe import PROGRAM as PROBE
+from export.micro_batch_run import MicroBatched, ProgramRun
 from export.prepared_module import batch_norms, prepared_module, with_statistics
-from export.programs import INPUT, STATS_MOMENTUM, TARGET
+from export.program_inputs import INPUT, TARGET
+from export.programs import STATS_MOMENTUM
 from export.reference import evaluated, module_with
 from export.tensor_error import Worst, worst_error
 from export.training_step import StepSpec, Variant
@@ -37,17 +38,8 @@ STEPS = 4
 """The step compared beside the first one."""
 
 
-class ProgramRun(Protocol):
-    """An opened program: every input by name in, every output by name out, hidden gradients included if asked for."""
-
-    @property
-    def outputs(self) -> Sequence[str]: ...
-
-    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]: ...
-
-
-Openable = bytes | Callable[[], ProgramRun]
-"""A program as the gate takes it: an ONNX model's bytes, or what opens another format's."""
+Openable = bytes | MicroBatched | Callable[[], ProgramRun]
+"""A program as the gate takes it: an ONNX model's bytes, two of them, or what opens another format's."""
 
 
 def check_parity(
@@ -183,6 +175,8 @@ def _check(what: str, worst: Worst) -> Worst:
 
 
 def _opened(model: Openable, extra: Sequence[str] = ()) -> ProgramRun:
+    if isinstance(model, MicroBatched):
+        return model.opened()
     return GraphSession(model, extra) if isinstance(model, bytes) else model()
 
 
@@ -198,7 +192,7 @@ def _check_step(model: Openable, tensors: Iterable[TensorSpec], values: Referenc
     session = _opened(model)
     written = {o.removeprefix("next:") for o in session.outputs if o.startswith("next:")}
     missing = {t.name for t in tensors if t.role in STATE_ROLES and t.role not in ("frozen", "buffer")} - written
-    missing.discard(LOSSES)  # another program's
+    missing = {n for n in missing if n != LOSSES and not n.endswith(GRADIENT_SUM)}  # another program's, and no state's
     if missing:
         raise ParityError(f"train: the graph does not update {sorted(missing)[:3]}; the graph is wrong, do not use it")
     if step > 1:

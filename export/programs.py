@@ -9,17 +9,30 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from edge.contracts.errors import ExportRefused
-from edge.contracts.tensors import BATCH, TEACHER, DType, Role, TensorSpec
+from edge.contracts.tensors import GRADIENT_SUM
+from edge.micro_batches import ACCUMULATE, gradient_sum
 from export import loss_probe
 from export.capture import Capture, StepFunction, StepInput, capture
-from export.prepared_module import RUNNING_STATISTICS, batch_norms, prepared_module, with_statistics
+from export.prepared_module import batch_norms, prepared_module, with_statistics
+from export.program_inputs import (
+    INPUT,
+    LABEL_MASK,
+    TARGET,
+    batch_inputs,
+    mask_name,
+    scalar_input,
+    square_name,
+    state_buffers,
+    state_input,
+    teacher_name,
+    weight_inputs,
+)
 from export.step_functions import (
     STEP_SLOT,
     add_penalty,
@@ -33,10 +46,7 @@ from export.traceable_module import LOOPS, traceable_module
 from export.training_step import StepSpec, Variant
 from export.variants import narrow_values, variant_module, variant_spec, widened
 
-INPUT, TARGET, LABEL_MASK = "input", "target", "label_mask"
 STATS_MOMENTUM = "stats_momentum"
-TRACE_BATCHES = (997, 991, 983)
-"""Batch sizes to trace at: primes that no other dimension has, so that no comparison of sizes fixes the batch."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +83,9 @@ def program_functions(
 ) -> dict[str, ProgramFunction]:
     """Program name -> the function that is traced for it.
 
-    ``train_probe`` exists where the step asks for it. ``stats`` and, in ``batch`` norm mode, ``eval_static`` (which
-    evaluates with the statistics that ``stats`` gives) exist only for modules with batch norm.
+    ``accumulate`` exists where the step goes by micro-batches, ``train_probe`` where the step asks for it. ``stats``
+    and, in ``batch`` norm mode, ``eval_static`` (which evaluates with the statistics that ``stats`` gives) exist only
+    for modules with batch norm.
 
     Args:
         loops: recurrent layers that are one operation of ours instead of torch's.
@@ -84,7 +95,7 @@ def program_functions(
     """
     prepared = traceable_module(prepared_module(module, spec), loops)
     plain = _train(prepared, spec)
-    programs = {"train": plain}
+    programs = {ACCUMULATE: _accumulate(prepared, spec), "train": plain} if spec.accumulates else {"train": plain}
     for variant in spec.variants:
         programs[variant.program] = _train_variant(module, spec, variant, plain, loops)
     if spec.probe:
@@ -98,36 +109,48 @@ def program_functions(
     return programs
 
 
-def example_batch(spec: StepSpec, module: nn.Module) -> tuple[Tensor, Tensor]:
-    """Input and target of the tracing batch size; their memory is never touched."""
-    taken = {size for p in module.parameters() for size in p.shape} | {*spec.input.shape, spec.classes}
-    batch = next(b for b in TRACE_BATCHES if b not in taken)
-    dtype = torch.float32 if spec.input.dtype == "float32" else torch.int64
-    example = torch.empty((batch, *spec.input.shape), dtype=dtype)
-    return example, torch.empty((batch, *spec.target_shape), dtype=torch.int64)
-
-
-def state_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Buffers that are state: the running statistics. All others are constants of the architecture."""
-    statistics = {f"{path}.{name}" if path else name for path in batch_norms(module) for name in RUNNING_STATISTICS}
-    return {name: b for name, b in module.named_buffers() if name in statistics}
-
-
 def _train(module: nn.Module, spec: StepSpec) -> ProgramFunction:
+    """The step; by micro-batches its end alone, which reads what ``accumulate`` added up."""
     params = dict(module.named_parameters())
     trained = [name for name in params if name not in spec.frozen]
-    buffers = state_buffers(module)
-    inputs = [_state(n, p, "parameter" if n not in spec.frozen else "frozen") for n, p in params.items()]
-    inputs += [_state(f"{n}#{s}", params[n], "slot") for n in trained for s in spec.optimizer.slots]
-    if spec.optimizer.kind != "sgd":
-        inputs.append(_state(STEP_SLOT, torch.zeros(()), "slot"))
-    inputs += [_state(_square(n), params[n], "accumulator") for n in spec.squared_gradient if n in params]
-    inputs += [_state(_mask(n), params[n].bool(), "grad_mask") for n in spec.masked if n in params]
-    inputs += [_state(n, b, "buffer") for n, b in buffers.items()]
-    if spec.distillation:
-        inputs += [_state(teacher_name(n), v, "teacher") for n, v in (params | buffers).items()]
-    inputs += _batch_inputs(spec, module, TARGET) + [_scalar(n) for n in spec.hyper]
+    if spec.accumulates:
+        inputs = [state_input(n, params[n], "parameter") for n in trained]
+        inputs += [state_input(gradient_sum(n), params[n], "slot") for n in trained]
+        inputs += _rule_inputs(params, spec)
+        inputs += [scalar_input(n) for n in (*spec.optimizer.hyper, *(["clip_norm"] if spec.clip_norm else []))]
+        return ProgramFunction(partial(_end_step, spec), tuple(inputs), module)
+    inputs = _seen(module, spec, _rule_inputs(params, spec))
+    inputs += batch_inputs(spec, module, TARGET) + [scalar_input(n) for n in spec.hyper]
     return ProgramFunction(partial(_train_step, module, spec), tuple(inputs), module)
+
+
+def _accumulate(module: nn.Module, spec: StepSpec) -> ProgramFunction:
+    """Loss and gradients of one micro-batch, as its share of the whole batch's."""
+    params = dict(module.named_parameters())
+    sums = [state_input(gradient_sum(n), p, "slot") for n, p in params.items() if n not in spec.frozen]
+    inputs = _seen(module, spec, sums) + batch_inputs(spec, module, TARGET)
+    inputs += [scalar_input(n) for n in spec.hyper if n not in spec.optimizer.hyper and n != "clip_norm"]
+    return ProgramFunction(partial(_accumulate_step, module, spec), tuple(inputs), module)
+
+
+def _seen(module: nn.Module, spec: StepSpec, between: list[StepInput]) -> list[StepInput]:
+    """What forward and backward pass read, apart from the batch; ``between`` comes after the parameters."""
+    buffers = state_buffers(module)
+    inputs = [*weight_inputs(module, spec, {}), *between, *(state_input(n, b, "buffer") for n, b in buffers.items())]
+    if spec.distillation:
+        params = dict(module.named_parameters())
+        inputs += [state_input(teacher_name(n), v, "teacher") for n, v in (params | buffers).items()]
+    return inputs
+
+
+def _rule_inputs(params: Mapping[str, Tensor], spec: StepSpec) -> list[StepInput]:
+    """What the end of a step reads beside parameters and gradients."""
+    trained = [name for name in params if name not in spec.frozen]
+    inputs = [state_input(f"{n}#{s}", params[n], "slot") for n in trained for s in spec.optimizer.slots]
+    if spec.optimizer.kind != "sgd":
+        inputs.append(state_input(STEP_SLOT, torch.zeros(()), "slot"))
+    inputs += [state_input(square_name(n), params[n], "accumulator") for n in spec.squared_gradient if n in params]
+    return inputs + [state_input(mask_name(n), params[n].bool(), "grad_mask") for n in spec.masked if n in params]
 
 
 def _train_variant(
@@ -154,11 +177,30 @@ def _train_step(
     module: nn.Module, spec: StepSpec, values: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One step on named values: (loss, correct and the new state), (the gradients before clipping and masks)."""
+    reported, gradients, live = _gradients(module, spec, values)
+    new, _ = _end_step(spec, values, gradients)
+    hidden = {f"grad:{n}": g for n, g in gradients.items()}
+    return reported | new | {f"next:{n}": v for n, v in live.items()}, hidden
+
+
+def _accumulate_step(
+    module: nn.Module, spec: StepSpec, values: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """One micro-batch on named values: (its share of loss, correct, and the new sums), (its share of the gradients)."""
+    reported, gradients, _ = _gradients(module, spec, values)
+    sums = {f"next:{gradient_sum(n)}": values[gradient_sum(n)] + g for n, g in gradients.items()}
+    return reported | sums, {f"grad:{n}": g for n, g in gradients.items()}
+
+
+def _gradients(
+    module: nn.Module, spec: StepSpec, values: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Loss and correct count, gradients with the penalty's, moved running statistics; of a micro-batch its share."""
     names = [n for n, _ in module.named_parameters()]
     trained = [n for n in names if n not in spec.frozen]
     leaves = {n: values[n].detach().requires_grad_(n not in spec.frozen) for n in names}
     live = {n: values[n] for n in state_buffers(module)}
-    scalars = {n: values[n] for n in spec.hyper}
+    scalars = {n: values[n] for n in spec.hyper if n in values}
     logits = _logits(module, {**leaves, **live}, values[INPUT], values.get(LABEL_MASK), spec)
     total, correct = summed_loss(logits, values[TARGET], spec)
     if spec.distillation:
@@ -166,31 +208,41 @@ def _train_step(
         weight, temperature = scalars["distillation_weight"], scalars["distillation_temperature"]
         total = total + distillation_loss(logits, known, weight, temperature)
     loss = total / values[TARGET].numel()
+    loss = loss / spec.micro_batches if spec.accumulates else loss
     flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
     gradients = {n: torch.zeros_like(values[n]) if g is None else g for n, g in zip(trained, flat, strict=True)}
     if spec.frobenius:
-        add_penalty(gradients, values, spec, scalars["frobenius_lambda"])
-    hidden = {f"grad:{n}": g for n, g in gradients.items()}
+        weight = scalars["frobenius_lambda"]
+        add_penalty(gradients, values, spec, weight / spec.micro_batches if spec.accumulates else weight)
+    return {"loss": loss.detach(), "correct": correct}, gradients, live
+
+
+def _end_step(
+    spec: StepSpec, values: dict[str, Tensor], gradients: Mapping[str, Tensor] | None = None
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The new state from the whole batch's gradients; without any, from their sums."""
+    if gradients is None:
+        gradients = {n.removesuffix(GRADIENT_SUM): v for n, v in values.items() if n.endswith(GRADIENT_SUM)}
+    scalars = {n: values[n] for n in spec.hyper if n in values}
     squared = [n for n in spec.squared_gradient if n in gradients]
-    sums = {_square(n): values[_square(n)] + gradients[n] * gradients[n] for n in squared}
-    masks = {n: values[_mask(n)].to(values[n].dtype) for n in spec.masked if n in gradients}
+    sums = {square_name(n): values[square_name(n)] + gradients[n] * gradients[n] for n in squared}
+    masks = {n: values[mask_name(n)].to(values[n].dtype) for n in spec.masked if n in gradients}
     gradients = {n: g * masks[n] if n in masks else g for n, g in gradients.items()}
     if spec.clip_norm:
         gradients = clipped(gradients, scalars["clip_norm"])
-    new = updated(spec, values, gradients, values, scalars, masks) | sums | live
-    outputs = {"loss": loss.detach(), "correct": correct}
-    return outputs | {f"next:{n}": v for n, v in new.items()}, hidden
+    new = updated(spec, values, gradients, values, scalars, masks) | sums
+    return {f"next:{n}": v for n, v in new.items()}, {}
 
 
 def _probe(module: nn.Module, spec: StepSpec, loops: frozenset[str]) -> ProgramFunction:
     """Losses of three sets of weights on one batch; the weights of the other two are read alone, as a teacher's."""
     prepared = traceable_module(prepared_module(module, loss_probe.probe_step(spec)), loops)
     params = dict(prepared.named_parameters())
-    inputs = _weights(prepared, spec, {})
-    inputs += [_state(n + loss_probe.PREVIOUS, p, "teacher") for n, p in params.items()]
-    inputs += [_state(n + loss_probe.THRESHOLD, torch.zeros(()), "teacher") for n in spec.masked]
-    inputs.append(_state(loss_probe.LOSSES, torch.zeros(4), "accumulator"))
-    inputs += _batch_inputs(spec, prepared, TARGET)
+    inputs = weight_inputs(prepared, spec, {})
+    inputs += [state_input(n + loss_probe.PREVIOUS, p, "teacher") for n, p in params.items()]
+    inputs += [state_input(n + loss_probe.THRESHOLD, torch.zeros(()), "teacher") for n in spec.masked]
+    inputs.append(state_input(loss_probe.LOSSES, torch.zeros(4), "accumulator"))
+    inputs += batch_inputs(spec, prepared, TARGET)
     return ProgramFunction(partial(loss_probe.probed, prepared, spec), tuple(inputs), prepared)
 
 
@@ -214,7 +266,9 @@ def _eval(module: nn.Module, spec: StepSpec) -> ProgramFunction:
             total, correct = summed_loss(logits, values[TARGET], spec)
         return {"loss": total, "correct": correct, "logits": logits}, {}
 
-    return ProgramFunction(evaluate, (*_weights(module, spec, buffers), *_batch_inputs(spec, module, TARGET)), module)
+    return ProgramFunction(
+        evaluate, (*weight_inputs(module, spec, buffers), *batch_inputs(spec, module, TARGET)), module
+    )
 
 
 def _stats(module: nn.Module, spec: StepSpec) -> ProgramFunction:
@@ -235,7 +289,7 @@ def _stats(module: nn.Module, spec: StepSpec) -> ProgramFunction:
         momentum = values[STATS_MOMENTUM]
         return {f"next:{n}": values[n] + momentum * (live[n] - values[n]) for n in buffers}, {}
 
-    inputs = (*_weights(module, spec, buffers), *_batch_inputs(spec, module), _scalar(STATS_MOMENTUM))
+    inputs = (*weight_inputs(module, spec, buffers), *batch_inputs(spec, module), scalar_input(STATS_MOMENTUM))
     return ProgramFunction(gather, inputs, module)
 
 
@@ -251,42 +305,3 @@ def _logits(module: nn.Module, state: Mapping[str, Tensor], x: Tensor, mask: Ten
             instead=f"a module with {spec.classes} classes in dim 1",
         )
     return masked_logits(logits, mask)
-
-
-def _weights(module: nn.Module, spec: StepSpec, buffers: Mapping[str, Tensor]) -> list[StepInput]:
-    roles = {n: "frozen" if n in spec.frozen else "parameter" for n, _ in module.named_parameters()}
-    named = [_state(n, p, cast(Role, roles[n])) for n, p in module.named_parameters()]
-    return named + [_state(n, b, "buffer") for n, b in buffers.items()]
-
-
-def _batch_inputs(spec: StepSpec, module: nn.Module, *more: str) -> list[StepInput]:
-    x, target = example_batch(spec, module)
-    inputs = [StepInput(TensorSpec(INPUT, (BATCH, *spec.input.shape), spec.input.dtype, "input"), x)]
-    if TARGET in more:
-        inputs.append(StepInput(TensorSpec(TARGET, (BATCH, *spec.target_shape), "int64", "target"), target))
-        if spec.loss == "label_masked_cross_entropy":
-            mask = TensorSpec(LABEL_MASK, (spec.classes,), "float32", "label_mask")
-            inputs.append(StepInput(mask, torch.ones(spec.classes)))
-    return inputs
-
-
-def _state(name: str, value: Tensor, role: Role) -> StepInput:
-    dtype = cast(DType, str(value.dtype).removeprefix("torch."))
-    return StepInput(TensorSpec(name, tuple(value.shape), dtype, role), torch.zeros_like(value.detach()))
-
-
-def _scalar(name: str) -> StepInput:
-    return StepInput(TensorSpec(name, (), "float32", "hyper"), torch.tensor(0.0))
-
-
-def teacher_name(name: str) -> str:
-    """Name of the received value of the parameter or running statistic ``name``."""
-    return f"{name}{TEACHER}"
-
-
-def _square(name: str) -> str:
-    return f"{name}#squared_gradient"
-
-
-def _mask(name: str) -> str:
-    return f"{name}#mask"

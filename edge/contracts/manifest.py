@@ -42,11 +42,11 @@ class Program(msgspec.Struct, frozen=True):
     """One graph file with declared inputs and outputs.
 
     Attributes:
-        name: ``train``, ``train_<variant>``, ``eval``, ``stats`` or ``prefix``.
+        name: ``train``, ``accumulate``, ``train_<variant>``, ``eval``, ``stats`` or ``prefix``.
         file: name of the graph file among the artifact's files.
         inputs: tensor names; the graph's input has the same name.
         outputs: what the graph gives, in graph order.
-        batch: the only batch size the graph takes; None when the batch dimension is dynamic.
+        batch: the only number of examples to run it on; None when any will do.
     """
 
     name: str
@@ -146,8 +146,8 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
         loss, optimizer, norm: names of what was compiled in, for reports; the graph is what counts.
         export_key: SHA-256 of the canonical step specification, the key of the export cache.
         batch: examples of one step.
-        micro_batches: parts of a batch that a step runs one after the other: all but the last through program
-            ``accumulate``, the last through ``train``, see :mod:`edge.micro_batches`.
+        micro_batches: parts of a batch that a step runs one after the other: each through program ``accumulate``,
+            then ``train`` moves the parameters, see :mod:`edge.micro_batches`.
     """
 
     format: str

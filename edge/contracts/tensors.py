@@ -49,6 +49,10 @@ TEACHER = "#teacher"
 """``<name>#teacher`` is the received value of tensor ``<name>``; a session takes it from the order's ``<name>``."""
 
 
+GRADIENT_SUM = "#gradient"
+"""``<name>#gradient`` is the sum of the gradients of ``<name>`` over the micro-batches of the step so far, a slot."""
+
+
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """One named tensor of an artifact.
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, GraphOutput, Program
-from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
+from edge.contracts.tensors import GRADIENT_SUM, TensorSpec, concrete_shape, is_carried
 from edge.leading_parts import FILE_NAME as PARTS_NAME
 from edge.leading_parts import moved_parts, parts_from_bytes
+from edge.micro_batches import ACCUMULATE, gradient_sum
 from edge.native.kept_entries import KeptEntries, kept_entries
 from edge.native.library import NativeProgram, crossovers, library
 from edge.native.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
@@ -103,6 +104,9 @@ class ExecutorchSession:
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
         """As :meth:`edge.runtimes.base.Session.run`."""
+        if program in self._programs and self._programs[program].file == FILE_NAME:
+            self._move_by_sums(self._programs[program], feeds)
+            return {}
         values = self.outputs(program, feeds)
         gradients = {}
         for name, value in values.items():
@@ -111,11 +115,25 @@ class ExecutorchSession:
             elif name.startswith("next:"):
                 np.copyto(self._state[name.removeprefix("next:")], value)
         scalars = {name: float(value) for name, value in values.items() if value.ndim == 0 and name in self._specs}
-        if gradients:
-            hyper = {n: float(feeds[n]) for n in self._programs[program].inputs if self._specs[n].role == "hyper"}
+        if program == ACCUMULATE:
+            for name, gradient in gradients.items():
+                self._state[gradient_sum(name)] += gradient
+        elif gradients:
+            hyper = self._hyper(self._programs[program], feeds)
             with moved_parts(self._state, gradients, self._parts.get(program, {})) as state:
                 self._rule.apply(gradients, state, hyper)
         return scalars
+
+    def _move_by_sums(self, program: Program, feeds: Mapping[str, np.ndarray]) -> None:
+        """The update rule alone, on the gradients of all micro-batches."""
+        names = [name.removesuffix(GRADIENT_SUM) for name in program.inputs if name.endswith(GRADIENT_SUM)]
+        gradients = {name: self._state[gradient_sum(name)] for name in names}
+        self._rule.apply(gradients, self._state, self._hyper(program, feeds))
+        for gradient in gradients.values():
+            gradient.fill(0)
+
+    def _hyper(self, program: Program, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
+        return {name: float(feeds[name]) for name in program.inputs if self._specs[name].role == "hyper"}
 
     def outputs(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the program itself gives, by output name, before any of it moves the state; views into its arena.

@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, Program
-from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
+from edge.contracts.tensors import GRADIENT_SUM, TensorSpec, concrete_shape, is_carried
 from edge.runtimes.state_values import load_value
 from edge.startup_pages import release_startup_pages
 
@@ -53,11 +53,7 @@ class OnnxSession:
             outputs = {o.tensor for o in program.outputs if is_carried(specs[o.tensor])}
             self._carried |= {n: specs[n] for n in (*program.inputs, *sorted(outputs)) if is_carried(specs[n])}
             written |= outputs
-        # What no program writes (frozen tensors) has one buffer.
-        self._buffers = {
-            name: tuple(_OwnedValue(spec) for _ in range(2 if name in written else 1))
-            for name, spec in self._carried.items()
-        }
+        self._buffers = {name: _buffers(spec, is_written=name in written) for name, spec in self._carried.items()}
         self._present = dict.fromkeys(self._carried, 0)
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
@@ -82,6 +78,8 @@ class OnnxSession:
             raise DeviceRefused(f"program '{program}' failed in onnxruntime: {error}; lower the batch size") from error
         for name in loaded.written:
             self._present[name] ^= 1
+        for name in loaded.consumed:
+            self.read(name).fill(0)
         return {name: float(value.array.item()) for name, value in loaded.scalars.items()}
 
     def holds_kept(self, name: str) -> bool:
@@ -135,12 +133,24 @@ class _LoadedProgram:
         self.read = frozenset(n for n in program.inputs if is_carried(specs[n]) and n in accepted)
         self.fed = tuple(n for n in program.inputs if not is_carried(specs[n]) and n in accepted)
         self.written = {o.tensor: o.name for o in program.outputs if is_carried(specs[o.tensor])}
+        self.consumed = tuple(n for n in self.read if n.endswith(GRADIENT_SUM) and n not in self.written)
         self.carried = tuple(sorted(self.read | self.written.keys()))
         self.scalars = {
             o.tensor: _OwnedValue(specs[o.tensor])
             for o in program.outputs
             if not is_carried(specs[o.tensor]) and specs[o.tensor].shape in ((), (1,))
         }
+
+
+def _buffers(spec: TensorSpec, *, is_written: bool) -> tuple[_OwnedValue, ...]:
+    """Two buffers of what a program writes, one of what none does (frozen tensors).
+
+    A sum of gradients is one buffer as well, read and written in place: nothing but its own addition reads it.
+    """
+    first = _OwnedValue(spec)
+    if not is_written:
+        return (first,)
+    return (first, first if spec.name.endswith(GRADIENT_SUM) else _OwnedValue(spec))
 
 
 class _OwnedValue:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
-from edge.contracts.tensors import BATCH, TensorSpec, concrete_shape, is_carried
+from edge.contracts.tensors import BATCH, TensorSpec, is_carried
 from edge.leading_parts import FILE_NAME as PARTS_NAME
 from edge.leading_parts import parts_to_bytes
+from edge.micro_batches import ACCUMULATE
 from edge.native.library import has_kernel
 from edge.native.update_rule import FILE_NAME, UpdateRule
-from edge.runtimes.executorch import GRADIENT, ExecutorchSession
+from edge.runtimes.executorch import GRADIENT
 from export.capture import Capture
 from export.cost import forward_macs
+from export.formats.executorch_program.gate_run import GateRun
 from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_capacities, with_outputs
 from export.formats.executorch_program.survey import survey_programs
 from export.formats.memory_plan import MemoryPlan
 from export.formats.survey import Captured, Survey
 from export.formats.written_programs import WrittenPrograms
+from export.micro_batch_run import micro_batch
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs
 from export.traceable_module import LOOPS
@@ -38,7 +40,7 @@ class ExecutorchProgram:
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
-    features: frozenset[str] = frozenset({"masked", "sparse", "distillation", "variants"})
+    features: frozenset[str] = frozenset({"masked", "sparse", "distillation", "variants", "accumulates"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
@@ -53,12 +55,17 @@ class ExecutorchProgram:
         tensors = _tensors(captures.values(), spec)
         roles = {t.name: t.role for t in tensors}
         files: dict[str, bytes] = {FILE_NAME: _rule(spec).to_bytes()}
-        training = {"train", *(variant.program for variant in spec.variants)}
+        training = {"train", ACCUMULATE, *(variant.program for variant in spec.variants)}
         if spec.variants:
             files[PARTS_NAME] = parts_to_bytes({variant.program: dict(variant.sizes) for variant in spec.variants})
         programs, arena = [], 0
         for name, capture in captures.items():
-            lowered = lower(capture, _outputs(capture, roles), spec.batch)
+            batch = micro_batch(spec, name)
+            inputs = tuple(i.name for i in capture.inputs)
+            if spec.accumulates and name == "train":  # the end of a step is the update rule
+                programs.append(Program(name=name, file=FILE_NAME, inputs=inputs, outputs=(), batch=batch))
+                continue
+            lowered = lower(capture, _outputs(capture, roles), batch or spec.batch)
             _require_kernels(lowered)
             # One program is loaded at a time.
             arena = max(arena, lowered.planned_bytes) if name in training else arena
@@ -67,7 +74,8 @@ class ExecutorchProgram:
                 Program(
                     name=name,
                     file=f"{name}.pte",
-                    inputs=tuple(i.name for i in capture.inputs),
+                    inputs=inputs,
+                    batch=batch,
                     outputs=tuple(
                         GraphOutput(o, o.removeprefix("next:").removeprefix(GRADIENT)) for o in lowered.outputs
                     ),
@@ -105,7 +113,7 @@ class ExecutorchProgram:
             paths = _written(files, Path(folder))
 
             def opener(name: str) -> Callable[[], GateRun]:
-                return lambda: GateRun(name, programs, tensors, paths, batch=spec.batch)
+                return lambda: GateRun(name, programs, tensors, paths, batch=spec.batch, parts=spec.micro_batches)
 
             return check_parity(module, spec, {p.name: opener(p.name) for p in programs}, tensors)
 
@@ -118,48 +126,13 @@ class ExecutorchProgram:
             paths = _written(files, Path(folder))
 
             def opened() -> GateRun:
-                return GateRun("train", self._programs, tensors, paths, batch=spec.batch)
+                return GateRun("train", self._programs, tensors, paths, batch=spec.batch, parts=spec.micro_batches)
 
             return self_test_losses(spec, opened, tensors, seed=seed, steps=steps)
 
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""
         return memory.live + SESSION_BYTES
-
-
-class GateRun:
-    """A program as the parity gate runs it: every value by name in, every value by name out."""
-
-    def __init__(
-        self,
-        program: str,
-        programs: Sequence[Program],
-        tensors: Sequence[TensorSpec],
-        files: Mapping[str, Path],
-        *,
-        batch: int,
-    ) -> None:
-        self._session = ExecutorchSession(programs, tensors, files, batch=batch)
-        self._program = next(p for p in programs if p.name == program)
-        roles = {t.name: t.role for t in tensors}
-        self._zeros = {t.name: np.zeros(concrete_shape(t), t.dtype) for t in tensors if is_carried(t)}
-        self._written = [n for n in self._program.inputs if roles[n] in ("parameter", "slot", "accumulator")]
-        self._trains = any(o.name.startswith(GRADIENT) for o in self._program.outputs)
-        moved = [f"next:{n}" for n in self._written] if self._trains else []
-        self.outputs = [*(o.name for o in self._program.outputs), *moved]
-
-    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """One run from the state in ``feeds``: the program's outputs and, for a training step, the moved state."""
-        # A program of a part is given that part alone.
-        self._session.load_state({n: feeds.get(n, zero) for n, zero in self._zeros.items()})
-        given = {n: feeds[n] for n in self._program.inputs}
-        tensors = {o.name: o.tensor for o in self._program.outputs}
-        given_back = self._session.outputs(self._program.name, given)
-        outputs = {n: np.array(self._session.whole(tensors[n], v)) for n, v in given_back.items()}
-        if self._trains:
-            self._session.run(self._program.name, given)
-            outputs |= {f"next:{n}": np.array(self._session.read(n)) for n in self._written}
-        return outputs
 
 
 def _outputs(capture: Capture, roles: Mapping[str, str]) -> list[str]:

@@ -10,6 +10,7 @@ from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
 from edge.contracts.tensors import BATCH, TensorSpec, is_carried
+from edge.micro_batches import ACCUMULATE
 from export.capture import Capture
 from export.cost import forward_macs
 from export.formats.memory_plan import MemoryPlan, memory_plan
@@ -19,6 +20,7 @@ from export.formats.onnx_step.survey import survey_translation
 from export.formats.onnx_step.translation import Translation
 from export.formats.survey import Captured, Survey
 from export.formats.written_programs import WrittenPrograms
+from export.micro_batch_run import in_parts, micro_batch
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs
 from export.training_step import StepSpec
@@ -35,7 +37,7 @@ class OnnxStep:
 
     name = "onnx_step"
     minimum_runtime_version = "1.20.0"
-    features = frozenset({"masked", "distillation", "variants", "probe"})
+    features = frozenset({"masked", "distillation", "variants", "probe", "accumulates"})
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate every program; the files depend on nothing but module, step and versions.
@@ -52,14 +54,15 @@ class OnnxStep:
                 file=f"{name}.onnx",
                 inputs=tuple(i.name for i in program.inputs),
                 outputs=tuple(GraphOutput(o, o.removeprefix("next:")) for o in program.outputs),
+                batch=micro_batch(spec, name),
             )
             for name, program in captures.items()
         )
         files = {f"{name}.onnx": _bytes(model) for name, model in models.items()}
         macs = forward_macs(captures["eval"])
-        plan = memory_plan(in_execution_order(models["train"]), tensors, spec.batch)
-        memory = replace(plan, state=plan.state + _held_beside(captures))
-        return WrittenPrograms(files, programs, tensors, macs, memory)
+        ordered = {n: in_execution_order(model) for n, model in models.items() if n in (ACCUMULATE, "train")}
+        plans = {n: memory_plan(model, tensors, spec.batch // spec.micro_batches) for n, model in ordered.items()}
+        return WrittenPrograms(files, programs, tensors, macs, _memory(plans, captures, spec))
 
     def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
         """Every layer that :meth:`write` refuses."""
@@ -81,13 +84,14 @@ class OnnxStep:
         Raises:
             ParityError: naming program and tensor.
         """
-        return check_parity(module, spec, {p.name: files[p.file] for p in programs}, tensors)
+        return check_parity(module, spec, in_parts({p.name: files[p.file] for p in programs}, spec), tensors)
 
     def self_test_losses(
         self, spec: StepSpec, files: Mapping[str, bytes], tensors: Iterable[TensorSpec], *, seed: int, steps: int
     ) -> tuple[float, ...]:
         """Losses of the first steps on the self-test's formula values."""
-        return self_test_losses(spec, files["train.onnx"], tensors, seed=seed, steps=steps)
+        programs = {name.removesuffix(".onnx"): data for name, data in files.items()}
+        return self_test_losses(spec, in_parts(programs, spec)["train"], tensors, seed=seed, steps=steps)
 
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""
@@ -98,11 +102,22 @@ def _bytes(model: onnx.ModelProto) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _held_beside(captures: Mapping[str, Capture]) -> int:
-    """Bytes that a session carries for other programs than ``train``: a probe's weights."""
-    trained = {spec.name for spec in captures["train"].inputs}
-    beside = {spec.name: spec for c in captures.values() for spec in c.inputs if spec.name not in trained}
-    return sum(spec.byte_count() for spec in beside.values() if is_carried(spec))
+def _memory(plans: Mapping[str, MemoryPlan], captures: Mapping[str, Capture], spec: StepSpec) -> MemoryPlan:
+    """The plan of a step: everything a session carries (``train`` may not read it all), and one program's values."""
+    carried = {t.name: t for c in captures.values() for t in c.inputs if is_carried(t)}
+    largest = max(plans.values(), key=lambda plan: plan.intermediate)
+    whole = {t.name: t for t in captures["eval"].inputs if t.role in ("input", "target")}
+    return replace(
+        largest,
+        state=sum(t.byte_count() for t in carried.values()),
+        written=plans["train"].written,
+        batch=max(plan.batch for plan in plans.values()) if not spec.accumulates else _bytes_of(whole, spec.batch),
+        nodes=sum(plan.nodes for plan in plans.values()),
+    )
+
+
+def _bytes_of(tensors: Mapping[str, TensorSpec], batch: int) -> int:
+    return sum(tensor.byte_count(batch) for tensor in tensors.values())
 
 
 def _tensors(captures: Iterable[Capture], spec: StepSpec) -> tuple[TensorSpec, ...]:

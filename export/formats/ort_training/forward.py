@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from export.capture import Capture, capture
-from export.programs import INPUT, LABEL_MASK, TARGET, ProgramFunction, state_buffers, teacher_logits
+from export.program_inputs import INPUT, LABEL_MASK, TARGET, state_buffers
+from export.programs import ProgramFunction, teacher_logits
 from export.step_functions import check_pair, distillation_loss, masked_logits, summed_loss
 from export.training_step import StepSpec, Variant
 from export.variants import narrow_values, variant_spec, widened

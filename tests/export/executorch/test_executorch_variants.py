@@ -11,7 +11,7 @@ import pytest
 from edge.contracts.tensors import STATE_ROLES
 from edge.leading_parts import FILE_NAME, parts_from_bytes
 from export.bundle import export_artifact, read_artifact
-from export.formats.executorch_program.format import GateRun
+from export.formats.executorch_program.gate_run import GateRun
 from export.gate_values import gate_values
 from export.training_step import Optimizer, StepSpec, Variant
 from tests.export.test_variants import HALF, STEP, Atoms, net

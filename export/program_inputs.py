@@ -1,0 +1,72 @@
+"""The named inputs of a step's programs: their specs, and examples at the batch size they are traced at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from edge.contracts.tensors import BATCH, TEACHER, DType, Role, TensorSpec
+from export.capture import StepInput
+from export.prepared_module import RUNNING_STATISTICS, batch_norms
+from export.training_step import StepSpec
+
+INPUT, TARGET, LABEL_MASK = "input", "target", "label_mask"
+TRACE_BATCHES = (997, 991, 983)
+"""Batch sizes to trace at: primes that no other dimension has, so that no comparison of sizes fixes the batch."""
+
+
+def example_batch(spec: StepSpec, module: nn.Module) -> tuple[Tensor, Tensor]:
+    """Input and target of the tracing batch size; their memory is never touched."""
+    taken = {size for p in module.parameters() for size in p.shape} | {*spec.input.shape, spec.classes}
+    batch = next(b for b in TRACE_BATCHES if b not in taken)
+    dtype = torch.float32 if spec.input.dtype == "float32" else torch.int64
+    example = torch.empty((batch, *spec.input.shape), dtype=dtype)
+    return example, torch.empty((batch, *spec.target_shape), dtype=torch.int64)
+
+
+def state_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Buffers that are state: the running statistics. All others are constants of the architecture."""
+    statistics = {f"{path}.{name}" if path else name for path in batch_norms(module) for name in RUNNING_STATISTICS}
+    return {name: b for name, b in module.named_buffers() if name in statistics}
+
+
+def weight_inputs(module: nn.Module, spec: StepSpec, buffers: Mapping[str, Tensor]) -> list[StepInput]:
+    roles = {n: "frozen" if n in spec.frozen else "parameter" for n, _ in module.named_parameters()}
+    named = [state_input(n, p, cast(Role, roles[n])) for n, p in module.named_parameters()]
+    return named + [state_input(n, b, "buffer") for n, b in buffers.items()]
+
+
+def batch_inputs(spec: StepSpec, module: nn.Module, *more: str) -> list[StepInput]:
+    x, target = example_batch(spec, module)
+    inputs = [StepInput(TensorSpec(INPUT, (BATCH, *spec.input.shape), spec.input.dtype, "input"), x)]
+    if TARGET in more:
+        inputs.append(StepInput(TensorSpec(TARGET, (BATCH, *spec.target_shape), "int64", "target"), target))
+        if spec.loss == "label_masked_cross_entropy":
+            mask = TensorSpec(LABEL_MASK, (spec.classes,), "float32", "label_mask")
+            inputs.append(StepInput(mask, torch.ones(spec.classes)))
+    return inputs
+
+
+def state_input(name: str, value: Tensor, role: Role) -> StepInput:
+    dtype = cast(DType, str(value.dtype).removeprefix("torch."))
+    return StepInput(TensorSpec(name, tuple(value.shape), dtype, role), torch.zeros_like(value.detach()))
+
+
+def scalar_input(name: str) -> StepInput:
+    return StepInput(TensorSpec(name, (), "float32", "hyper"), torch.tensor(0.0))
+
+
+def teacher_name(name: str) -> str:
+    """Name of the received value of the parameter or running statistic ``name``."""
+    return f"{name}{TEACHER}"
+
+
+def square_name(name: str) -> str:
+    return f"{name}#squared_gradient"
+
+
+def mask_name(name: str) -> str:
+    return f"{name}#mask"
