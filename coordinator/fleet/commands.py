@@ -30,7 +30,7 @@ ensure() {
 
 
 def opening(installation: Installation) -> str:
-    """What every text begins with: it ends at the first failure, its files are the owner's alone, ``$folder`` is set."""
+    """What every text begins with: it ends at the first failure, its files are its user's alone, ``$folder`` is set."""
     return f"set -eu\numask 077\nfolder={home_path(installation.folder)}\n"
 
 

@@ -189,7 +189,7 @@ def require_fit(facts: HostFacts, installation: Installation, needed_bytes: int)
         raise HostUnfit(
             f"the system on it is 32-bit (programs of {facts.bits} bits, kernel {facts.machine}): no training runtime "
             "is built for that",
-            hint="write a 64-bit system to its card, such as Raspberry Pi OS (64-bit); a Pi Zero 2 W, 3, 4 or 5 runs it",
+            hint="write a 64-bit system to its card, such as Raspberry Pi OS (64-bit); a Pi Zero 2 W, 3, 4, 5 runs it",
         )
     if facts.machine not in MACHINES:
         raise HostUnfit(

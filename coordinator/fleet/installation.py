@@ -31,8 +31,8 @@ RUNTIMES = ("onnxruntime", "executorch")
 _FOLDER = re.compile(r"/?[A-Za-z0-9._+-]+(?:/[A-Za-z0-9._+-]+)*")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OURS = frozenset(
-    "--broker --user --federation --device --data --store --budget-mb --threads --ca --cert --key --trust "
-    "--runtime --trainer-python --parent-pid --once".split()
+    {"--broker", "--user", "--federation", "--device", "--data", "--store", "--budget-mb", "--threads", "--ca"}
+    | {"--cert", "--key", "--trust", "--runtime", "--trainer-python", "--parent-pid", "--once"}
 )
 
 

@@ -190,6 +190,7 @@ def start_service(installation: Installation, kind: str, *, restart: bool) -> st
         first = "sh ./run-agent stop" if restart else ":"
         is_alive, start, ended = "sh ./run-agent status", "sh ./run-agent start", "cat last-status 2>/dev/null"
         text = opening(installation) + 'cd "$folder"\n'
+    quiet = "true" if kind == "systemd" else "! [ -s last-status ]"
     return (
         text
         + f"""\
@@ -199,7 +200,7 @@ if ! {is_alive}; then
   echo {CHANGED}
   sleep {START_S}
 fi
-if {is_alive}{"" if kind == "systemd" else " && ! [ -s last-status ]"}; then echo alive; else echo "ended $({ended})"; fi
+if {is_alive} && {quiet}; then echo alive; else echo "ended $({ended})"; fi
 """
     )
 
@@ -219,7 +220,7 @@ if [ -f "$folder/run-agent" ]; then sh "$folder/run-agent" stop || true; fi
 
 def remove_all(installation: Installation) -> str:
     """Stops the agent and removes service and folder; prints ``removed <what>`` for each that was there."""
-    unit = f"{installation.service}.service"
+    unit, mark = f"{installation.service}.service", shlex.quote(f"# {installation.service};")
     return (
         stop_service(installation)
         + f"""\
@@ -235,8 +236,8 @@ if [ -f "$folder/linger" ] && ! ls "$units"/apportion-*.service >/dev/null 2>&1;
 fi
 boot=/data/data/com.termux/files/home/.termux/boot/{installation.service}
 if [ -f "$boot" ]; then rm -f "$boot"; echo removed boot script; fi
-if command -v crontab >/dev/null 2>&1 && crontab -l 2>/dev/null | grep -q -F {shlex.quote(_cron_mark(installation))}; then
-  crontab -l | {{ grep -v -F {shlex.quote(_cron_mark(installation))} || true; }} | crontab -
+if command -v crontab >/dev/null 2>&1 && crontab -l 2>/dev/null | grep -q -F {mark}; then
+  crontab -l | {{ grep -v -F {mark} || true; }} | crontab -
   echo removed crontab line
 fi
 if [ -f "$folder/run-agent" ]; then echo removed service; fi
@@ -263,10 +264,6 @@ else
 fi
 """
     )
-
-
-def _cron_mark(installation: Installation) -> str:
-    return f"# {installation.service};"
 
 
 def _filled(text: str, installation: Installation) -> str:
