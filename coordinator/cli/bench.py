@@ -41,6 +41,7 @@ def bench_step(
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
     classes: Annotated[int, typer.Option(min=0, help="number of classes; 0: the model's own")] = 0,
     blocks: Annotated[int, typer.Option(min=3, help="blocks of ten steps per side")] = 9,
+    option: Annotated[list[str] | None, typer.Option(help="of the model, key=value, e.g. norm=group")] = None,
     micro_batches: Annotated[int, typer.Option(min=1, help="parts of a batch that run one after the other")] = 1,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="compute again in the backward pass, keep less")
@@ -53,7 +54,9 @@ def bench_step(
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
 
     form = StepForm(micro_batches, recompute)
-    arguments = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer, form)
+    arguments = ModelArguments(
+        model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer, form, tuple(option or ())
+    )
     with tempfile.TemporaryDirectory(prefix="apportion-bench-") as name:
         folder = Path(name)
         inputs = exported_inputs(arguments, runtime, folder)

@@ -29,6 +29,7 @@ def export(
     runtime: Annotated[str, typer.Option(help="device runtime")] = "onnxruntime",
     freeze: Annotated[int, typer.Option(min=0, help="freeze the stem and the first K blocks")] = 0,
     cut: Annotated[str, typer.Option(help="submodel, method:level[,key=value], e.g. fedhm:4")] = "",
+    option: Annotated[list[str] | None, typer.Option(help="of the model, key=value, e.g. norm=group")] = None,
     micro_batches: Annotated[int, typer.Option(min=1, help="parts of a batch that run one after the other")] = 1,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="compute again in the backward pass, keep less")
@@ -41,7 +42,9 @@ def export(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise parse_problem("--out", f"{out} is there already and is not an empty folder; name a new one")
     form = StepForm(micro_batches, recompute)
-    arguments = ModelArguments(model, parse_shape(input_shape), classes, batch, freeze, cut, form=form)
+    arguments = ModelArguments(
+        model, parse_shape(input_shape), classes, batch, freeze, cut, form=form, options=tuple(option or ())
+    )
     prepared = arguments.prepare()
     manifest = export_artifact(
         prepared.module, prepared.step, out, build=prepared.build, classes=prepared.class_names, runtime=runtime

@@ -45,6 +45,7 @@ class ModelArguments:
         cut: ``method:level[,key=value]`` or empty for the whole model.
         optimizer: ``sgd`` (with momentum), ``adam`` or ``adamw``, with weight decay.
         form: how the step is carried out.
+        options: of the model, each ``key=value``.
     """
 
     model: str
@@ -55,6 +56,7 @@ class ModelArguments:
     cut: str = ""
     optimizer: str = "sgd"
     form: StepForm = PLAIN
+    options: tuple[str, ...] = ()
 
     def prepare(self) -> Prepared:
         """The cut module and its step: the optimizer with weight decay, cross-entropy, running statistics.
@@ -71,7 +73,8 @@ class ModelArguments:
         classes = self.classes or (entry.classes if entry else 0)
         if classes <= 0:
             raise parse_problem("--classes", f"own model {self.model} needs its number of classes")
-        dense = build_model(self.model, input_shape=spec.shape, classes=classes)
+        options = dict(key_and_value("--option", pair) for pair in self.options)
+        dense = build_model(self.model, input_shape=spec.shape, classes=classes, **options)
         cut, program = parse_cut(dense, self.cut)
         module = apply_cut(dense, cut)
         step = StepSpec(
@@ -93,7 +96,7 @@ class ModelArguments:
             "model": self.model,
             "input": list(spec.shape),
             "classes": classes,
-            "options": {},
+            "options": options,
             "cut": cut_to_json(shape_of_cut(dense, cut)),
         }
         return Prepared(dense, cut, module, in_form(step, self.form), build, tuple(str(i) for i in range(classes)))
@@ -129,10 +132,8 @@ def parse_cut(dense: nn.Module, text: str) -> tuple[Cut, DeviceProgram]:
     name, _, level_text = head.partition(":")
     options: dict[str, Any] = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise parse_problem("--cut", f"'{pair}' is not key=value")
-        options[key.strip()] = _number_or_text(value.strip())
+        key, value = key_and_value("--cut", pair)
+        options[key] = value
     round_index = options.pop("round", 0)
     if not isinstance(round_index, int) or round_index < 0:
         raise parse_problem("--cut", f"'round={round_index}' is not a round; write a whole number from 0")
@@ -142,6 +143,18 @@ def parse_cut(dense: nn.Module, text: str) -> tuple[Cut, DeviceProgram]:
     method, chosen = _method_at(name, dense, value, options)
     cut = method.cut_shape(chosen, round_index=round_index, device="", seed=0)
     return cut, method.program(cut)
+
+
+def key_and_value(flag: str, pair: str) -> tuple[str, Any]:
+    """The two sides of ``key=value``; numbers are numbers.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    key, equals, value = pair.partition("=")
+    if not equals:
+        raise parse_problem(flag, f"'{pair}' is not key=value")
+    return key.strip(), _number_or_text(value.strip())
 
 
 def _method_at(name: str, dense: nn.Module, value: Any, options: dict[str, Any]) -> tuple[Method, Level]:
