@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import sys
 import time
@@ -18,7 +19,7 @@ from typing import Any
 
 from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ApportionError, DeviceRefused
-from edge.meter import peak_rss_bytes
+from edge.meter import peak_rss_bytes, percentile
 from edge.profile_watch import accept_limit
 
 WARM_UP_STEPS = 3
@@ -62,6 +63,29 @@ def write_inputs(folder: Path, out: Path, batch: int) -> dict[str, Any]:
     return {}
 
 
+class _Replies(io.BytesIO):
+    """What a trainer says, and how much processor time it took between saying that one step and another was done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: list[tuple[float, float]] = []
+
+    def flush(self) -> None:
+        """A message is complete."""
+        self._said.append((time.perf_counter(), time.process_time()))
+
+    def forget(self) -> None:
+        """Empty, and the clock at its start."""
+        self.seek(0)
+        self.truncate()
+        self._said.clear()
+
+    def between(self) -> list[tuple[float, float]]:
+        """(seconds, processor seconds) from each step's end to the next one's; the last message is the update's."""
+        said = self._said[:-1]
+        return [(end - begin, after - before) for (begin, before), (end, after) in itertools.pairwise(said)]
+
+
 def measure(folder: Path, inputs: Path, batch: int, threads: int, steps: int, seconds: float) -> dict[str, Any]:
     """Time and memory of the artifact's steps in this process."""
     from edge.runtimes import runtime
@@ -69,7 +93,7 @@ def measure(folder: Path, inputs: Path, batch: int, threads: int, steps: int, se
     from edge.trainer_messages import Describe, Described, Failed, Ready, Trained, read_reply
 
     manifest, paths = read_artifact_folder(folder)
-    replies = io.BytesIO()
+    replies = _Replies()
     trainer = Trainer(runtime(manifest.runtime), replies)
 
     def said(kind: type) -> Any:
@@ -78,8 +102,7 @@ def measure(folder: Path, inputs: Path, batch: int, threads: int, steps: int, se
             if isinstance(reply, Failed) or (isinstance(reply, Described) and reply.error):
                 raise DeviceRefused(reply.reason if isinstance(reply, Failed) else reply.error)
             if isinstance(reply, kind):
-                replies.seek(0)
-                replies.truncate()
+                replies.forget()
                 return reply
         raise DeviceRefused(f"the trainer gave no {kind.__name__}")
 
@@ -90,10 +113,10 @@ def measure(folder: Path, inputs: Path, batch: int, threads: int, steps: int, se
     trainer.answer(_request(folder, manifest, paths, inputs, batch, threads, WARM_UP_STEPS))
     first = said(Trained)
     affordable = int(1000 * seconds / max(first.step_ms_p50, 1e-3)) if seconds else steps
-    began, used = time.perf_counter(), time.process_time()
     trainer.answer(_request(folder, manifest, paths, inputs, batch, threads, max(LEAST_STEPS, min(steps, affordable))))
-    share = (time.process_time() - used) / (time.perf_counter() - began) / first.threads
+    between = replies.between()
     done = said(Trained)
+    share = sum(used for _, used in between) / max(1e-9, sum(passed for passed, _ in between)) / done.threads
     return {
         "runtime_version": ready.version,
         "threads": done.threads,
@@ -103,6 +126,7 @@ def measure(folder: Path, inputs: Path, batch: int, threads: int, steps: int, se
         "idle_bytes": done.idle_bytes,
         "peak_bytes": peak_rss_bytes(),
         "cpu_share": round(share, 3),
+        "cpu_ms_p50": round(1000 * percentile([used for _, used in between], 0.5), 3),
     }
 
 
@@ -138,7 +162,7 @@ def _request(
         data=str(inputs / DATA),
         update=str(inputs / UPDATE),
         threads=threads,
-        progress_s=3600.0,
+        progress_s=0.0,  # a message after every step, which the clock of _Replies hears
     )
 
 

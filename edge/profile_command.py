@@ -18,29 +18,53 @@ from typing import Any
 import msgspec
 
 from edge.contracts.errors import ApportionError, ConfigError
+from edge.profile_report import (
+    LadderArguments,
+    climbed,
+    fit_lines,
+    ladder_values,
+    measured_profile,
+    numbers,
+)
 from edge.step_measurement import StepMeasurement, measure_steps
 from profiles.device import DeviceProfile
 from profiles.known_devices import known_device, known_names, recognise
 from profiles.probe import probe
-from profiles.stored_profile import ProfileUnusable, store_profile
+from profiles.stored_profile import ProfileUnusable, profile_path, store_profile
 
 DESCRIPTION = "Memory, processors, clocks, heat, battery, storage and system, each with where the figure is from."
 EXAMPLE = "Example: apportion profile pi-4-4gb --json"
 MEASURE_HELP = "time and memory of this artifact's steps, each in a process of its own; may be given several times"
+THREADS_HELP = "with --measure, --ladder: numbers of threads; else 1, on a ladder also all processors"
+LADDER_HELP = "measure the artifacts in this folder, small to large, and fit the device's memory and times to them"
+QUICK_HELP = "with --ladder: a few of its rungs, and few steps"
+RUNG_HELP = "with --ladder: only the Nth rung, from 1; may be given several times"
+RUNTIME_HELP = "with --ladder: only rungs for this runtime"
+CEILING_HELP = "with --ladder: most memory (1 MB = 2^20 bytes) of a measuring process; else what is free"
+KEEP_HELP = "with --ladder: the agent's store, where results and what was fitted are kept for its hello"
+AGAIN_HELP = "with --ladder: also measure what was measured before"
 _HINT = "apportion profile --list names the catalog's devices"
 
 
-def profile_values(name: str, device: str, store: Path | None, tell: Callable[[str], None]) -> dict[str, Any]:
+def profile_values(
+    name: str,
+    device: str,
+    store: Path | None,
+    tell: Callable[[str], None],
+    ladder: LadderArguments | None = None,
+) -> dict[str, Any]:
     """The values of ``--json``; ``tell`` gets the lines for people.
 
     Args:
         name: of the catalog; empty probes this machine.
         device: id in the profile; empty: the catalog's name, or this host's.
         store: folder to keep the profile in.
+        ladder: measure this machine with it.
 
     Raises:
-        ConfigError: the catalog has no such device, or ``device`` can name no file.
+        ConfigError: the catalog has no such device, ``device`` can name no file, or a ladder that cannot be climbed.
     """
+    values: dict[str, Any] = {}
     try:
         if name:
             found, method, known = known_device(name).profile(device), "datasheet", name
@@ -48,14 +72,29 @@ def profile_values(name: str, device: str, store: Path | None, tell: Callable[[s
             found, method = probe(device or os.uname().nodename, storage=Path.home()), "probe"
             recognised = recognise(found)
             known = "" if recognised is None else recognised.name
+        if store is not None:
+            profile_path(store, found.device)  # refused before anything takes long
+        for line in _lines(found, known):
+            tell(line)
+        if ladder is not None:
+            if name:
+                raise ConfigError(
+                    [f"--ladder: '{name}' is a device of the catalog, which has datasheets only"],
+                    hint="give the ladder to `apportion profile` on the device itself, without a name",
+                )
+            done = climbed(ladder, tell)
+            found, fits = measured_profile(found, done, ladder.keep)
+            method = "measured"
+            values["ladder"] = ladder_values(done, fits)
+            for line in fit_lines(done, fits):
+                tell(line)
         path = "" if store is None else str(store_profile(store, found, method=method))
     except ProfileUnusable as error:
         raise ConfigError([str(error)], hint=_HINT) from error
-    for line in _lines(found, known):
-        tell(line)
     if path:
         tell(f"kept in {path}")
-    return {"method": method, "known_as": known or None, "stored": path or None, "profile": msgspec.to_builtins(found)}
+    told = {"method": method, "known_as": known or None, "stored": path or None}
+    return {**told, "profile": msgspec.to_builtins(found), **values}
 
 
 def catalog_values(tell: Callable[[str], None]) -> dict[str, Any]:
@@ -82,7 +121,7 @@ def measured_values(
     Raises:
         ConfigError: numbers that are none, or an artifact that cannot be measured; also ArtifactCorrupt.
     """
-    sizes, counts = _numbers(batches, "--batches") or [0], _numbers(threads, "--threads") or [1]
+    sizes, counts = numbers(batches, "--batches") or [0], numbers(threads, "--threads") or [1]
     if steps < 1:
         raise ConfigError([f"--steps: {steps} is below 1"], hint="apportion profile --help")
     rows = []
@@ -104,8 +143,15 @@ def profile_command(arguments: list[str]) -> int:
     parser.add_argument("--name", default="", help="the device's id; else the catalog's name, or the host's")
     parser.add_argument("--measure", metavar="DIR", type=Path, action="append", default=[], help=MEASURE_HELP)
     parser.add_argument("--batches", metavar="N,N", default="", help="with --measure: batch sizes; else the artifact's")
-    parser.add_argument("--threads", metavar="N,N", default="", help="with --measure: numbers of threads; else 1")
+    parser.add_argument("--threads", metavar="N,N", default="", help=THREADS_HELP)
     parser.add_argument("--steps", metavar="N", type=int, default=20, help="with --measure: steps that are timed")
+    parser.add_argument("--ladder", metavar="DIR", type=Path, help=LADDER_HELP)
+    parser.add_argument("--quick", action="store_true", help=QUICK_HELP)
+    parser.add_argument("--rung", metavar="N", type=int, action="append", default=[], help=RUNG_HELP)
+    parser.add_argument("--runtime", default="", help=RUNTIME_HELP)
+    parser.add_argument("--ceiling-mb", metavar="N", type=float, default=0.0, help=CEILING_HELP)
+    parser.add_argument("--keep", metavar="DIR", type=Path, help=KEEP_HELP)
+    parser.add_argument("--again", action="store_true", help=AGAIN_HELP)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout at the end")
     try:
         chosen = parser.parse_args(arguments)
@@ -114,7 +160,10 @@ def profile_command(arguments: list[str]) -> int:
     tell = _to_stderr if chosen.json else print
     line: dict[str, Any] = {"schema": "apportion.profile/1", "ok": True}
     try:
-        values = catalog_values(tell) if chosen.list else profile_values(chosen.device, chosen.name, chosen.store, tell)
+        if chosen.list:
+            values = catalog_values(tell)
+        else:
+            values = profile_values(chosen.device, chosen.name, chosen.store, tell, _ladder_arguments(chosen))
         if chosen.measure:
             rows = measured_values(chosen.measure, chosen.batches, chosen.threads, chosen.steps, tell)
             values["measured"] = rows
@@ -131,13 +180,19 @@ def profile_command(arguments: list[str]) -> int:
     return 0
 
 
-def _numbers(text: str, flag: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() and 0 < int(part) < 100_000 for part in parts):
-        raise ConfigError(
-            [f"{flag}: {text!r} is no list of numbers from 1, as in 8,32"], hint="apportion profile --help"
-        )
-    return [int(part) for part in parts]
+def _ladder_arguments(chosen: argparse.Namespace) -> LadderArguments | None:
+    if chosen.ladder is None:
+        return None
+    return LadderArguments(
+        folder=chosen.ladder,
+        quick=chosen.quick,
+        rungs=tuple(chosen.rung),
+        runtime=chosen.runtime,
+        threads=chosen.threads,
+        ceiling_mb=chosen.ceiling_mb,
+        keep=chosen.keep,
+        again=chosen.again,
+    )
 
 
 def _measured_line(found: StepMeasurement) -> str:

@@ -34,6 +34,7 @@ class StepMeasurement:
         steps: that were timed.
         idle_bytes, peak_bytes: resident memory with runtime and examples loaded, and the process's peak.
         cpu_share: processor time per thread and second of the timed steps; well below 1, others used the processors.
+        cpu_ms_p50: processor time of a step, of all its threads.
         heat_c, heat_c_per_min: before and after, and the drift in between; None without a sensor.
         throttling: what slowed the processor meanwhile; None where it cannot be told.
         limit_bytes: what the process was allowed, 0: no limit.
@@ -53,6 +54,7 @@ class StepMeasurement:
     idle_bytes: int = 0
     peak_bytes: int = 0
     cpu_share: float = 0.0
+    cpu_ms_p50: float = 0.0
     heat_c: tuple[float | None, float | None] = (None, None)
     heat_c_per_min: float | None = None
     throttling: tuple[str, ...] | None = None

@@ -8,14 +8,31 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
+from coordinator.cli.ladder import written_values
+from coordinator.cli.profile_plot import check_plot_file, draw_values
 from edge.profile_command import (
+    AGAIN_HELP,
+    CEILING_HELP,
     DESCRIPTION,
     EXAMPLE,
+    KEEP_HELP,
+    LADDER_HELP,
     MEASURE_HELP,
+    QUICK_HELP,
+    RUNG_HELP,
+    RUNTIME_HELP,
+    THREADS_HELP,
     catalog_values,
     measured_values,
     profile_values,
 )
+from edge.profile_ladder import ladder_path
+from edge.profile_report import LadderArguments
+
+WRITTEN_FIRST = "; it is written first where there is none"
+LADDER_OUT_HELP = "write a ladder to this folder, for devices: copy it there and give it to --ladder"
+RUNTIMES_WRITTEN = "; with --ladder-out: write rungs for it, else for onnxruntime"
+PLOT_HELP = "with --ladder: draw memory and latency against model size, as FILE.png or FILE.svg"
 
 
 def register(app: typer.Typer) -> None:
@@ -31,12 +48,35 @@ def profile(
     name: Annotated[str, typer.Option(help="the device's id; else the catalog's name, or the host's")] = "",
     measure: Annotated[list[Path] | None, typer.Option(metavar="DIR", help=MEASURE_HELP)] = None,
     batches: Annotated[str, typer.Option(help="with --measure: batch sizes, 8,32; else the artifact's")] = "",
-    threads: Annotated[str, typer.Option(help="with --measure: numbers of threads, 1,2; else 1")] = "",
+    threads: Annotated[str, typer.Option(metavar="N,N", help=THREADS_HELP)] = "",
     steps: Annotated[int, typer.Option(min=1, help="with --measure: steps that are timed")] = 20,
+    ladder: Annotated[Path | None, typer.Option(metavar="DIR", help=LADDER_HELP + WRITTEN_FIRST)] = None,
+    ladder_out: Annotated[Path | None, typer.Option(metavar="DIR", help=LADDER_OUT_HELP)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help=QUICK_HELP)] = False,
+    rung: Annotated[list[int] | None, typer.Option(metavar="N", help=RUNG_HELP)] = None,
+    runtime: Annotated[str, typer.Option(help=RUNTIME_HELP + RUNTIMES_WRITTEN)] = "",
+    ceiling_mb: Annotated[float, typer.Option(metavar="N", min=0, help=CEILING_HELP)] = 0.0,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help=KEEP_HELP)] = None,
+    again: Annotated[bool, typer.Option("--again", help=AGAIN_HELP)] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help=PLOT_HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """As :mod:`edge.profile_command`, whose lines go to stderr with ``--json``."""
-    values = catalog_values(print) if listed else profile_values(device, name, store, print)
+    if listed:
+        return catalog_values(print)
+    if plot is not None:
+        check_plot_file(plot, is_climbing=ladder is not None)
+    if ladder_out is not None:
+        return written_values(ladder_out, runtime=runtime, quick=quick)
+    arguments = None
+    if ladder is not None:
+        if not ladder_path(ladder).exists():
+            written_values(ladder, runtime=runtime, quick=quick)
+        arguments = LadderArguments(ladder, quick, tuple(rung or ()), runtime, threads, ceiling_mb, keep, again)
+    values = profile_values(device, name, store, print, arguments)
     if measure:
         values["measured"] = measured_values(measure, batches, threads, steps, print)
+    if plot is not None:
+        values["plot"] = str(draw_values(values, plot))
+        print(f"drawn in {plot}")
     return values

@@ -1,0 +1,253 @@
+"""What a climb comes to: its fits, what is kept of them, and how all of it is told to people and to scripts.
+
+Imports NumPy only once everything is measured: this process is beside the measured one all the time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from edge.contracts.errors import ConfigError, DeviceRefused
+from edge.idle_size import measure_idle_sizes
+from edge.profile_climb import MB, Climb, climb, default_threads
+from edge.profile_ladder import chosen_rungs, read_ladder
+from edge.profile_results import BUSY_SHARE, LadderRow, ResultsFile
+from edge.runtimes.environments import runtime_python
+from profiles.device import DeviceProfile
+from profiles.measured_lines import write_measured_lines
+
+if TYPE_CHECKING:
+    from profiles.ladder_fit import LadderFits, LadderPoint
+
+
+@dataclass(frozen=True)
+class LadderArguments:
+    """What a command line says of a climb.
+
+    Attributes:
+        folder: of the ladder.
+        rungs: only these, counted from 1.
+        threads: numbers with commas; empty: one, and all processors.
+        ceiling_mb: most that a measuring process may reach; 0: what is free.
+        keep: an agent's store, where results and fitted lines go; None: results go to the ladder's folder.
+    """
+
+    folder: Path
+    quick: bool = False
+    rungs: tuple[int, ...] = ()
+    runtime: str = ""
+    threads: str = ""
+    ceiling_mb: float = 0.0
+    keep: Path | None = None
+    again: bool = False
+
+    def climb(self) -> Climb:
+        """What is to be measured.
+
+        Raises:
+            ConfigError: no ladder there, a rung it does not have, or numbers that are none.
+        """
+        if self.ceiling_mb < 0:
+            raise ConfigError([f"--ceiling-mb: {self.ceiling_mb} is negative"], hint="0 means what is free")
+        return Climb(
+            folder=self.folder,
+            rungs=chosen_rungs(read_ladder(self.folder), quick=self.quick, runtime=self.runtime, numbers=self.rungs),
+            threads=tuple(sorted(set(numbers(self.threads, "--threads")))) or default_threads(),
+            is_quick=self.quick,
+            ceiling_bytes=round(self.ceiling_mb * MB),
+            again=self.again,
+        )
+
+
+def numbers(text: str, flag: str) -> list[int]:
+    """The numbers of ``8,32``; none of an empty text.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and 0 < int(part) < 100_000 for part in parts):
+        raise ConfigError(
+            [f"{flag}: {text!r} is no list of numbers from 1, as in 8,32"], hint="apportion profile --help"
+        )
+    return [int(part) for part in parts]
+
+
+@dataclass(frozen=True)
+class Climbed:
+    """A finished climb.
+
+    Attributes:
+        results: the file that has its rows.
+        seconds: it took now; what was measured before costs nothing.
+    """
+
+    what: Climb
+    rows: tuple[LadderRow, ...]
+    results: Path
+    seconds: float
+
+
+def climbed(arguments: LadderArguments, tell: Callable[[str], None]) -> Climbed:
+    """Climb.
+
+    Raises:
+        ConfigError: as :meth:`LadderArguments.climb` and :func:`edge.profile_climb.climb`; also ArtifactCorrupt.
+        OSError: results cannot be written.
+    """
+    started = time.monotonic()
+    what, keep = arguments.climb(), arguments.keep
+    results = ResultsFile(keep or what.folder)
+    rows = climb(what, results, tell)
+    return Climbed(what, tuple(rows), results.path, time.monotonic() - started)
+
+
+def ladder_points(rows: Sequence[LadderRow]) -> list[LadderPoint]:
+    """The measured rows. A one-thread step that had to share its processor counts with its processor time."""
+    from profiles.ladder_fit import LadderPoint
+
+    return [
+        LadderPoint(
+            shape=row.shape,
+            runtime=row.runtime,
+            batch=row.batch,
+            threads=row.threads,
+            macs=row.macs,
+            live_bytes=row.live_bytes,
+            predicted_bytes=row.predicted_bytes,
+            idle_bytes=row.idle_bytes,
+            grown_bytes=row.grown_bytes,
+            step_ms=row.alone_ms,
+        )
+        for row in rows
+        if row.outcome == "measured"
+    ]
+
+
+def measured_profile(profile: DeviceProfile, done: Climbed, keep: Path | None) -> tuple[DeviceProfile, LadderFits]:
+    """``profile`` with what the climb measured; the lines go to ``measured.json`` in ``keep``, an agent's store.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    from profiles.ladder_fit import fit_ladder
+
+    fits = fit_ladder(ladder_points(done.rows))
+    if keep is not None:
+        write_measured_lines(keep, fits.lines)
+    versions = {row.runtime: row.runtime_version for row in done.rows if row.outcome == "measured"}
+    idle = dict(profile.trainer_idle_bytes)
+    supervisor = profile.supervisor_idle_bytes
+    for runtime in versions:
+        try:
+            supervisor, idle[runtime] = measure_idle_sizes(runtime, python=str(runtime_python(runtime)))
+        except DeviceRefused:  # a trainer that was measured a moment ago; its rows say its size, too
+            idle[runtime] = max(row.idle_bytes for row in done.rows if row.runtime == runtime)
+    measured = {"trainer_idle_bytes": "measured", "supervisor_idle_bytes": "measured", "runtimes": "measured"}
+    found = msgspec.structs.replace(
+        profile,
+        runtimes={**profile.runtimes, **versions},
+        trainer_idle_bytes=idle,
+        supervisor_idle_bytes=supervisor,
+        sources={**profile.sources, **(measured if versions else {})},
+    )
+    return fits.lines.put_into(found), fits
+
+
+def ladder_values(done: Climbed, fits: LadderFits) -> dict[str, Any]:
+    """``ladder`` of ``--json``."""
+    return {
+        "folder": str(done.what.folder),
+        "results": str(done.results),
+        "seconds": round(done.seconds, 1),
+        "rows": [row_values(row) for row in done.rows],
+        "memory": [
+            {"runtime": runtime, "scale": found.fit.scale, "offset_bytes": round(found.fit.offset_bytes),
+             "missing_bytes": found.fit.missing_bytes, **asdict(found.fit.quality),
+             "held_out": None if found.held_out is None else asdict(found.held_out)}
+            for runtime, found in fits.memory.items()
+        ],
+        "step_times": [
+            {"runtime": runtime, "threads": threads, "constant_ms": found.fit.constant_ms,
+             "gigamac_ms": found.fit.gigamac_ms, "megabyte_ms": found.fit.megabyte_ms, **asdict(found.fit.quality),
+             "held_out": None if found.held_out is None else asdict(found.held_out)}
+            for (runtime, threads), found in fits.steps.items()
+        ],
+        "shapes": [
+            {"runtime": runtime, "shape": shape, **asdict(found)} for (runtime, shape), found in fits.shapes.items()
+        ],
+        "temperature": _temperature(done.rows),
+        "problems": list(fits.problems),
+    }  # fmt: skip
+
+
+def row_values(row: LadderRow) -> dict[str, Any]:
+    """A row for scripts."""
+    values: dict[str, Any] = msgspec.to_builtins(row)
+    del values["schema"]
+    return {**values, "alone_ms": row.alone_ms, "is_busy": row.is_busy}
+
+
+def fit_lines(done: Climbed, fits: LadderFits) -> list[str]:
+    """Lines for people: what was fitted, how well, and what was in the way."""
+    told = []
+    for runtime, memory in fits.memory.items():
+        line, quality = memory.fit, memory.fit.quality
+        told.append(
+            f"memory on {runtime}: {line.scale:.3f} x predicted {line.offset_bytes / MB:+.1f} MB; {quality.points} "
+            f"settings, median error {quality.median_error:.1%}, worst {quality.worst_error:.1%}"
+        )
+        if memory.held_out is not None:
+            held = memory.held_out
+            told.append(
+                f"  shapes it has not seen: {held.total_median:.1%} of the whole peak in the median, worst "
+                f"{held.total_worst:.1%}; above idle {held.growth_median:.1%}"
+            )
+    for (runtime, threads), times in fits.steps.items():
+        work, quality = times.fit, times.fit.quality
+        told.append(
+            f"step on {runtime}, {threads} thread{'s' if threads > 1 else ''}: {work.constant_ms:.2f} ms + "
+            f"{work.gigamac_ms:.1f} ms per 10^9 multiply-accumulates + {work.megabyte_ms:.3f} ms per MB (10^6); "
+            f"{quality.points} settings, median error {quality.median_error:.1%}, worst {quality.worst_error:.1%}"
+        )
+        if times.held_out is not None:
+            told.append(
+                f"  shapes it has not seen: {times.held_out.median:.1%} in the median, worst {times.held_out.worst:.1%}"
+            )
+    told += [f"not fitted: {problem}" for problem in fits.problems]
+    heat = _temperature(done.rows)
+    if heat is None:
+        told.append("temperature: no sensor can be read here")
+    else:
+        told.append(f"temperature: {heat['first_c']:.1f} to {heat['last_c']:.1f} C, at most {heat['highest_c']:.1f}")
+        if heat["c_per_min"] is not None:
+            told[-1] += f", {heat['c_per_min']:+.2f} C per minute"
+    busy = sum(row.is_busy for row in done.rows)
+    if busy:
+        told.append(
+            f"{busy} one-thread settings had less than {BUSY_SHARE:.0%} of their processor: their processor time was "
+            "fitted instead; times with more threads are too long on a machine that has other work"
+        )
+    told.append(f"{len(done.rows)} settings in {done.seconds:.0f} s; kept in {done.results}")
+    return told
+
+
+def _temperature(rows: Sequence[LadderRow]) -> dict[str, float | None] | None:
+    """Over all measured rows in the order of their time; None without a sensor."""
+    points = sorted((row.measured_at, *row.heat_c) for row in rows if None not in row.heat_c and row.measured_at)
+    if not points:
+        return None
+    ends = [after for _, _, after in points if after is not None]
+    highest = max(value for point in points for value in point[1:] if value is not None)
+    drift = None
+    if len({at for at, _, _ in points}) > 1:
+        slope, _ = statistics.linear_regression([at / 60 for at, _, _ in points], ends)
+        drift = round(slope, 3)
+    return {"first_c": points[0][1], "last_c": ends[-1], "highest_c": highest, "c_per_min": drift}
