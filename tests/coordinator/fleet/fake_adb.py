@@ -105,6 +105,9 @@ class FakeAdb:
                     if self._find(connection, serial) is not None:
                         self._forwarding(connection, serial, service)
                     return
+                elif phone is not None:
+                    self._forwarding(connection, phone.serial, asked.removeprefix("host:"))
+                    return
                 else:
                     self._host_service(connection, asked)
                     return
@@ -127,11 +130,13 @@ class FakeAdb:
         return found
 
     def _forwarding(self, connection: socket.socket, serial: str, service: str) -> None:
-        if service == "list-forward":
+        if service == "features":
+            _okay(connection, "")
+        elif service == "list-forward":
             lines = [f"{name} tcp:{port} tcp:{remote}\n" for port, (name, remote, _) in self.forwards.items()]
             _okay(connection, "".join(lines))
-        elif service.startswith("forward:norebind:"):
-            local, _, remote = service.removeprefix("forward:norebind:").partition(";")
+        elif service.startswith("forward:"):
+            local, _, remote = service.removeprefix("forward:").removeprefix("norebind:").partition(";")
             port = int(local.removeprefix("tcp:"))
             try:
                 listener = socket.create_server(("127.0.0.1", port))

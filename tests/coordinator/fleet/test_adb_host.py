@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -136,6 +138,45 @@ def test_adb_that_is_not_there_says_what_to_install(monkeypatch: pytest.MonkeyPa
         message, hint = refusal()
     assert message.startswith("adb does not answer")
     assert "sudo apt install adb" in hint
+
+
+def test_adb_itself_sees_the_same_phone(plug: Plug) -> None:
+    """The fake speaks adb's protocol, not adbutils' idea of it."""
+    adb = shutil.which("adb")
+    if adb is None:
+        pytest.skip("adb is not installed")
+    server = plug((SERIAL, {}), ("other", {"state": "offline"}))
+
+    def run(*words: str) -> tuple[int, str]:
+        command = [adb, "-P", str(server.port), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    assert f"{SERIAL}\tdevice\nother\toffline\n" in run("devices")[1]
+    assert run("-s", SERIAL, "shell", "getprop ro.product.model") == (0, "Pixel 6\n")
+    assert run("-s", "other", "shell", "id") == (1, "error: device offline\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    assert run("-s", SERIAL, "forward", f"tcp:{port}", "tcp:8022")[0] == 0
+    assert server.forwards[port][:2] == (SERIAL, 8022)
+    assert run("-s", SERIAL, "forward", "--remove", f"tcp:{port}")[0] == 0
+    assert server.forwards == {}
+
+
+def test_adbs_own_server_without_a_phone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    adb = shutil.which("adb")
+    if adb is None:
+        pytest.skip("adb is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+    monkeypatch.setenv("HOME", str(tmp_path))  # it makes a key there
+    try:
+        assert refusal(serial="no-such-phone")[0] == "adb sees no phone no-such-phone; it sees: none"
+    finally:
+        subprocess.run([adb, "-P", str(port), "kill-server"], timeout=20, check=True, capture_output=True)
 
 
 @pytest.fixture
