@@ -9,11 +9,12 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from coordinator.blob_store import BlobStore
 from coordinator.ledger import Ledger
 from coordinator.methods.method import DeviceProgram
+from coordinator.planning.outlook import CountedStep, Outlook
 from coordinator.submodels.record import Cut, cut_digest
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused, ParityError
 from edge.contracts.manifest import ArtifactManifest
@@ -37,6 +38,14 @@ class Exporter(Protocol):
 
     def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
         """Why the step on ``cut`` cannot take ``form`` on ``runtime``; empty when it can be tried. Exports nothing."""
+
+
+@runtime_checkable
+class CountsSteps(Protocol):
+    """An exporter that can count a step without exporting it."""
+
+    def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
+        """The counts of the step on ``cut``; None where they cannot be had."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,8 @@ class Artifacts:
         self._known: dict[str, Artifact] = {}
         self._refused: dict[tuple[str, str, str, str], ExportRefused | ParityError] = {}
         self.exports = 0
+        self.outlook = Outlook(self._counted)
+        """What can be said of steps that were not exported."""
 
     def get(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> Artifact:
         """The artifact for ``cut`` and ``program`` on ``runtime``; what was refused once is refused again at once.
@@ -74,9 +85,7 @@ class Artifacts:
         memo = (cut_digest(cut), repr(program), runtime, form.name)
         if memo in self._refused:
             raise self._refused[memo]
-        if memo not in self._keys:
-            self._keys[memo] = self._exporter.key(cut, program, runtime, form)
-        key = self._keys[memo]
+        key = self.key(cut, program, runtime, form)
         known = self._known.get(key)
         if known is None or not self._is_whole(known):
             digest = self._ledger.artifact(key)
@@ -87,7 +96,23 @@ class Artifacts:
                     self._refused[memo] = error
                     raise
             self._known[key] = self.load(digest)
+        self.outlook.learn(cut, program, runtime, form, self._known[key].manifest.cost)
         return self._known[key]
+
+    def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
+        """As :meth:`Exporter.key`, made once."""
+        memo = (cut_digest(cut), repr(program), runtime, form.name)
+        if memo not in self._keys:
+            self._keys[memo] = self._exporter.key(cut, program, runtime, form)
+        return self._keys[memo]
+
+    def is_at_hand(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> bool:
+        """Whether :meth:`get` answers at once: exported before by this run, or refused."""
+        memo = (cut_digest(cut), repr(program), runtime, form.name)
+        return memo in self._refused or self._ledger.artifact(self.key(cut, program, runtime, form)) is not None
+
+    def _counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
+        return self._exporter.counted(cut, program) if isinstance(self._exporter, CountsSteps) else None
 
     def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
         """As :meth:`Exporter.unable`."""

@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
-from coordinator.artifacts import Artifact
+import contextlib
+
 from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment
-from coordinator.methods.method import Level, ShapesFollowState, State, Submodel, Tensors
+from coordinator.methods.method import DeviceProgram, Level, ShapesFollowState, State, Submodel, Tensors
 from coordinator.packed_tensors import split_tensors
-from coordinator.planner import Placement, choose_runtime, place, require_able
-from coordinator.round_metrics import measured_correction
-from coordinator.simulation.capacity import configured_level
-from coordinator.submodels.record import cut_to_json
+from coordinator.planner import Placement, choose_runtimes, place, require_able
+from coordinator.planning.past import NOTHING, History
+from coordinator.planning.steps import ArtifactSteps
+from coordinator.planning.wishes import Wishes
+from coordinator.simulation.capacity import configured_level, group_level
+from coordinator.submodels.record import Cut, cut_to_json
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import ConfigError, ExportRefused, ParityError, PlanError
-from edge.contracts.manifest import Cost
+from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
 from profiles.device import DeviceProfile
 
 
 def export_while_waiting(federation: Federation) -> None:
-    """Export from the top of the ladder, where every placement begins, for as long as devices are still arriving.
+    """Export what the devices that are here will be given, for as long as others are still arriving.
+
+    Before the first of them that is what a local group has for certain: the level the run file names, or the whole
+    ladder's first for one without a budget.
 
     Raises:
         PlanError: none of the run's runtimes can carry the method.
         ExportRefused: the run's only runtime cannot train the model; also ParityError. Where there are several, the
             plan says so for each device it concerns.
     """
-    method, config = federation.method, federation.config
+    config, cohort = federation.config, federation.cohort
     _require_able_runtime(federation)
-    for level in method.levels():
-        for runtime in _expected_runtimes(federation):
-            if len(federation.cohort.present()) >= config.cohort.size:
-                return
-            try:
-                _artifact_of(federation, level, runtime, state=None, round_index=0, device="")
-            except (ConfigError, ExportRefused, ParityError):
-                if len(config.runtime.names) == 1:
-                    raise
+    for level, runtime in _certain(federation) if not cohort.present() else ():
+        if cohort.present():
+            break
+        try:
+            federation.artifacts.get(*_shape(federation, level, None, 0, ""), runtime)
+        except (ConfigError, ExportRefused, ParityError):
+            if len(config.runtime.names) == 1:
+                raise
+    placed: set[str] = set()
+    while len(here := cohort.present()) < config.cohort.size:
+        waiting = [hello for hello in here if hello.device not in placed]
+        if not waiting:
+            return
+        placed.add(waiting[0].device)
+        with contextlib.suppress(PlanError):  # the plan says so, if it is so still
+            place_device(federation, waiting[0].profile, None, 0)
+
+
+def _certain(federation: Federation) -> list[tuple[Level, str]]:
+    """Levels, with their runtimes, that some local device is sure to be given."""
+    config, levels = federation.config, federation.method.levels()
+    found = []
+    for number, group in enumerate(config.cohort.local):
+        level = group_level(config, number, levels)
+        if level is not None or not group.budget_mb:
+            found.append((level or levels[0], config.runtime.of_group(group)))
+    return list(dict.fromkeys(found))
 
 
 def _require_able_runtime(federation: Federation) -> None:
@@ -55,59 +79,83 @@ def _require_able(federation: Federation, runtime: str) -> None:
     require_able(federation.method, runtime, federation.artifacts.unable, seed=federation.config.federation.seed)
 
 
-def _expected_runtimes(federation: Federation) -> list[str]:
-    """Runtimes of the devices that are here; before the first of them, those that are certain to be needed."""
-    runtime, here = federation.config.runtime, federation.cohort.present()
-    if not here and len(runtime.names) == 1:
-        return list(runtime.names)
-    used = {choose_runtime(hello.profile, runtime.names) for hello in here}
-    if not here:
-        used = {runtime.of_group(group) for group in federation.config.cohort.local}
-    return [name for name in runtime.names if name in used]
-
-
-def place_device(federation: Federation, profile: DeviceProfile, state: State, round_index: int) -> Placement:
-    """The first of the run's runtimes that the device has, and the largest level of the method's ladder that fits it.
+def place_device(
+    federation: Federation,
+    profile: DeviceProfile,
+    state: State | None,
+    round_index: int,
+    history: History | None = None,
+) -> Placement:
+    """The largest level of the method's ladder that fits the device, on one of the run's runtimes, in its best form.
 
     A level that the run file gives the device's group is the whole ladder.
 
+    Args:
+        state: None for shapes of a run's beginning.
+        history: what the run's devices measured; None is none.
+
     Raises:
-        PlanError: it has none of the runtimes, no level fits, its runtime cannot carry the method, or its runtime is
-            one of several and there is no artifact for it: then only the devices with that runtime stay away.
+        PlanError: it has none of the runtimes, no level fits, its runtimes cannot carry the method, or they are
+            several and there is no artifact for one: then only the devices with that runtime stay away.
         ExportRefused: the run's only runtime cannot train the model; also ParityError, and ConfigError where its
             exporter is not installed.
     """
     config = federation.config
-    runtime = choose_runtime(profile, config.runtime.names)
-    try:
-        _require_able(federation, runtime)
-    except PlanError as error:
-        raise PlanError(f"device {profile.device}: {error}") from error
 
-    def artifact_of(level: Level) -> Artifact:
-        return _artifact_of(federation, level, runtime, state=state, round_index=round_index, device=profile.device)
-
-    def cost_of(level: Level) -> Cost:
-        return artifact_of(level).manifest.cost
-
-    def correction_of(level: Level) -> float:
-        return measured_correction(federation, profile, artifact_of(level)) if config.planner.adapt else 1.0
+    def shape(level: Level) -> tuple[Cut, DeviceProgram]:
+        return _shape(federation, level, state, round_index, profile.device)
 
     levels = federation.method.levels()
     given = configured_level(config, levels, profile.device, round_index)
     try:
         return place(
             profile,
-            runtime,
+            _runtimes(federation, profile),
             levels if given is None else (given,),
-            cost_of,
-            headroom=config.planner.headroom,
-            correction_of=correction_of,
+            ArtifactSteps(federation.artifacts, shape, batch=config.training.batch),
+            Wishes.of(config),
+            NOTHING if history is None else history.of(profile),
         )
     except (ConfigError, ExportRefused, ParityError) as error:
         if len(config.runtime.names) == 1:
             raise
-        raise PlanError(f"device {profile.device}: no artifact for its runtime '{runtime}': {error}") from error
+        has = "', '".join(choose_runtimes(profile, config.runtime.names))
+        raise PlanError(f"device {profile.device}: no artifact for its runtime '{has}': {error}") from error
+
+
+def _runtimes(federation: Federation, profile: DeviceProfile) -> list[str]:
+    """Those of the run's runtimes that the device has and that can carry the method."""
+    config, able, refusal = federation.config, [], PlanError("the run allows no runtime")
+    for name in choose_runtimes(profile, config.runtime.names):
+        try:
+            _require_able(federation, name)
+            able.append(name)
+        except PlanError as error:
+            refusal = error
+    if not able:
+        raise PlanError(f"device {profile.device}: {refusal}") from refusal
+    return able if config.planner.runtimes == "best" else able[:1]
+
+
+def history_of(federation: Federation) -> History:
+    """What the ledger holds of what devices measured, as ``[planner] adapt`` allows it to be used."""
+    ledger, artifacts = federation.ledger, federation.artifacts
+    manifests: dict[str, ArtifactManifest | None] = {}
+
+    def manifest(digest: str | None) -> ArtifactManifest | None:
+        if digest is None or digest not in federation.blobs:
+            return None
+        if digest not in manifests:
+            manifests[digest] = artifacts.load(digest).manifest
+        return manifests[digest]
+
+    return History(
+        setbacks=ledger.setbacks(),
+        measurements=ledger.measurements() if federation.config.planner.adapt else (),
+        profiles=ledger.profiles(),
+        manifest=manifest,
+        manifest_of_key=lambda key: manifest(ledger.artifact(key)),
+    )
 
 
 def store_weights(federation: Federation, submodel: Submodel) -> tuple[BlobRef, BlobRef | None]:
@@ -138,13 +186,13 @@ def assignment_of(order: WorkOrder, submodel: Submodel) -> Assignment:
     )
 
 
-def _artifact_of(
-    federation: Federation, level: Level, runtime: str, *, state: State | None, round_index: int, device: str
-) -> Artifact:
-    """The artifact of a level for a runtime, from shapes alone; without a state, that of a run's beginning."""
+def _shape(
+    federation: Federation, level: Level, state: State | None, round_index: int, device: str
+) -> tuple[Cut, DeviceProgram]:
+    """A level's cut, values apart, and what its devices are asked to do; without a state, that of a run's beginning."""
     method, seed = federation.method, federation.config.federation.seed
     if state is not None and isinstance(method, ShapesFollowState):
-        shape = method.shape_after(state, level, round_index=round_index, device=device, seed=seed)
+        cut = method.shape_after(state, level, round_index=round_index, device=device, seed=seed)
     else:
-        shape = method.cut_shape(level, round_index=round_index, device=device, seed=seed)
-    return federation.artifacts.get(shape, method.program(shape), runtime)
+        cut = method.cut_shape(level, round_index=round_index, device=device, seed=seed)
+    return cut, method.program(cut)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.planner import choose_runtime
+from coordinator.planner import choose_runtimes
 from edge.contracts.errors import DeadlineExpired, PlanError
 from edge.contracts.messages import Heartbeat, Hello
 from edge.contracts.streams import permutation, stream_seed
@@ -96,7 +96,7 @@ class Cohort:
     def _runtime_error(self, hello: Hello) -> str:
         try:
             if self._runtimes:
-                choose_runtime(hello.profile, self._runtimes)
+                choose_runtimes(hello.profile, self._runtimes)
         except PlanError as error:
             return str(error)
         return ""

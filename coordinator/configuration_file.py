@@ -72,7 +72,7 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
         cohort=cohort,
         training=_training(tables["training"]),
         evaluation=_evaluation(tables["evaluation"]),
-        planner=_planner(tables["planner"]),
+        planner=_planner(tables["planner"], folder),
         runtime=runtime,
         broker=_broker(tables["broker"], folder),
         store=_store(tables["store"], folder),
@@ -228,11 +228,16 @@ def _evaluation(table: TableReader) -> EvaluationConfig:
     )
 
 
-def _planner(table: TableReader) -> PlannerConfig:
+def _planner(table: TableReader, folder: Path) -> PlannerConfig:
     default = PlannerConfig()
     return PlannerConfig(
         headroom=table.number("headroom", default.headroom, low=0.0, high=0.9),
         adapt=table.flag("adapt", default.adapt),
+        runtimes=table.choice("runtimes", _choices(PlannerConfig, "runtimes"), default.runtimes),
+        micro_batches=table.flag("micro-batches", default.micro_batches),
+        recompute=table.flag("recompute", default.recompute),
+        max_step_s=table.number("max-step-s", default.max_step_s, low=0.0),
+        export_cache=_absolute(table.text("export-cache", ""), folder),
     )
 
 
@@ -249,7 +254,7 @@ def _runtime(table: TableReader, folder: Path) -> RuntimeConfig:
     elif alone:
         paths[names[0]] = alone
     environments = {name: path for name, path in paths.items() if path}
-    return RuntimeConfig(names=names, environments=environments, threads=table.integer("threads", 1, low=1, high=1024))
+    return RuntimeConfig(names=names, environments=environments, threads=table.integer("threads", 0, low=0, high=1024))
 
 
 def _broker(table: TableReader, folder: Path) -> BrokerConfig:

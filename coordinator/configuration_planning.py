@@ -52,27 +52,47 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[planner]``: ``headroom`` is the share of a budget left free, ``adapt`` lets measurements of this run correct
-    predictions (and gives up bit-identity)."""
+    """``[planner]``: what every device is held to, and what a plan may choose among.
+
+    Attributes:
+        headroom: share of a step's memory left free.
+        adapt: let measurements of this run correct predictions (and give up bit-identity).
+        runtimes: of several allowed ones that a device has: ``first`` takes the first, ``best`` the one that carries
+            the larger level, the first of equals.
+        micro_batches, recompute: whether a step that does not fit may be carried out in these forms.
+        max_step_s: cuts whose predicted step takes longer are passed over; 0 = none.
+        export_cache: folder that artifacts are kept in across runs; empty = a run keeps its own alone.
+    """
 
     headroom: float = 0.1
     adapt: bool = False
+    runtimes: Literal["first", "best"] = "best"
+    micro_batches: bool = True
+    recompute: bool = True
+    max_step_s: float = 0.0
+    export_cache: str = ""
 
 
 class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[runtime]``: what devices train with.
 
     Attributes:
-        names: ``name`` in the file, one runtime or a list in order of preference: a device gets artifacts for the first
-            one it has. One without any of them does not take part.
+        names: ``name`` in the file, one runtime or a list in order of preference: a device gets artifacts for one that
+            it has. One without any of them does not take part.
         environments: runtime -> folder of the virtual environment its trainers run in on this machine; for one runtime,
             the file may say ``environment = "..."``. Without it: ``edge.runtimes.environments.runtime_python``.
-        threads: intra-op threads of a step, which a device may lower.
+        threads: intra-op threads of a step, which a device may lower; 0 = as many as are fastest by what was measured
+            on the device, 1 without.
     """
 
     names: tuple[str, ...] = ("onnxruntime",)
     environments: dict[str, str] = {}
-    threads: int = 1
+    threads: int = 0
+
+    @property
+    def threads_here(self) -> int:
+        """Threads of computations of this machine, which no device decides about."""
+        return self.threads or 1
 
     def of_group(self, group: LocalGroup) -> str:
         """The runtime of the agents of ``group``."""

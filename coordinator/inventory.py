@@ -9,8 +9,11 @@ import sqlite3
 import time
 
 from coordinator.ledger_file import LedgerFile
-from coordinator.ledger_records import Measurement
+from coordinator.ledger_records import Measurement, Setback
 from edge.contracts.errors import LedgerError
+
+_LARGEST = 1 << 50
+"""Bytes; a device says what it likes, a column holds 64 bits."""
 
 
 class Inventory:
@@ -99,7 +102,22 @@ class Inventory:
             for r in rows
         )
 
+    def setbacks(self) -> tuple[Setback, ...]:
+        """Every setback, in the order of rounds, attempts and devices."""
+        rows = self._file.all(
+            "SELECT s.assignment_id, a.device, a.round, a.level, a.artifact_digest, s.code, s.peak, s.memory_limit "
+            "FROM setbacks s JOIN assignments a USING (assignment_id) ORDER BY a.round, a.attempt, a.device"
+        )
+        names = Setback.__struct_fields__
+        return tuple(Setback(**dict(zip(names, row, strict=True))) for row in rows)
+
 
 def insert_blob(sql: sqlite3.Connection, digest: str, size: int) -> None:
     """Makes a blob known inside the caller's transaction."""
     sql.execute("INSERT INTO blobs VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING", (digest, size, time.time()))
+
+
+def insert_setback(sql: sqlite3.Connection, assignment_id: str, code: str, peak_bytes: int, limit_bytes: int) -> None:
+    """Records a setback inside the caller's transaction; sizes that no memory has are cut."""
+    peak, limit = (min(max(0, size), _LARGEST) for size in (peak_bytes, limit_bytes))
+    sql.execute("INSERT INTO setbacks VALUES (?, ?, ?, ?)", (assignment_id, code, peak, limit))

@@ -16,12 +16,14 @@ from typing import Any
 
 import msgspec
 
-from coordinator.inventory import Inventory, insert_blob
+from coordinator.inventory import Inventory, insert_blob, insert_setback
 from coordinator.ledger_file import LedgerFile
 from coordinator.ledger_records import (
     ASSIGNMENT_MOVES,
     FEDERATION_MOVES,
+    OVER_BUDGET,
     ROUND_MOVES,
+    SETBACK_CODES,
     Assignment,
     AssignmentState,
     Federation,
@@ -247,8 +249,22 @@ class Ledger(Inventory):
         found = (assignment_from_row(row) for row in rows)
         return tuple(entry for entry in found if not states or entry.state in states)
 
-    def move_assignment(self, assignment_id: str, to: AssignmentState, *, code: str = "", reason: str = "") -> bool:
+    def move_assignment(
+        self,
+        assignment_id: str,
+        to: AssignmentState,
+        *,
+        code: str = "",
+        reason: str = "",
+        peak_bytes: int = 0,
+        limit_bytes: int = 0,
+    ) -> bool:
         """Moves an assignment; False (and nothing changes) when it is in state ``to`` already.
+
+        A refusal with a code of ``SETBACK_CODES`` is a setback of its device.
+
+        Args:
+            peak_bytes, limit_bytes: of a setback, as :class:`~coordinator.ledger_records.Setback`.
 
         Raises:
             LedgerError: unknown assignment or illegal move; ``reported`` is reached by :meth:`record_update` only.
@@ -264,6 +280,8 @@ class Ledger(Inventory):
                 "UPDATE assignments SET state = ?, code = ?, reason = ? WHERE assignment_id = ?",
                 (to, code, reason, assignment_id),
             )
+            if to == "refused" and code in SETBACK_CODES:
+                insert_setback(sql, assignment_id, code, peak_bytes, limit_bytes)
             return True
 
     def expire(self, assignment_id: str) -> bool:
@@ -296,6 +314,9 @@ class Ledger(Inventory):
             insert_blob(sql, update_digest, size)
             sql.execute("INSERT INTO updates VALUES (?, ?, ?)", (assignment_id, update_digest, encode_json(report)))
             sql.execute("UPDATE assignments SET state = 'reported' WHERE assignment_id = ?", (assignment_id,))
+            if report.over_budget:
+                peak = report.supervisor_peak_bytes + report.trainer_peak_bytes
+                insert_setback(sql, assignment_id, OVER_BUDGET, peak, report.budget_bytes)
             return True
 
     def updates(self, round_index: int, attempt: int) -> tuple[RecordedUpdate, ...]:

@@ -120,6 +120,32 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float
 
 
+SETBACK_CODES = frozenset({"out-of-memory", "trainer-crashed"})
+"""Refusals after which a device is not given the same artifact again."""
+
+OVER_BUDGET = "over-budget"
+"""The code of a setback that was reported with an update: the work was done, in more memory than the device has."""
+
+
+class Setback(msgspec.Struct, frozen=True, kw_only=True):
+    """An assignment that took more memory than its device has, or that its trainer did not survive.
+
+    Attributes:
+        code: of :data:`SETBACK_CODES`, or :data:`OVER_BUDGET`.
+        peak_bytes: of both processes, as measured; 0 when it is not known.
+        limit_bytes: what the device has for both; 0 when it is not known.
+    """
+
+    assignment_id: str
+    device: str
+    round: int
+    level: str
+    artifact_digest: str
+    code: str
+    peak_bytes: int
+    limit_bytes: int
+
+
 def check_move(moves: Mapping[str, frozenset[str]], now: str, to: str, *, what: str) -> None:
     """Nothing when ``now`` may become ``to``.
 

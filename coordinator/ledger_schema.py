@@ -78,7 +78,16 @@ CREATE TABLE measurements (
 ) STRICT;
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
+_VERSION_2 = """
+CREATE TABLE setbacks (
+    assignment_id TEXT PRIMARY KEY REFERENCES assignments (assignment_id),
+    code          TEXT NOT NULL,
+    peak          INTEGER NOT NULL,
+    memory_limit  INTEGER NOT NULL
+) STRICT;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
 """Entry n brings a ledger from version n to n + 1; ``PRAGMA user_version`` says where a file stands."""
 
 

@@ -1,10 +1,10 @@
-"""Which runtime and which cut a device gets: the run's first runtime that it has, and the largest level that fits.
+"""Which cut a device gets, for which runtime, in which form: the largest level that fits, in its cheapest form.
 
-A level fits when its predicted process peak is within the device's budget.
-
-The prediction is ``supervisor idle + trainer idle + artifact peak``, the artifact's part scaled by what devices
-measured for the same artifact. Headroom is taken on the artifact's part only: idle figures are measured on the device.
-Choosing threads and micro-batches is left to later planners; building cuts to :mod:`coordinator.submodels`.
+For every level, largest first, and every runtime of the run that the device has, the step's forms are tried from the
+fastest on: plain, by micro-batches, with recomputation, both. The first that fits the device's memory, and the time a
+step may take, is the placement: so a larger level in a slower form comes before a smaller level, and the run's order of
+runtimes decides where several carry the same level. What a step needs is :mod:`coordinator.planning.prediction`'s; what
+is not worth an export :mod:`coordinator.planning.outlook`'s; what devices measured :mod:`coordinator.planning.past`'s.
 """
 
 from __future__ import annotations
@@ -13,55 +13,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coordinator.methods.method import DeviceProgram, Level, Method
+from coordinator.planning.past import NOTHING, Past
+from coordinator.planning.prediction import MB, Prediction
+from coordinator.planning.search import NothingFits, Search
+from coordinator.planning.steps import PlannedSteps
+from coordinator.planning.trial import Trial
+from coordinator.planning.wishes import Wishes
 from edge.contracts.errors import PlanError
-from edge.contracts.manifest import Cost
+from export.step_form import StepForm
 from profiles.device import DeviceProfile
 
-MB = 2**20
-"""Memory is given and shown in megabytes of 2^20 bytes, as systems report it; traffic in those of 10^6."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What one level is expected to need on one device.
-
-    Attributes:
-        runtime: what the level's artifact is for.
-        idle_bytes: supervisor plus trainer with its runtime loaded, measured on the device.
-        artifact_bytes: predicted peak above idle, before correction.
-        correction: measured over predicted for this artifact, 1.0 when nothing was measured.
-        peak_bytes: idle plus corrected artifact part plus headroom; what is held against the budget.
-    """
-
-    level: Level
-    runtime: str
-    idle_bytes: int
-    artifact_bytes: int
-    correction: float
-    peak_bytes: int
-
-    def describe(self) -> str:
-        """One line for ``plan --explain``."""
-        measured = "" if self.correction == 1.0 else f" x {self.correction:.2f} measured"
-        return (
-            f"{self.level.name}: {self.peak_bytes / MB:.1f} MB = idle {self.idle_bytes / MB:.1f} "
-            f"+ step {self.artifact_bytes / MB:.1f}{measured} + headroom, on {self.runtime}"
-        )
+__all__ = ["MB", "NothingFits", "Placement", "choose_runtimes", "place", "require_able"]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The level a device gets, and every level tried before it.
+    """What a device gets, and everything that was tried before it.
 
     Attributes:
-        chosen: the prediction of the level taken.
-        tried: predictions of the larger levels that did not fit, largest first.
+        budget_bytes: as the owner set it, 0 for none; ``ceiling_bytes`` what was held against, 0 for no limit.
+        tried: in order, the chosen one last.
     """
 
     device: str
     budget_bytes: int
+    ceiling_bytes: int
     chosen: Prediction
-    tried: tuple[Prediction, ...]
+    tried: tuple[Trial, ...]
 
     @property
     def level(self) -> Level:
@@ -73,17 +51,21 @@ class Placement:
         """What the device trains with."""
         return self.chosen.runtime
 
+    @property
+    def form(self) -> StepForm:
+        """How its step is carried out."""
+        return self.chosen.form
 
-def choose_runtime(profile: DeviceProfile, allowed: Sequence[str]) -> str:
-    """The first of ``allowed`` that the device has measured its idle size for, and so can start.
+
+def choose_runtimes(profile: DeviceProfile, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Those of ``allowed`` that the device has measured its idle size for, and so can start; never empty.
 
     Raises:
         PlanError: it has none of them; the message names what it has and what the run allows.
     """
-    has = sorted(name for name, idle_bytes in profile.trainer_idle_bytes.items() if idle_bytes > 0)
-    for name in allowed:
-        if name in has:
-            return name
+    has = sorted(name for name, size in profile.trainer_idle_bytes.items() if size > 0)
+    if found := tuple(name for name in allowed if name in has):
+        return found
     raise PlanError(
         f"device {profile.device}: has {', '.join(has) or 'no runtime'}, the run allows {', '.join(allowed)}; "
         "install one of those on the device (apportion agent --runtime NAME), or add its own to runtime.name"
@@ -110,75 +92,41 @@ def require_able(
             )
 
 
-def predict(
-    profile: DeviceProfile, runtime: str, level: Level, cost: Cost, *, headroom: float, correction: float = 1.0
-) -> Prediction:
-    """What ``level`` with ``cost`` needs on the device of ``profile``.
-
-    Args:
-        headroom: fraction of the artifact's part kept free, 0.05 for five percent.
-
-    Raises:
-        PlanError: the device has not measured its idle size for ``runtime``.
-    """
-    trainer_idle = profile.trainer_idle_bytes.get(runtime, 0)
-    if trainer_idle <= 0 or profile.supervisor_idle_bytes <= 0:
-        known = ", ".join(sorted(profile.trainer_idle_bytes)) or "none"
-        raise PlanError(
-            f"device {profile.device}: no idle size for runtime '{runtime}' in its profile (has {known}); "
-            "install that runtime on the device and let it say hello again"
-        )
-    idle = profile.supervisor_idle_bytes + trainer_idle
-    step = cost.predicted_peak_bytes * correction
-    return Prediction(
-        level=level,
-        runtime=runtime,
-        idle_bytes=idle,
-        artifact_bytes=cost.predicted_peak_bytes,
-        correction=correction,
-        peak_bytes=idle + round(step * (1.0 + headroom)),
-    )
-
-
 def place(
     profile: DeviceProfile,
-    runtime: str,
+    runtimes: Sequence[str],
     ladder: Sequence[Level],
-    cost_of: Callable[[Level], Cost],
-    *,
-    headroom: float,
-    correction_of: Callable[[Level], float] = lambda level: 1.0,
+    steps: PlannedSteps,
+    wishes: Wishes,
+    past: Past = NOTHING,
 ) -> Placement:
     """The largest level of ``ladder`` (given largest first) that fits under the device's ceiling; 0 fits everything.
 
     The ceiling is the budget, or less where a control group or the memory itself allows less.
 
     Args:
-        cost_of: cost of the device's artifact at a level; called until one fits, so that nothing is exported in vain.
-        correction_of: measured over predicted for a level, 1.0 when nothing was measured.
+        runtimes: those the device may train with, in order of preference.
 
     Raises:
-        PlanError: no level fits; the message holds the smallest level's figures.
+        PlanError: a runtime's idle size is not known; as :class:`NothingFits`, no level fits: the message holds the
+            smallest level's figures. Also ExportRefused and ParityError, where no runtime can train any level tried.
     """
-    tried: list[Prediction] = []
-    ceiling = profile.ceiling_bytes
+    search = Search(profile, tuple(runtimes), steps, wishes, past)
+    passed: list[Level] = []
     for level in ladder:
-        cost = cost_of(level)
-        prediction = predict(profile, runtime, level, cost, headroom=headroom, correction=correction_of(level))
-        if ceiling == 0 or prediction.peak_bytes <= ceiling:
-            return Placement(profile.device, profile.budget_bytes, prediction, tuple(tried))
-        tried.append(prediction)
-    smallest = tried[-1].describe() if tried else "the method has no levels"
-    limits = {profile.ram_bytes: "memory", profile.memory_limit_bytes: "memory limit", profile.budget_bytes: "budget"}
-    limit = limits[ceiling]
-    raise PlanError(
-        f"device {profile.device}: {limit} {ceiling / MB:.1f} MB fits no cut; the smallest is {smallest}; "
-        f"raise the device's {limit} or add a smaller level to the method"
-    )
-
-
-def correction_from(measured_peak_bytes: int, idle_bytes: int, artifact_bytes: int) -> float:
-    """Measured over predicted for the artifact's part, kept within [0.5, 3] so that one odd reading cannot rule."""
-    if artifact_bytes <= 0 or measured_peak_bytes <= idle_bytes:
-        return 1.0
-    return min(3.0, max(0.5, (measured_peak_bytes - idle_bytes) / artifact_bytes))
+        found = search.fitting(level)
+        if found is None:
+            passed.append(level)
+            continue
+        # What was exported meanwhile tells more of what was passed over unseen: larger levels, and faster forms.
+        for again in (*passed, level):
+            if better := search.second_look(again, faster_than=found if again == level else None):
+                found = better
+                break
+        return Placement(profile.device, profile.budget_bytes, profile.ceiling_bytes, found, tuple(search.tried))
+    for larger in passed:
+        if found := search.second_look(larger):
+            return Placement(profile.device, profile.budget_bytes, profile.ceiling_bytes, found, tuple(search.tried))
+    if found := search.last_resort(ladder[-1]) if ladder else None:
+        return Placement(profile.device, profile.budget_bytes, profile.ceiling_bytes, found, tuple(search.tried))
+    raise search.nothing_fits()

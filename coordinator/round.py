@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from coordinator.artifacts import Artifact
-from coordinator.assigning import assignment_of, export_while_waiting, place_device, store_weights
+from coordinator.assigning import assignment_of, export_while_waiting, history_of, place_device, store_weights
 from coordinator.cohort import select
 from coordinator.federation import Federation
 from coordinator.global_model import decode_state, encode_state
@@ -29,6 +29,7 @@ from coordinator.work_orders import build_order
 from edge.contracts.errors import DeadlineExpired, PlanError
 from edge.contracts.packing import unpacked
 from edge.contracts.tensor_file import read_tensor_file
+from export.step_form import PLAIN
 from profiles.device import DeviceProfile
 
 STORE_DEADLINE_S = 5.0
@@ -81,15 +82,15 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     export_while_waiting(federation)
     profiles = _participants(federation, state, round_index, attempt)
     assignments = []
-    able = len(profiles)
+    able, history = len(profiles), history_of(federation)
     for profile in profiles:
         try:
-            placement = place_device(federation, profile, state, round_index)
+            placement = place_device(federation, profile, state, round_index, history)
         except PlanError as error:
             federation.progress.say(f"{error}")
             continue
         submodel = cut(federation, state, placement, round_index)
-        artifact = export(federation, submodel, placement.runtime)
+        artifact = export(federation, submodel, placement)
         if not artifact.has_program(program):
             # Not every runtime's artifact need have it: a mean over the devices that do is still one.
             federation.progress.say(f"device {profile.device}: no '{program}' program on {placement.runtime}; left out")
@@ -108,6 +109,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
             attempt=attempt,
             program=program,
             peak_bytes=placement.chosen.peak_bytes,
+            threads=placement.chosen.threads,
         )
         assignments.append(assignment_of(order, submodel))
     if len(assignments) < max(1, min(config.cohort.min_reports, able)):
@@ -168,15 +170,15 @@ def cut(federation: Federation, state: State, placement: Placement, round_index:
     seed, device = federation.config.federation.seed, placement.device
     submodel = federation.method.cut(state, placement.level, round_index=round_index, device=device, seed=seed)
     densities = federation.ledger.profiles()[device].sparse_below.get(placement.runtime, {})
-    return with_sparse_layers(submodel, densities) if densities else submodel
+    return with_sparse_layers(submodel, densities) if densities and placement.form == PLAIN else submodel
 
 
 # export
 
 
-def export(federation: Federation, submodel: Submodel, runtime: str) -> Artifact:
-    """The artifact for a submodel's shapes on a runtime; made, and held against torch, the first time they occur."""
-    return federation.artifacts.get(submodel.cut, submodel.program, runtime)
+def export(federation: Federation, submodel: Submodel, placement: Placement) -> Artifact:
+    """The artifact for a submodel's shapes as placed; made, and held against torch, the first time they occur."""
+    return federation.artifacts.get(submodel.cut, submodel.program, placement.runtime, placement.form)
 
 
 # publish

@@ -6,13 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from coordinator.artifacts import Artifact
 from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment, RecordedUpdate
-from coordinator.planner import correction_from
 from coordinator.progress import megabytes
 from coordinator.submodels.sparse_layers import DENSE, layer_forms
-from profiles.device import DeviceProfile
 
 if TYPE_CHECKING:
     from coordinator.methods.method import Method, State
@@ -76,13 +73,3 @@ def missing_reports(assignments: Sequence[Assignment], *, limit: int = 3) -> str
     missing = [entry for entry in assignments if entry.state != "reported"]
     told = "; ".join(f"{entry.device} {entry.state} ({entry.reason[:300]})" for entry in missing[:limit])
     return told + (f"; and {len(missing) - limit} more" if len(missing) > limit else "")
-
-
-def measured_correction(federation: Federation, profile: DeviceProfile, artifact: Artifact) -> float:
-    """Measured over predicted memory of ``artifact`` on the device, 1.0 when it never ran there."""
-    for m in federation.ledger.measurements():
-        if (m.device, m.export_key) == (profile.device, artifact.manifest.export_key):
-            runtime = artifact.manifest.runtime
-            idle = profile.supervisor_idle_bytes + profile.trainer_idle_bytes.get(runtime, 0)
-            return correction_from(m.measured_peak_bytes, idle, artifact.manifest.cost.predicted_peak_bytes)
-    return 1.0

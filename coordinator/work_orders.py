@@ -75,6 +75,7 @@ def build_order(
     attempt: int,
     program: str,
     peak_bytes: int,
+    threads: int = 1,
 ) -> WorkOrder:
     """The order of one device; ``program`` is ``train`` or ``stats`` (one pass over the data, buffers come back)."""
     training, manifest = config.training, artifact.manifest
@@ -104,6 +105,6 @@ def build_order(
         hyper=hyper_parameters(training, device_program, manifest, program, lr=lr),
         upload=tuple(upload),
         peak_bytes=peak_bytes,
-        threads=config.runtime.threads,
+        threads=threads,
         report_labels=device_program.reports_labels and program == "train",
     )

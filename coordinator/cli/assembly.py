@@ -21,7 +21,7 @@ from coordinator.artifacts import Artifacts
 from coordinator.blob_store import BlobStore
 from coordinator.broker import open_broker
 from coordinator.ceilings import describe
-from coordinator.cli.exporting import CutExporter, dense_module, run_input_spec
+from coordinator.cli.exporting import dense_module, run_exporter, run_input_spec
 from coordinator.cli.local_data_folders import local_devices
 from coordinator.cli.results import finish_run, finished_summary
 from coordinator.cohort import Cohort
@@ -252,7 +252,7 @@ def open_federation(
             name=name,
             config=config,
             method=method,
-            artifacts=Artifacts(CutExporter(config), ledger, blobs),
+            artifacts=Artifacts(run_exporter(config), ledger, blobs),
             ledger=ledger,
             blobs=blobs,
             cohort=cohort,

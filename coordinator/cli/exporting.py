@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from coordinator.initial_weights import load_initial_weights
 from coordinator.methods.method import DeviceProgram
 from coordinator.models import build_model, input_spec, model_entry
+from coordinator.planning.outlook import CountedStep
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import Cut, cut_digest, cut_from_json, cut_to_json
 from coordinator.submodels.sparse_layers import has_sparse_kernels
@@ -20,6 +21,7 @@ from export.step_form import PLAIN, StepForm, in_form
 if TYPE_CHECKING:
     from torch import nn
 
+    from coordinator.artifacts import Exporter
     from coordinator.configuration import RunConfig
     from export.training_step import Loss, StepSpec
 
@@ -32,6 +34,7 @@ class CutExporter:
         self._dense = dense_module(config)
         self._input = run_input_spec(config)
         self._keys: dict[tuple[str, str, str, str], str] = {}
+        self._counts: dict[str, CountedStep | None] = {}
 
     def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
         """See :class:`coordinator.artifacts.Exporter`."""
@@ -79,6 +82,29 @@ class CutExporter:
         module = apply_cut(self._dense, shape_of_cut(self._dense, cut))
         return refused_form(module, in_form(self.step(program), form), runtime)
 
+    def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
+        """See :class:`coordinator.artifacts.CountsSteps`; None for a model that does not run on the meta device."""
+        from coordinator.costs import cut_costs
+
+        shape = shape_of_cut(self._dense, cut)
+        digest = cut_digest(shape)
+        if digest not in self._counts:
+            training = self._config.training
+            slots = 2 if training.optimizer != "sgd" else int(training.momentum > 0)
+            try:
+                costs = cut_costs(self._dense, shape, self._input, batch=training.batch)
+            except (RuntimeError, NotImplementedError):
+                self._counts[digest] = None
+            else:
+                self._counts[digest] = CountedStep(
+                    # Everything is held once, and what the step writes twice.
+                    state_bytes=costs.bytes_down + (1 + 2 * slots) * costs.bytes_up,
+                    trained_bytes=costs.bytes_up,
+                    activation_bytes=max(0, costs.train_bytes - 4 * costs.params - costs.bytes_up),
+                    macs=costs.macs,
+                )
+        return self._counts[digest]
+
     def step(self, program: DeviceProgram) -> StepSpec:
         """The step the devices are asked to do, as the exporter specifies it."""
         from export.training_step import FactorPair, Optimizer, SparseWeight, StepSpec, Variant
@@ -118,6 +144,16 @@ class CutExporter:
             # Shapes alone: a window that moves every round has one artifact.
             "cut": cut_to_json(shape_of_cut(self._dense, cut)),
         }
+
+
+def run_exporter(config: RunConfig) -> Exporter:
+    """The exporter of a run, through the run's export cache where it has one."""
+    exporter = CutExporter(config)
+    if not config.planner.export_cache:
+        return exporter
+    from coordinator.planning.export_cache import CachedExporter
+
+    return CachedExporter(exporter, Path(config.planner.export_cache))
 
 
 def rebuild_module(build: Mapping[str, Any]) -> nn.Module:

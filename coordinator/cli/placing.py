@@ -1,79 +1,178 @@
-"""Placement of local groups without agents: idle sizes measured here, artifacts exported into a folder thrown away."""
+"""Placements without agents: of local groups and of devices by name. Idle sizes of those without are measured here.
+
+Artifacts are exported into a folder that is thrown away, or kept in the run's export cache.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import platform
 import tempfile
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from coordinator.artifacts import Artifacts
 from coordinator.blob_store import BlobStore
-from coordinator.cli.exporting import CutExporter, dense_module
+from coordinator.cli.exporting import dense_module, run_exporter
 from coordinator.configuration import RunConfig, canonical_toml
 from coordinator.configuration_planning import LocalGroup
 from coordinator.distillation.proxy import require_proxy
 from coordinator.ledger import Ledger
 from coordinator.methods import build_method
-from coordinator.methods.method import Level
-from coordinator.planner import MB, Placement, place, require_able
+from coordinator.methods.method import DeviceProgram, Level, Method
+from coordinator.planner import MB, Placement, choose_runtimes, place, require_able
+from coordinator.planning.steps import ArtifactSteps
+from coordinator.planning.wishes import Wishes
 from coordinator.simulation.capacity import group_level
+from coordinator.submodels.record import Cut
 from edge.contracts.errors import ConfigError, DeviceRefused, ExportRefused, ParityError, PlanError
-from edge.contracts.manifest import Cost
 from edge.idle_size import measure_idle_sizes
 from edge.runtimes.environments import runtime_python
 from profiles.device import DeviceProfile
+from profiles.known_devices import known_device
+from profiles.stored_profile import ProfileUnusable, read_profiles
+
+IdleSizes = Callable[[str], tuple[int, int]]
 
 
-def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placement | PlanError]]:
-    """Each local group with its placement, or the reason there is none. Exports what it has to look at.
+@dataclass(frozen=True)
+class Placed:
+    """A device, or a group of equal ones, with its placement or the reason there is none.
+
+    Attributes:
+        title: what it is, for people.
+    """
+
+    profile: DeviceProfile
+    title: str
+    placement: Placement | PlanError
+
+
+def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placed]]:
+    """Each local group with its placement. Exports what it has to look at.
 
     Raises:
         ApportionError: the run's only runtime cannot be started here or cannot train the model; where there are
             several, that is the reason for its groups.
     """
-    dense = dense_module(config)
-    method = build_method(config.method.name, dense, config.method.options)
-    require_proxy(method)
-    allowed = config.runtime
-    placements: list[tuple[LocalGroup, Placement | PlanError]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        with Ledger.create(root / "ledger.sqlite", federation="plan", config=canonical_toml(config), seed=0) as ledger:
-            artifacts = Artifacts(CutExporter(config), ledger, BlobStore(root / "blobs"))
+    placed = []
+    with _Desk.open(config) as desk:
+        for number, group in enumerate(config.cohort.local):
+            name = f"cohort.local[{number}]"
+            profile = DeviceProfile(device=name, budget_bytes=round(group.budget_mb * MB))
+            runtime = config.runtime.of_group(group)
+            given = group_level(config, number, desk.method.levels())
+            placed.append((group, desk.place(profile, (runtime,), name, given)))
+    return placed
 
-            def cost_of(runtime: str, level: Level) -> Cost:
-                cut = method.cut_shape(level, round_index=0, device="", seed=config.federation.seed)
-                return artifacts.get(cut, method.program(cut), runtime).manifest.cost
 
-            @cache
-            def idle_sizes(runtime: str) -> tuple[int, int]:
-                python = runtime_python(runtime, allowed.environments.get(runtime, ""))
-                return measure_idle_sizes(runtime, python=str(python))
+def place_devices(config: RunConfig, names: Sequence[str], profiles: Path | None, budget_mb: float) -> list[Placed]:
+    """The devices called ``names``: of the folder ``profiles``, else of the catalog, with a budget unless it is 0.
 
-            for number, group in enumerate(config.cohort.local):
-                name = allowed.of_group(group)
-                given = group_level(config, number, method.levels())
-                try:
-                    require_able(method, name, artifacts.unable, seed=config.federation.seed)
-                    supervisor, trainer = idle_sizes(name)
-                    profile = DeviceProfile(
-                        device=f"cohort.local[{number}]",
-                        budget_bytes=round(group.budget_mb * MB),
-                        supervisor_idle_bytes=supervisor,
-                        trainer_idle_bytes={name: trainer},
-                    )
-                    placement: Placement | PlanError = place(
-                        profile,
-                        name,
-                        method.levels() if given is None else (given,),
-                        partial(cost_of, name),
-                        headroom=config.planner.headroom,
-                    )
-                except PlanError as error:
-                    placement = error
-                except (ConfigError, DeviceRefused, ExportRefused, ParityError) as error:
-                    if len(allowed.names) == 1:
-                        raise
-                    placement = PlanError(f"cohort.local[{number}]: cannot train on its runtime '{name}': {error}")
-                placements.append((group, placement))
-    return placements
+    Raises:
+        ConfigError: a name is in neither. Also as :func:`place_groups`.
+    """
+    found = [_named(name, profiles) for name in names]
+    placed = []
+    with _Desk.open(config) as desk:
+        for profile, title in found:
+            if budget_mb:
+                profile = msgspec.structs.replace(profile, budget_bytes=round(budget_mb * MB))
+            has = [name for name, size in profile.trainer_idle_bytes.items() if size]
+            runtimes = [name for name in config.runtime.names if name in has] if has else config.runtime.names
+            placed.append(desk.place(profile, runtimes or config.runtime.names, title, None))
+    return placed
+
+
+def _named(name: str, folder: Path | None) -> tuple[DeviceProfile, str]:
+    try:
+        stored = read_profiles(folder) if folder is not None else {}
+        if name in stored:
+            return stored[name].profile, f"stored profile, by {stored[name].method}"
+        known = known_device(name)
+        return known.profile(), known.title
+    except ProfileUnusable as error:
+        where = f", nor in {folder}" if folder is not None else ""
+        raise ConfigError([f"--device {name}: {error}{where}"]) from error
+
+
+@dataclass(frozen=True)
+class _Desk:
+    config: RunConfig
+    method: Method
+    artifacts: Artifacts
+    idle_sizes: IdleSizes
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, config: RunConfig) -> Iterator[_Desk]:
+        method = build_method(config.method.name, dense_module(config), config.method.options)
+        require_proxy(method)
+
+        @cache
+        def idle_sizes(runtime: str) -> tuple[int, int]:
+            python = runtime_python(runtime, config.runtime.environments.get(runtime, ""))
+            return measure_idle_sizes(runtime, python=str(python))
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "ledger.sqlite"
+            with Ledger.create(path, federation="plan", config=canonical_toml(config), seed=0) as ledger:
+                artifacts = Artifacts(run_exporter(config), ledger, BlobStore(Path(folder) / "blobs"))
+                yield cls(config, method, artifacts, idle_sizes)
+
+    def place(self, profile: DeviceProfile, runtimes: Sequence[str], title: str, given: Level | None) -> Placed:
+        """The placement of a device on one of ``runtimes``, those of which it has no idle size of measured here."""
+        seed, only = self.config.federation.seed, len(self.config.runtime.names) == 1
+        able: list[str] = []
+        refusals: list[PlanError] = []
+        for name in runtimes:
+            try:
+                require_able(self.method, name, self.artifacts.unable, seed=seed)
+                profile = self._with_idle_sizes(profile, name)
+                able.append(name)
+            except PlanError as error:
+                refusals.append(error)
+            except (ConfigError, DeviceRefused) as error:
+                if only:
+                    raise
+                refusals.append(PlanError(f"{profile.device}: cannot train on its runtime '{name}': {error}"))
+        if not able:
+            return Placed(profile, title, refusals[-1])
+
+        def shape(level: Level) -> tuple[Cut, DeviceProgram]:
+            cut = self.method.cut_shape(level, round_index=0, device="", seed=seed)
+            return cut, self.method.program(cut)
+
+        try:
+            placement = place(
+                profile,
+                choose_runtimes(profile, able if self.config.planner.runtimes == "best" else able[:1]),
+                self.method.levels() if given is None else (given,),
+                ArtifactSteps(self.artifacts, shape, batch=self.config.training.batch),
+                Wishes.of(self.config),
+            )
+        except PlanError as error:
+            return Placed(profile, title, error)
+        except (ConfigError, ExportRefused, ParityError) as error:
+            if only:
+                raise
+            why = f"{profile.device}: cannot train on its runtime '{able[0]}': {error}"
+            return Placed(profile, title, PlanError(why))
+        return Placed(profile, title, placement)
+
+    def _with_idle_sizes(self, profile: DeviceProfile, runtime: str) -> DeviceProfile:
+        if profile.supervisor_idle_bytes and profile.trainer_idle_bytes.get(runtime):
+            return profile
+        supervisor, trainer = self.idle_sizes(runtime)
+        sizes = {**profile.trainer_idle_bytes, runtime: trainer}
+        told = f"measured on this machine ({platform.machine()})"
+        return msgspec.structs.replace(
+            profile,
+            supervisor_idle_bytes=profile.supervisor_idle_bytes or supervisor,
+            trainer_idle_bytes=sizes,
+            sources={**profile.sources, "trainer_idle_bytes": told},
+        )

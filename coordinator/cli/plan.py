@@ -1,19 +1,19 @@
-"""``apportion plan CONFIG``: which cut each local device would get, and why, without starting anything for real."""
+"""``apportion plan CONFIG``: which cut each device would get, and why, without starting anything for real."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coordinator.cli.command import verb
-from coordinator.configuration import RunConfig
-from coordinator.configuration_planning import LocalGroup
-from coordinator.planner import MB, Placement
 from edge.contracts.errors import ConfigError, PlanError
 
-EXAMPLE = "Example: apportion plan examples/digits.toml --explain"
+if TYPE_CHECKING:
+    from coordinator.cli.placing import Placed
+
+EXAMPLE = "Example: apportion plan examples/digits.toml --device pi-zero-2w --device pi-4-2gb --explain"
 
 
 def register(app: typer.Typer) -> None:
@@ -24,21 +24,42 @@ def register(app: typer.Typer) -> None:
 @verb("plan")
 def plan(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="the run file (TOML)")],
-    explain: Annotated[bool, typer.Option("--explain", help="show every level that was tried")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="show every step that was tried, and its parts")] = False,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="plan for this device of the catalog, or of --profiles, instead of the run's local ones"),
+    ] = None,
+    profiles: Annotated[
+        Path | None, typer.Option(help="folder of stored profiles (apportion profile --store DIR)")
+    ] = None,
+    budget_mb: Annotated[
+        float, typer.Option(min=0, help="what the agent on each --device may use; 0: all of its memory")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
-    """Place the devices of [[cohort.local]] on the largest cuts that fit their budgets."""
-    from coordinator.cli.placing import place_groups
+    """Place devices on the largest cuts that fit them: those of [[cohort.local]], or the ones named."""
+    from coordinator.cli.placing import place_devices, place_groups
     from coordinator.configuration_file import load_config
 
     settings = load_config(config)
-    if not settings.cohort.local:
-        raise ConfigError(["$.cohort.local: no devices to plan for; add [[cohort.local]] with count and budget-mb"])
+    placed: list[tuple[dict[str, Any], str, Placed]] = []
+    if device or profiles:
+        for found in place_devices(settings, _names(device, profiles), profiles, budget_mb):
+            placed.append(({"device": found.profile.device}, found.profile.device, found))
+    elif settings.cohort.local:
+        for group, found in place_groups(settings):
+            row = {"count": group.count, "budget_mb": group.budget_mb, "runtime": settings.runtime.of_group(group)}
+            placed.append((row, f"{group.count} devices", found))
+    else:
+        problem = (
+            "$.cohort.local: no devices to plan for; add [[cohort.local]] with count and budget-mb, or give --device"
+        )
+        raise ConfigError([problem])
     rows = []
-    for group, placement in place_groups(settings):
-        rows.append(_row(settings, group, placement))
+    for head, name, found in placed:
+        rows.append({**head, **_row(found)})
         if not as_json:
-            _print(group.count, placement, explain)
+            _print(name, found, explain)
     unplaced = [row["error"] for row in rows if row["level"] is None]
     values: dict[str, Any] = {"ok": not unplaced, "groups": rows}
     if unplaced:
@@ -47,27 +68,47 @@ def plan(
     return values
 
 
-def _row(config: RunConfig, group: LocalGroup, placement: Placement | PlanError) -> dict[str, Any]:
-    row: dict[str, Any] = {"count": group.count, "budget_mb": group.budget_mb, "level": None}
-    row["runtime"] = config.runtime.of_group(group)
+def _names(device: list[str] | None, profiles: Path | None) -> list[str]:
+    """The devices asked for, else all of the folder."""
+    from profiles.stored_profile import ProfileUnusable, read_profiles
+
+    if device or profiles is None:
+        return list(device or ())
+    try:
+        names = list(read_profiles(profiles))
+    except ProfileUnusable as error:
+        raise ConfigError([f"--profiles: {error}"]) from error
+    if not names:
+        raise ConfigError([f"--profiles: {profiles} holds no profile; store one with apportion profile --store DIR"])
+    return names
+
+
+def _row(found: Placed) -> dict[str, Any]:
+    from coordinator.planner import NothingFits
+    from coordinator.planning.trial import prediction_values
+
+    profile, placement = found.profile, found.placement
+    row: dict[str, Any] = {"level": None, "ceiling_bytes": profile.ceiling_bytes}
     if isinstance(placement, PlanError):
-        return {**row, "error": str(placement)}
+        tried = placement.tried if isinstance(placement, NothingFits) else ()
+        return {**row, "error": str(placement), "tried": [trial.to_json() for trial in tried]}
     chosen = placement.chosen
     return {
         **row,
         "level": placement.level.name,
-        "predicted_peak_bytes": chosen.peak_bytes,
+        "runtime": placement.runtime,
+        "form": placement.form.name,
+        **prediction_values(chosen),
         "idle_bytes": chosen.idle_bytes,
-        "tried": [{"level": p.level.name, "predicted_peak_bytes": p.peak_bytes} for p in placement.tried],
+        "idle_source": profile.sources.get("trainer_idle_bytes", "measured on the device"),
+        "tried": [trial.to_json() for trial in placement.tried],
     }
 
 
-def _print(count: int, placement: Placement | PlanError, explain: bool) -> None:
-    if isinstance(placement, PlanError):
-        print(f"{count} devices: {placement}")
-        return
-    budget = f"{placement.budget_bytes / MB:.0f} MB" if placement.budget_bytes else "no limit"
-    print(f"{count} devices of {budget}: {placement.chosen.describe()}")
+def _print(name: str, found: Placed, explain: bool) -> None:
+    from coordinator.planning.explanation import explanation, headline
+
+    print(headline(name, found.profile, found.placement))
     if explain:
-        for prediction in placement.tried:
-            print(f"    too large: {prediction.describe()}")
+        for line in explanation(found.profile, found.title, found.placement):
+            print(f"    {line}")

@@ -184,7 +184,7 @@ def open_proxy(method: object, config: RunConfig, dataset: Dataset, spec: InputS
         holdout=config.evaluation.holdout,
         path=config.data_path(),
         device=device,
-        threads=config.runtime.threads,
+        threads=config.runtime.threads_here,
     )
     return dataset if rest is None else rest
 

@@ -40,7 +40,7 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 def local_training(config: RunConfig, data: SimulatedData, device: str) -> LocalTraining:
     """The training of a run's simulated devices, with torch set so that results repeat."""
-    repeatable_torch(config.runtime.threads, device)
+    repeatable_torch(config.runtime.threads_here, device)
     keep_freed_memory()
     return LocalTraining(
         lambda: dense_module(config),

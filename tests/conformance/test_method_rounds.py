@@ -33,7 +33,7 @@ def summary_of(config: RunConfig, folder: Path) -> dict[str, Any]:
 def remembered_exports(exports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs take from ``exports`` what another test's run has exported."""
     monkeypatch.setattr(
-        coordinator.cli.assembly, "CutExporter", lambda config: RememberingExporter(CutExporter(config), exports)
+        coordinator.cli.assembly, "run_exporter", lambda config: RememberingExporter(CutExporter(config), exports)
     )
 
 

@@ -60,7 +60,7 @@ last-batch = "wrap"
 
 def order(training: str = "epochs = 2", *, manifest: ArtifactManifest = WITH_NORM, **options: Any) -> WorkOrder:
     data = manifest.to_bytes()
-    given = {"round_index": 4, "attempt": 1, "program": "train", "peak_bytes": 123, **options}
+    given = {"round_index": 4, "attempt": 1, "program": "train", "peak_bytes": 123, "threads": 3, **options}
     return build_order(
         config(training),
         "fed",

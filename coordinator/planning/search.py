@@ -1,0 +1,203 @@
+"""The trials of one placement: which steps are exported and looked at, and which are passed over for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.methods.method import Level
+from coordinator.planning.outlook import Estimate
+from coordinator.planning.past import Past
+from coordinator.planning.prediction import MB, Prediction, idle_bytes, predict, timing
+from coordinator.planning.steps import PlannedSteps
+from coordinator.planning.trial import Trial
+from coordinator.planning.wishes import Wishes
+from edge.contracts.errors import ExportRefused, ParityError, PlanError
+from export.step_form import PLAIN, StepForm
+from profiles.device import DeviceProfile
+
+
+class NothingFits(PlanError):
+    """No level fits; ``tried`` says what was."""
+
+    def __init__(self, message: str, tried: Sequence[Trial]) -> None:
+        super().__init__(message)
+        self.tried = tuple(tried)
+
+
+class Search:
+    """The trials of one placement; ``tried`` has them in order."""
+
+    def __init__(
+        self, profile: DeviceProfile, runtimes: tuple[str, ...], steps: PlannedSteps, wishes: Wishes, past: Past
+    ) -> None:
+        self._profile, self._runtimes = profile, runtimes
+        self._steps, self._wishes, self._past = steps, wishes, past
+        self._ceiling = profile.ceiling_bytes
+        self._refusals: list[ExportRefused | ParityError] = []
+        self._unseen: set[tuple[Level, str, StepForm]] = set()
+        self.tried: list[Trial] = []
+
+    def fitting(self, level: Level) -> Prediction | None:
+        """The cheapest form of ``level`` that fits, on the first runtime that has one."""
+        unable = 0
+        for runtime in self._runtimes:
+            for form in self._forms(level, runtime):
+                trial = self._try(level, runtime, form)
+                if not self._is_told(trial):
+                    self.tried.append(trial)
+                if trial.outcome == "fits":
+                    return trial.prediction
+                if trial.outcome == "refused" and form == PLAIN:
+                    unable += 1
+                    break
+                if trial.outcome == "too-slow":
+                    break  # what follows is slower
+        if unable == len(self._runtimes):
+            # A smaller cut in its place would hide that the model, or an exporter, is broken.
+            raise self._refusals[-1]
+        return None
+
+    def second_look(self, level: Level, *, faster_than: Prediction | None = None) -> Prediction | None:
+        """As :meth:`fitting`, where a step of ``level`` was not exported and may fit by what is known now."""
+        for runtime in self._runtimes:
+            for form in self._forms(level, runtime):
+                if faster_than is not None and (runtime, form) == (faster_than.runtime, faster_than.form):
+                    return None
+                if (level, runtime, form) not in self._unseen or self._is_hopeless(level, runtime, form):
+                    continue
+                trial = self._try(level, runtime, form)
+                self.tried.append(trial)
+                if trial.outcome == "fits":
+                    return trial.prediction
+        return None
+
+    def last_resort(self, level: Level) -> Prediction | None:
+        """Every step of the smallest level that was passed over unseen: nobody is turned away by an estimate."""
+        for runtime in self._runtimes:
+            for form in reversed(self._forms(level, runtime)):
+                if (level, runtime, form) in self._unseen:
+                    trial = self._try(level, runtime, form, unseen=True)
+                    self.tried.append(trial)
+                    if trial.outcome != "refused":
+                        # The thriftiest form there is; if it is too large, so are the others.
+                        if trial.outcome == "fits":
+                            return trial.prediction
+                        break
+        return None
+
+    def _is_told(self, trial: Trial) -> bool:
+        """Whether another form of the step was refused for the same reason."""
+        return trial.outcome == "refused" and any(
+            (known.level, known.runtime, known.reason) == (trial.level, trial.runtime, trial.reason)
+            for known in self.tried
+        )
+
+    def _forms(self, level: Level, runtime: str) -> list[StepForm]:
+        """The forms to try, those that should take the least time first."""
+        plain = self._steps.plain_cost(level, runtime)
+        forms = self._wishes.forms
+        if plain is None or not self._profile.step_lines.get(runtime):
+            return list(forms)
+        times = {form: timing(self._profile, runtime, plain, form, threads=self._wishes.threads) for form in forms}
+        return sorted(forms, key=lambda form: (times[form].step_ms or 0.0, forms.index(form)))
+
+    def _try(self, level: Level, runtime: str, form: StepForm, *, unseen: bool = False) -> Trial:
+        steps, wishes = self._steps, self._wishes
+        if reason := steps.refused(level, runtime, form):
+            return Trial(level, runtime, form, "refused", reason)
+        if reason := self._past.setback(steps.key(level, runtime, form)):
+            return Trial(level, runtime, form, "failed-before", reason)
+        if not unseen and (passed := self._not_worth_an_export(level, runtime, form)):
+            self._unseen.add((level, runtime, form))
+            return passed
+        self._unseen.discard((level, runtime, form))
+        try:
+            cost = steps.cost(level, runtime, form)
+        except (ExportRefused, ParityError) as error:
+            self._refusals.append(error)
+            return Trial(level, runtime, form, "refused", str(error))
+        plain = steps.plain_cost(level, runtime) or cost
+        found = predict(
+            self._profile,
+            runtime,
+            level,
+            cost.predicted_peak_bytes,
+            headroom=wishes.headroom,
+            form=form,
+            correction=self._past.correction(runtime, steps.key(level, runtime, form)),
+            timing=timing(self._profile, runtime, plain, form, threads=wishes.threads),
+        )
+        if self._ceiling and found.peak_bytes > self._ceiling:
+            return Trial(level, runtime, form, "too-large", "", found)
+        if wishes.max_step_s and found.step_ms is not None and found.step_ms > 1000 * wishes.max_step_s:
+            return Trial(level, runtime, form, "too-slow", "", found)
+        return Trial(level, runtime, form, "fits", "", found)
+
+    def _not_worth_an_export(self, level: Level, runtime: str, form: StepForm) -> Trial | None:
+        """Why a step that was not exported is passed over by what is known for nothing; None where it may fit."""
+        if self._steps.is_known(level, runtime, form):
+            return None
+        if self._is_hopeless(level, runtime, form):
+            estimate = self._steps.estimate(level, runtime, form)
+            assert estimate is not None
+            return Trial(level, runtime, form, "estimated-too-large", _about(estimate))
+        plain = self._steps.plain_cost(level, runtime)
+        if plain is not None and self._wishes.max_step_s:
+            told = timing(self._profile, runtime, plain, form, threads=self._wishes.threads).step_ms
+            if told is not None and told > 1250 * self._wishes.max_step_s:  # live bytes are an estimate here
+                return Trial(level, runtime, form, "estimated-too-slow", f"about {told:.0f} ms a step")
+        return None
+
+    def _is_hopeless(self, level: Level, runtime: str, form: StepForm) -> bool:
+        """Whether even the least that the step is estimated at is above the ceiling."""
+        estimate = self._steps.estimate(level, runtime, form)
+        if estimate is None or not self._ceiling:
+            return False
+        least = predict(
+            self._profile,
+            runtime,
+            level,
+            estimate.least_bytes,
+            headroom=self._wishes.headroom,
+            correction=self._past.usual_correction(runtime),
+        )
+        return least.peak_bytes > self._ceiling
+
+    def nothing_fits(self) -> Exception:
+        """What to raise when no trial fits."""
+        profile, predicted = self._profile, [trial.prediction for trial in self.tried if trial.prediction is not None]
+        for runtime in self._runtimes:
+            idle_bytes(profile, runtime)  # says so where it is not known
+        if not predicted and self._refusals:
+            return self._refusals[-1]
+        if any(trial.outcome in ("too-slow", "estimated-too-slow") for trial in self.tried) and not any(
+            trial.outcome == "too-large" and trial.level == self.tried[-1].level for trial in self.tried
+        ):
+            return self._nothing_is_fast_enough(predicted)
+        smallest = min(predicted, key=lambda p: p.peak_bytes).describe() if predicted else "the method has no levels"
+        limits = {
+            profile.ram_bytes: "memory",
+            profile.memory_limit_bytes: "memory limit",
+            profile.budget_bytes: "budget",
+        }
+        limit = limits.get(self._ceiling, "limit")
+        before = [trial for trial in self.tried if trial.outcome == "failed-before"]
+        failed = f"; {before[-1].describe()}" if before else ""
+        return NothingFits(
+            f"device {profile.device}: {limit} {self._ceiling / MB:.1f} MB fits no cut; the smallest is {smallest}"
+            f"{failed}; raise the device's {limit} or add a smaller level to the method",
+            self.tried,
+        )
+
+    def _nothing_is_fast_enough(self, predicted: Sequence[Prediction]) -> NothingFits:
+        timed = [p for p in predicted if p.step_ms is not None]
+        best = min(timed, key=lambda p: p.step_ms or 0.0).describe() if timed else "of none that was exported"
+        return NothingFits(
+            f"device {self._profile.device}: no cut takes at most {self._wishes.max_step_s:g} s a step and fits; the "
+            f"fastest is {best}; raise planner.max-step-s or add a smaller level to the method",
+            self.tried,
+        )
+
+
+def _about(estimate: Estimate) -> str:
+    return f"its step needs about {estimate.growth_bytes / MB:.0f} MB"
