@@ -17,7 +17,7 @@ import msgspec
 
 from coordinator.fleet import commands
 from coordinator.fleet.facts import HostFacts, probe_host, require_fit
-from coordinator.fleet.host import CommandFailed, Host, HostLost
+from coordinator.fleet.host import CommandFailed, Host, HostLost, HostUnfit
 from coordinator.fleet.installation import Installation
 from coordinator.fleet.service import install_service, remove_all, service_kind, show_log, start_service
 from coordinator.fleet.steps import NO_SPACE, Steps, advice, run_text
@@ -85,11 +85,11 @@ async def provision(
         with steps.step("probe", f"what {host.name} is"):
             facts = await probe_host(host, installation.folder)
         with steps.step("fit", "whether a device can be made of it"):
-            require_fit(facts, installation, 0)
+            _require_fit(host, facts, installation, 0)
         with steps.step("wheelhouse", f"packages for {facts.machine}, Python {_python(facts)}, made here"):
             wheelhouse = await asyncio.to_thread(wheels, facts)
             if facts.installed != wheelhouse.release:
-                require_fit(facts, installation, wheelhouse.needed_bytes)
+                _require_fit(host, facts, installation, wheelhouse.needed_bytes)
         attempt = _Attempt(steps, installation, facts, wheelhouse, authority)
         try:
             await attempt.install(replace=replace)
@@ -262,6 +262,15 @@ async def measured_profile(host: Host, installation: Installation) -> DeviceProf
         raise CommandFailed(
             f"{host.name}: apportion profile --json gave no profile ({error}): {told[-200:]!r}",
             hint="bring the installation up to date: apportion device upgrade",
+        ) from error
+
+
+def _require_fit(host: Host, facts: HostFacts, installation: Installation, needed_bytes: int) -> None:
+    try:
+        require_fit(facts, installation, needed_bytes)
+    except HostUnfit as error:
+        raise HostUnfit(
+            f"{host.name} cannot become {installation.device} and was left as it was: {error}", hint=error.hint
         ) from error
 
 

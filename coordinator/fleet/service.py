@@ -106,7 +106,12 @@ case "${1:-}" in
     else
       nohup sh ./run-agent keep @DEVICE@ >/dev/null 2>&1 </dev/null &
     fi
-    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do is_alive && exit 0; sleep 1; done
+    tries=0
+    while [ "$tries" -lt 100 ]; do
+      is_alive && exit 0
+      sleep 0.2 2>/dev/null || sleep 1
+      tries=$((tries + 1))
+    done
     exit 1 ;;
   stop)
     is_alive || exit 0

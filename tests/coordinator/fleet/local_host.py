@@ -30,6 +30,7 @@ class LocalHost:
         self.commands: list[str] = []
         self.calls = 0
         self.lost_after = lost_after
+        self.shell = "/bin/sh"
         home.mkdir(exist_ok=True)
         self.programs.mkdir(exist_ok=True)
         for name in PROGRAMS.split():
@@ -61,7 +62,7 @@ class LocalHost:
         self._count()
         self.commands.append(command)
         process = await asyncio.create_subprocess_exec(
-            "/bin/sh",
+            self.shell,
             "-c",
             command,
             cwd=self.home,
