@@ -37,6 +37,7 @@ VERBS: dict[str, str] = {
     "doctor": "coordinator.cli.doctor",
     "profile": "coordinator.cli.profile",
     "ca": "coordinator.cli.ca",
+    "device": "coordinator.cli.device",
 }
 """Verb -> module with a ``register(app)``; a new verb is one new file and one line here."""
 

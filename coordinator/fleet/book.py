@@ -5,7 +5,7 @@
     <folder>/fleet.json              what holds for every device: federation, broker, identity
     <folder>/devices/<id>.json       one device
     <folder>/profiles/<id>.json      its last profile (profiles.stored_profile)
-    <folder>/known_hosts             host keys that were accepted
+    <folder>/wheels/                 packages for devices, by their processor and Python
     <folder>/lock, <folder>/busy/    held while something is changed, and while a command works on a device
 
 A file is written beside the old one and moved over it. Changes are made to what is on the disk at that moment, under a
@@ -27,6 +27,8 @@ from coordinator.identity.folder import PUBLIC, write_file
 from edge.contracts.codec import decode_json
 from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
 from edge.contracts.topics import check_name
+from profiles.device import DeviceProfile
+from profiles.stored_profile import ProfileUnusable, StoredProfile, read_profile, store_profile
 
 SETTINGS_SCHEMA = "apportion.fleet/1"
 DEVICE_SCHEMA = "apportion.fleet-device/1"
@@ -74,13 +76,13 @@ class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         way: how the device is reached; ``claim`` ones come by themselves and cannot be reached.
         target: ``pi@raspberrypi.local`` or a serial number; empty for ``claim``.
-        key: file of the private key that opens it; empty: the agent's, or the usual ones.
+        port, key: of SSH, and the file of a private key; 0 and empty: as ``~/.ssh/config`` says, or the usual ones.
         installation: arguments of :class:`coordinator.fleet.installation.Installation`.
         facts: what the host is, as :class:`coordinator.fleet.facts.HostFacts` says.
         steps: what has been done on the host, in order.
         release: digest of what was installed.
         added_at, enrolled_at, seen_at, revoked_at: seconds since 1970; 0: never.
-        profile: file of the last profile.
+        profile: file of the last profile, below the book's folder.
         left: after a revocation: what could not be removed from the host, and why.
     """
 
@@ -88,7 +90,7 @@ class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     way: Way
     target: str = ""
-    port: int = 22
+    port: int = 0
     key: str = ""
     installation: dict[str, Any] = {}
     facts: dict[str, Any] = {}
@@ -120,16 +122,6 @@ class FleetBook:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings()
-
-    @property
-    def profiles(self) -> Path:
-        """Folder of the stored profiles."""
-        return self.folder / "profiles"
-
-    @property
-    def known_hosts(self) -> Path:
-        """Host keys that were accepted, in OpenSSH's format."""
-        return self.folder / "known_hosts"
 
     def settings(self) -> FleetSettings:
         """What holds for every device; all empty in a new book."""
@@ -189,6 +181,26 @@ class FleetBook:
                 self._write(self._path(device), after)
             return after
 
+    def forget(self, device: str) -> None:
+        """Take the device out, as if it had never been added; nothing when it is not in the book."""
+        with self._locked():
+            self._path(device).unlink(missing_ok=True)
+
+    def keep_profile(self, profile: DeviceProfile, *, method: str) -> str:
+        """The file that now holds the profile of a device of the book."""
+        path = store_profile(self.folder / "profiles", profile, method=method)
+        self.change(profile.device, profile=f"profiles/{path.name}")
+        return str(path)
+
+    def stored_profile(self, entry: DeviceEntry) -> StoredProfile | None:
+        """The last profile of the device; None when there is none, or it is no longer one that can be read."""
+        if not entry.profile:
+            return None
+        try:
+            return read_profile(self.folder / entry.profile)
+        except ProfileUnusable:
+            return None
+
     @contextlib.contextmanager
     def working_on(self, device: str) -> Iterator[None]:
         """Holds the device: no other command works on it while the context is open.
@@ -205,6 +217,13 @@ class FleetBook:
                     f"device '{device}': another command works on it now; nothing was done",
                     hint="wait until that one has ended, then repeat this one",
                 ) from error
+            yield
+
+    @contextlib.contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Holds ``what`` of this fleet, such as its wheels; waits until no other command does."""
+        with self._open_lock(self.folder / "busy" / f".{what}") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
     @contextlib.contextmanager

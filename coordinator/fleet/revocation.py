@@ -50,6 +50,18 @@ def revoke_device(identity: Path, device: str, *, reason: str) -> list[str]:
         return [certificate.serial for certificate in authority.revoke(device, reason=reason)]
 
 
+def was_revoked(identity: Path, device: str) -> bool:
+    """Whether a certificate of ``device`` was ever revoked, or replaced: a broker's lists may know no later one."""
+    with Authority(identity) as authority:
+        return any(c.revoked_at is not None for c in authority.records.certificates("device", device))
+
+
+def shuts_out(folder: Path, device: str) -> bool:
+    """Whether the access file in a broker's folder denies ``device`` everything."""
+    path = folder / "access"
+    return path.exists() and f"user {device}\ntopic deny #\n" in path.read_text(encoding="utf-8")
+
+
 def tell_broker(identity: Path, folder: Path | None, *, pid_file: Path | None = None) -> BrokerNews:
     """Write the broker's lists in ``folder`` anew and have it read them, where it runs on this machine.
 

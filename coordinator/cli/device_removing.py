@@ -1,0 +1,109 @@
+"""``apportion device revoke``: out at the authority, out at the broker, then off the device, in that order.
+
+The first two do not need the device; a machine that is gone for good is shut out all the same, and what it still holds
+is told.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from coordinator.cli.device_reaching import Login, Reach, open_host
+from coordinator.cli.device_wishes import installation_of
+from coordinator.cli.device_work import run_together
+from coordinator.fleet.book import DeviceEntry, FleetBook, FleetSettings
+from coordinator.fleet.revocation import BrokerNews, revoke_device, tell_broker
+from edge.contracts.errors import ApportionError, ConfigError
+
+
+def revoke_one(
+    book: FleetBook,
+    settings: FleetSettings,
+    device: str,
+    *,
+    reason: str,
+    keep: bool,
+    login: Login,
+) -> dict[str, Any]:
+    """Shut ``device`` out and remove its agent; the values of ``--json``.
+
+    Raises:
+        ConfigError: neither the book nor the identity knows it, or no identity is named.
+    """
+    entry = book.find(device)
+    if not settings.identity:
+        raise ConfigError(
+            [f"--identity: the fleet book {book.folder} names none; give the folder of apportion ca init"]
+        )
+    if entry is None and not _is_certified(Path(settings.identity), device):
+        book.get(device)  # says what there is
+    serials = revoke_device(Path(settings.identity), device, reason=reason)
+    is_news = bool(serials) or (entry is not None and not entry.revoked_at)
+    print(f"{device}: {len(serials)} certificates revoked" if serials else f"{device}: no certificate of it stands")
+    folder = Path(settings.broker_folder) if settings.broker_folder else None
+    pid_file = Path(settings.broker_pid_file) if settings.broker_pid_file else None
+    news = tell_broker(Path(settings.identity), folder, pid_file=pid_file)
+    _print_news(news)
+    removed, left = _remove(book, entry, login, keep=keep)
+    place = "" if entry is None else Reach.of_entry(entry, login).shown
+    if entry is not None:
+        book.change(device, revoked_at=entry.revoked_at or time.time(), left=left)
+    print(left or (f"removed from {place}: {', '.join(removed)}" if removed else f"nothing of it was left on {place}"))
+    return {
+        "device": device,
+        "revoked": serials,
+        "is_news": is_news,
+        "broker": {
+            "folder": None if news.folder is None else str(news.folder),
+            "pid": news.pid,
+            "commands": list(news.commands),
+        },
+        "removed": list(removed),
+        "left": left or None,
+    }
+
+
+def _remove(book: FleetBook, entry: DeviceEntry | None, login: Login, *, keep: bool) -> tuple[tuple[str, ...], str]:
+    """What was removed, and what was left, with how to remove it; the latter is empty when all is gone."""
+    if entry is None:
+        return (), "the fleet book does not know it: whatever it has is still there"
+    reach = Reach.of_entry(entry, login)
+    place = str(entry.installation.get("folder", f".apportion/{entry.device}"))
+    if keep:
+        return (), f"left as it is on {reach.shown}: ~/{place}"
+    if entry.way == "claim":
+        return (), "it came with a claim link: on the device, stop its agent and delete its identity and its store"
+
+    async def remove_there() -> tuple[str, ...]:
+        from coordinator.fleet.provisioning import remove
+
+        async with open_host(reach) as host:
+            return await remove(host, installation_of(entry, book.settings()))
+
+    try:
+        with book.working_on(entry.device):
+            return run_together(remove_there()), ""
+    except ApportionError as error:
+        return (), (
+            f"its agent is still on {reach.shown}, in ~/{place} ({error}). It can no longer connect; "
+            f"to remove it: apportion device revoke {entry.device}, again, when it can be reached"
+        )
+
+
+def _print_news(news: BrokerNews) -> None:
+    if news.pid is not None:
+        print(f"broker: {news.folder} written anew, process {news.pid} told; the next connection is refused")
+        return
+    done = f"{news.folder} written anew, " if news.folder else ""
+    print(f"broker: {done}not told yet. Until this is done the device is still let in:")
+    for command in news.commands:
+        print(f"  {command}")
+
+
+def _is_certified(identity: Path, device: str) -> bool:
+    from coordinator.identity.authority import Authority
+
+    with Authority(identity) as authority:
+        return bool(authority.records.certificates("device", device))
