@@ -11,6 +11,7 @@ from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, StoreFull
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Block, Get
 from edge.contracts.plan import BlobRef, WorkOrder
+from edge.link_rate import LinkRate
 from edge.transport.blocks import Download
 from edge.trust import Trust
 
@@ -128,6 +129,8 @@ class Fetcher:
         self._download: Download | None = None
         self._file: BinaryIO | None = None
         self._corrupt: set[str] = set()
+        self._rate = LinkRate(store.root)
+        self._began: tuple[float, int] | None = None
         self.bytes_down = 0
 
     @property
@@ -182,6 +185,7 @@ class Fetcher:
 
     def reconnected(self, now: float) -> None:
         """Ask again for what was on its way when the connection broke."""
+        self._began = None  # the time without a connection says nothing of the link
         if self._download is not None:
             self._download.reconnected(now)
             self.tick(now)
@@ -197,6 +201,9 @@ class Fetcher:
 
     def _complete(self, now: float) -> None:
         ref = self._wanted[0]
+        if self._began is not None:
+            began_at, held = self._began
+            self._rate.add((ref.encoded_size or ref.size) - held, now - began_at)
         self._close_file()
         try:
             self._store.complete(ref)
@@ -215,7 +222,7 @@ class Fetcher:
             partial = self._store.partial(ref)
             offset = partial.stat().st_size
             self._store.reserve(max(0, (ref.encoded_size or ref.size) - offset))
-            self._download = Download(ref, offset, now)
+            self._download, self._began = Download(ref, offset, now), (now, offset)
             self._file = partial.open("ab", buffering=0)
             if self._download.is_complete:
                 self._complete(now)

@@ -7,6 +7,7 @@ from pathlib import Path
 from edge.agent_settings import AgentSettings
 from edge.assignment import Assignment
 from edge.contracts.messages import AgentState, Heartbeat, Hello
+from edge.link_rate import LinkRate
 from edge.meter import rss_bytes
 from edge.trainer_messages import Described, Ready
 from profiles.device import DeviceProfile
@@ -69,7 +70,7 @@ class Presence:
             runtimes=self._runtimes,
             root=self._root,
         )
-        return self._measured.now().put_into(found)
+        return LinkRate(self._storage).put_into(self._measured.now().put_into(found))
 
     def held_bytes(self, *, is_training: bool) -> int:
         """Resident memory of the idle supervisor, and of an idle trainer when there is one."""

@@ -5,6 +5,7 @@ Results are on the disk as they come (:mod:`edge.profile_results`); nothing is m
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ApportionError, ConfigError
 from edge.meter import rss_bytes
 from edge.profile_ladder import Rung
@@ -54,8 +56,7 @@ def climb(what: Climb, results: ResultsFile, tell: Callable[[str], None]) -> lis
     """A row for every setting, in the ladder's order, skipped ones included; ``tell`` gets a line each.
 
     Raises:
-        ConfigError: none of the ladder's runtimes is on this device, or a rung's folder is not its artifact; also
-            ArtifactCorrupt.
+        ConfigError: none of the ladder's runtimes is on this device.
         OSError: results cannot be written.
     """
     rows: list[LadderRow] = []
@@ -128,6 +129,8 @@ def _too_much(rung: Rung, fallen: LadderRow | None, idle_bytes: int, limit: int)
 
 
 def _measure(what: Climb, rung: Rung, row: LadderRow, results: ResultsFile) -> LadderRow:
+    if problem := _unusable(what.folder / rung.folder, rung):
+        return msgspec.structs.replace(row, outcome="failed", reason=problem)
     results.add(row)
     started = time.monotonic()
     try:
@@ -146,6 +149,18 @@ def _measure(what: Climb, rung: Rung, row: LadderRow, results: ResultsFile) -> L
     row = row.ended(found, time.monotonic() - started)
     results.add(row)
     return row
+
+
+def _unusable(folder: Path, rung: Rung) -> str:
+    """Why the rung's artifact cannot be measured; empty when it is the one that the ladder lists."""
+    try:
+        read_artifact_folder(folder)
+        digest = hashlib.sha256((folder / MANIFEST_NAME).read_bytes()).hexdigest()
+    except (ApportionError, OSError) as error:
+        return str(error)
+    if digest == rung.digest:
+        return ""
+    return f"{folder}: manifest has digest {digest[:12]}, the ladder says {rung.digest[:12]}; copy the ladder again"
 
 
 def row_line(row: LadderRow, *, is_old: bool = False) -> str:

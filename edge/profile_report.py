@@ -99,7 +99,7 @@ def climbed(arguments: LadderArguments, tell: Callable[[str], None]) -> Climbed:
     """Climb.
 
     Raises:
-        ConfigError: as :meth:`LadderArguments.climb` and :func:`edge.profile_climb.climb`; also ArtifactCorrupt.
+        ConfigError: as :meth:`LadderArguments.climb` and :func:`edge.profile_climb.climb`.
         OSError: results cannot be written.
     """
     started = time.monotonic()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from coordinator.cli.model_arguments import ModelArguments
-from edge.artifact_folder import MANIFEST_NAME
+from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.manifest import ArtifactManifest
 from edge.profile_ladder import Ladder, Rung, ladder_path, read_ladder
@@ -62,7 +62,6 @@ SHAPES = (
     Shape("vit", "heterofl:0.5", (8,)),
     Shape("vit", "", (8, 16), (8,)),
     Shape("lstm", "heterofl:0.5", (8,)),
-    Shape("vgg11", "heterofl:0.25", (8,)),
     Shape("resnet18", "heterofl:0.25", (8, 16)),
     Shape("resnet18", "heterofl:0.5", (8,)),
 )
@@ -146,6 +145,7 @@ def _export(folder: Path, shape: Shape, batch: int, runtime: str) -> Rung:
         classes=prepared.class_names,
         runtime=runtime,
     )
+    read_artifact_folder(folder / name)  # as devices will
     return _rung(folder / name, shape, manifest, is_quick=batch in shape.quick)
 
 
