@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from tests.arm.emulated_host import HOME
+from tests.coordinator.fleet.private_namespace import UID
 from tests.coordinator.fleet.ssh_server import SshServer
 from tests.profiles.boards import PI_4
 
@@ -24,7 +26,7 @@ print(json.dumps({
 
 def test_session_sees_a_board_and_an_empty_home(pi_4: SshServer) -> None:
     told = json.loads(pi_4.run(f"python3 -c '{TELL}'"))
-    assert (told["machine"], told["home"], told["user"]) == ("aarch64", "/home/pi", 1000)
+    assert (told["machine"], told["home"], told["user"]) == ("aarch64", str(HOME), UID)
     assert told["cpu"] == PI_4["/proc/cpuinfo"]
     assert told["memory"] == PI_4["/proc/meminfo"]
     assert told["board"] == PI_4["/proc/device-tree/model"]
