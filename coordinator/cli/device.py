@@ -104,7 +104,7 @@ def add(
 
     May be repeated: what is as it should be stays. Federation, broker and identity are given once.
     """
-    from coordinator.cli.device_adding import Wishes
+    from coordinator.cli.device_wishes import Wishes
 
     ids = device or []
     chosen = [qr, print_script is not None, adb or bool(targets)]
@@ -138,7 +138,9 @@ def add(
             settings,
             wishes,
             _one(ids, "--print-script"),
-            (machine, python, glibc),
+            machine=machine,
+            python=python,
+            glibc=glibc,
             claim_at=with_token,
             expires=expires,
         )

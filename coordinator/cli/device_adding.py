@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -118,6 +119,9 @@ class Adding:
         try:
             progress(f"connect: {reach.shown}")
             async with open_host(reach) as host:
+                if reach.way == "adb" and not reach.target:
+                    reach = dataclasses.replace(reach, target=host.name.removeprefix("adb:"))
+                    outcome.target = reach.shown
                 await self._add(host, reach, outcome, progress)
         except ApportionError as error:
             outcome.error = error
@@ -151,7 +155,7 @@ class Adding:
         """Nothing when the id is that machine's or nobody's. Boards from one image have one name."""
         entry = self.book.find(device)
         other = self._taken.setdefault(device, reach.shown)
-        if other == reach.shown and entry is not None and not entry.revoked_at:
+        if other == reach.shown and entry is not None and entry.way != "claim" and not entry.revoked_at:
             other = Reach.of_entry(entry, Login()).shown
         if other != reach.shown:
             raise ConfigError(

@@ -111,10 +111,18 @@ def serve_claims(book: FleetBook, settings: FleetSettings, listen: str) -> dict[
     return {"claimed": list(service.claimed)}
 
 
-def default_listen(settings: FleetSettings) -> str:
-    """Where devices claim unless told otherwise: beside the broker, which usually runs on this machine."""
+def listen_url(settings: FleetSettings, listen: str) -> str:
+    """Where devices claim: as told, else beside the broker, which usually runs on this machine.
+
+    Raises:
+        ConfigError: it is not ``https://host:port``.
+    """
     host = urlsplit(settings.broker).hostname or "localhost"
-    return f"https://{f'[{host}]' if ':' in host else host}:{PORT}"
+    url = listen or f"https://{f'[{host}]' if ':' in host else host}:{PORT}"
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname or parts.path.strip("/"):
+        raise ConfigError([f"{url!r} is not https://host:port, as devices reach this machine"])
+    return url
 
 
 def _service(settings: FleetSettings) -> ClaimService:
@@ -122,8 +130,4 @@ def _service(settings: FleetSettings) -> ClaimService:
 
 
 def _server(settings: FleetSettings, service: ClaimService, listen: str) -> HttpsServer:
-    url = listen or default_listen(settings)
-    parts = urlsplit(url)
-    if parts.scheme != "https" or not parts.hostname:
-        raise ConfigError([f"--listen: {url!r} is not https://host:port, as devices reach this machine"])
-    return claim_server(Path(settings.identity), url, service)
+    return claim_server(Path(settings.identity), listen_url(settings, listen), service)

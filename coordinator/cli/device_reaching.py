@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from coordinator.fleet.book import DeviceEntry, Way
 from coordinator.fleet.host import Host, HostUnreachable
@@ -54,7 +55,7 @@ class Reach:
     def shown(self) -> str:
         """As people write it."""
         if self.way == "claim":
-            return "a claim link"
+            return "a device that comes by itself"
         if self.way == "adb":
             return f"adb:{self.target}" if self.target else "adb"
         return f"{self.target}:{self.port}" if self.port else self.target
@@ -89,32 +90,28 @@ async def open_host(reach: Reach) -> AsyncIterator[Host]:
     """
     if reach.way == "claim":
         raise HostUnreachable(
-            "the device came with a claim link: it connects to the broker, nothing connects to it",
-            hint="work on the device itself: apportion agent --help",
+            "the device came by itself, with a claim link or a script: nothing connects to it from here",
+            hint="on the device: sh install.sh --remove, or see apportion agent --help",
         )
     login = reach.login
+    login = reach.login
+    options: dict[str, Any] = {
+        "key": Path(login.key).expanduser() if login.key else None,
+        "password": login.password or None,
+        "known_hosts": login.known_hosts,
+        "accept_fingerprint": login.fingerprint,
+    }
+    if reach.port:
+        options["port"] = reach.port
+    host: Host
     if reach.way == "adb":
-        from coordinator.fleet.adb_host import SSHD_PORT, connect_adb
+        from coordinator.fleet.adb_host import connect_adb
 
-        host: Host = await connect_adb(
-            reach.target or None,
-            port=reach.port or SSHD_PORT,
-            key=Path(login.key).expanduser() if login.key else None,
-            password=login.password or None,
-            known_hosts=login.known_hosts,
-            accept_fingerprint=login.fingerprint,
-        )
+        host = await connect_adb(reach.target or None, **options)
     else:
         from coordinator.fleet.ssh_host import connect_ssh
 
-        host = await connect_ssh(
-            reach.target,
-            port=reach.port or None,
-            key=Path(login.key).expanduser() if login.key else None,
-            password=login.password or None,
-            known_hosts=login.known_hosts,
-            accept_fingerprint=login.fingerprint,
-        )
+        host = await connect_ssh(reach.target, **options)
     try:
         yield host
     finally:
@@ -129,6 +126,8 @@ async def name_of(host: Host) -> str:
     """
     told = (await host.run("uname -n 2>/dev/null || hostname")).stdout.strip()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", told.partition(".")[0])[:64].strip("-._")
+    if host.name.startswith("adb:"):  # every phone calls itself localhost
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"phone-{host.name.removeprefix('adb:')}")[:64]
     if not name or name == "localhost":
         raise ConfigError(
             [f"{host.name} calls itself {told[:80]!r}, which names no device"], hint="give it a name: --device ID"

@@ -77,7 +77,7 @@ def listing(book: FleetBook, *, profiles: bool) -> dict[str, Any]:
                 [
                     entry.device,
                     entry.state,
-                    Reach.of_entry(entry, Login()).shown,
+                    "comes by itself" if entry.way == "claim" else Reach.of_entry(entry, Login()).shown,
                     str(entry.installation.get("runtime", "")),
                     f"{budget:.0f} MB" if budget else "",
                     ago(entry.seen_at),

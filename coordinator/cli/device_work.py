@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -197,6 +198,8 @@ def _ask_over_broker(book: FleetBook, entry: DeviceEntry, wait_s: float) -> dict
     with _greeter(book.settings(), wait_s) as greeter:
         assert greeter is not None
         hello = greeter.wait(entry.device, wait_s)
+    now = time.time()
+    book.change(entry.device, seen_at=now, enrolled_at=entry.enrolled_at or now)
     print(f"{entry.device} (over the broker)")
     values = {"device": entry.device, "target": None, "facts": None, "fit": True, "unfit": None}
     return {**values, **_kept(book, entry.device, hello.profile)}

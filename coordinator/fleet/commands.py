@@ -39,11 +39,12 @@ def use_python(path: str) -> str:
     return f"python={shlex.quote(path)}\n"
 
 
-def find_python() -> str:
+def find_python(pythons: Sequence[tuple[int, int]] = PYTHONS) -> str:
     """Sets ``$python`` to the first usable interpreter; ends with status 1 and the reason when there is none."""
-    wanted = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
+    wanted = " or ".join(f"{major}.{minor}" for major, minor in pythons)
     test = (
-        f"import struct, ssl, sys, venv; sys.exit(sys.version_info[:2] not in {PYTHONS!r} or struct.calcsize('P') != 8)"
+        "import struct, ssl, sys, venv; "
+        f"sys.exit(sys.version_info[:2] not in {tuple(pythons)!r} or struct.calcsize('P') != 8)"
     )
     return (
         f"{SEARCHED}\n"

@@ -26,9 +26,10 @@ START_S = 2
 MAX_LOG_BYTES = 1_000_000
 RESTART_S = 10
 
-_SESSION = """\
+SESSION = """\
 if [ -z "${XDG_RUNTIME_DIR:-}" ] && [ -d "/run/user/$(id -u)" ]; then export XDG_RUNTIME_DIR="/run/user/$(id -u)"; fi
 """
+"""Finds the service manager of a user who has not logged in on a screen."""
 
 _BOOT = """\
 if [ -d /data/data/com.termux/files/home ]; then
@@ -159,7 +160,7 @@ def install_service(installation: Installation, kind: str) -> str:
     if kind == "systemd":
         unit = f"{installation.service}.service"
         text += (
-            _SESSION
+            SESSION
             + 'units="$HOME/.config/systemd/user"\nensure "$units/default.target.wants"\n'
             + write_file(f'"$units"/{unit}', unit_text(installation), mode="644")
             + f"""\
@@ -190,7 +191,7 @@ def start_service(installation: Installation, kind: str, *, restart: bool) -> st
         first = f"systemctl --user stop {unit}" if restart else ":"
         is_alive, start = f"systemctl --user is-active --quiet {unit}", f"systemctl --user start {unit}"
         ended = f"systemctl --user show --property ExecMainStatus --value {unit}"
-        text = opening(installation) + _SESSION
+        text = opening(installation) + SESSION
     else:
         first = "sh ./run-agent stop" if restart else ":"
         is_alive, start, ended = "sh ./run-agent status", "sh ./run-agent start", "cat last-status 2>/dev/null"
@@ -215,7 +216,7 @@ def stop_service(installation: Installation) -> str:
     unit = f"{installation.service}.service"
     return (
         opening(installation)
-        + _SESSION
+        + SESSION
         + f"""\
 if [ -f "$HOME/.config/systemd/user/{unit}" ]; then systemctl --user stop {unit} || true; fi
 if [ -f "$folder/run-agent" ]; then sh "$folder/run-agent" stop || true; fi
@@ -256,7 +257,7 @@ def show_log(installation: Installation, lines: int) -> str:
     unit = f"{installation.service}.service"
     return (
         opening(installation)
-        + _SESSION
+        + SESSION
         + f"""\
 if [ -f "$folder/agent.log" ]; then
   tail -n {lines:d} "$folder/agent.log"
