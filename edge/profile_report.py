@@ -170,7 +170,8 @@ def ladder_values(done: Climbed, fits: LadderFits) -> dict[str, Any]:
         "rows": [row_values(row) for row in done.rows],
         "memory": [
             {"runtime": runtime, "scale": found.fit.scale, "offset_bytes": round(found.fit.offset_bytes),
-             "missing_bytes": found.fit.missing_bytes, **asdict(found.fit.quality),
+             "floor_bytes": found.fit.floor_bytes, "missing_bytes": found.fit.missing_bytes,
+             **asdict(found.fit.quality),
              "held_out": None if found.held_out is None else asdict(found.held_out)}
             for runtime, found in fits.memory.items()
         ],
@@ -200,9 +201,10 @@ def fit_lines(done: Climbed, fits: LadderFits) -> list[str]:
     told = []
     for runtime, memory in fits.memory.items():
         line, quality = memory.fit, memory.fit.quality
+        floor = f", at least {line.floor_bytes / MB:.1f}" if line.floor_bytes else ""
         told.append(
-            f"memory on {runtime}: {line.scale:.3f} x predicted {line.offset_bytes / MB:+.1f} MB; {quality.points} "
-            f"settings, median error {quality.median_error:.1%}, worst {quality.worst_error:.1%}"
+            f"memory on {runtime}: {line.scale:.3f} x predicted {line.offset_bytes / MB:+.1f} MB{floor}; "
+            f"{quality.points} settings, median error {quality.median_error:.1%}, worst {quality.worst_error:.1%}"
         )
         if memory.held_out is not None:
             held = memory.held_out

@@ -23,12 +23,13 @@ class CoreGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryLine(msgspec.Struct, frozen=True):
-    """Measured growth = scale x predicted growth + offset, growth being a trainer's peak above idle.
+    """Measured growth = max(floor, scale x predicted growth + offset), growth being a trainer's peak above idle.
 
     Attributes:
-        missing_bytes: the most that a measured peak was above the line.
+        missing_bytes: the most that a measured peak was above that.
         points: settings it was fitted on.
         measured_at: seconds since 1970.
+        floor_bytes: what loading an artifact takes, more than the steps of small ones.
     """
 
     scale: float
@@ -36,6 +37,11 @@ class MemoryLine(msgspec.Struct, frozen=True):
     missing_bytes: int = 0
     points: int = 0
     measured_at: float = 0.0
+    floor_bytes: int = 0
+
+    def growth_bytes(self, predicted_bytes: int) -> int:
+        """The growth to expect where a manifest predicts ``predicted_bytes``; never negative."""
+        return max(0, self.floor_bytes, round(self.scale * predicted_bytes + self.offset_bytes))
 
 
 class StepLine(msgspec.Struct, frozen=True):

@@ -169,6 +169,7 @@ def _lines(
                 missing_bytes=found.fit.missing_bytes,
                 points=found.fit.quality.points,
                 measured_at=measured_at,
+                floor_bytes=found.fit.floor_bytes,
             )
             for runtime, found in memory.items()
         },

@@ -1,18 +1,26 @@
-"""How far predicted memory is from measured, by runtime: a scale, an offset, and what would have covered every point.
+"""How far predicted memory is from measured, by runtime: a scale, an offset, a floor, and what covered every point.
 
-``measured growth = scale x predicted growth + offset``, growth being the trainer's peak above idle. What a plan takes
-of it is the planner's choice. :func:`profiles.memory.fit_correction` is the cautious one-number form.
+``measured growth = max(floor, scale x predicted growth + offset)``, growth being the trainer's peak above idle. The
+floor is what loading a small artifact takes: its steps never need as much. What a plan takes of it is the planner's
+choice. :func:`profiles.memory.fit_correction` is the cautious one-number form.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from profiles.fit import FitQuality, fit_line
+from profiles.fit import FitImpossible, FitQuality, fit_line
 
 _OFFSET, _SCALE = "offset", "predicted growth"
+
+FLOOR_WORTH = 0.9
+"""A floor is one parameter more: it is taken only where it leaves less than this of the line's mean error."""
+
+_FAR = 0.5
+"""Errors beyond it count as this much when fits are compared: one wrong point must not choose between them."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,7 @@ class MemoryFit:
         offset_bytes: negative where the prediction is too large by as much at every size.
         missing_bytes: the most that a measured peak was above what the model says, of the points that were used.
         quality: relative to the measured growth.
+        floor_bytes: the growth of artifacts whose steps need less than loading them; 0: no such were measured.
     """
 
     runtime: str
@@ -30,10 +39,11 @@ class MemoryFit:
     offset_bytes: float
     missing_bytes: int
     quality: FitQuality
+    floor_bytes: int = 0
 
     def growth_bytes(self, predicted_bytes: int) -> int:
         """The growth to expect where a manifest predicts ``predicted_bytes``; never negative."""
-        return max(0, round(self.scale * predicted_bytes + self.offset_bytes))
+        return max(0, self.floor_bytes, round(self.scale * predicted_bytes + self.offset_bytes))
 
     def covering_bytes(self, predicted_bytes: int) -> int:
         """As :meth:`growth_bytes`, and as much more as the worst measured point needed."""
@@ -49,15 +59,47 @@ def fit_memory(runtime: str, samples: Sequence[tuple[int, int]]) -> MemoryFit:
     Raises:
         FitImpossible: fewer than two different predictions, or a growth that is not above 0.
     """
-    fit = fit_line([({_OFFSET: 1.0, _SCALE: float(predicted)}, float(grown)) for predicted, grown in samples],
-                   signed=(_OFFSET,))  # fmt: skip
-    found = MemoryFit(runtime, fit.coefficients[_SCALE], fit.coefficients[_OFFSET], 0, fit.quality)
+    found = _line(runtime, samples)
+    least = (round(FLOOR_WORTH * _mean_error(found, samples), 6), 0)
+    for bound in sorted({predicted for predicted, _ in samples})[2:]:
+        lower = [sample for sample in samples if sample[0] < bound]
+        try:
+            line = _line(runtime, [sample for sample in samples if sample[0] >= bound])
+        except FitImpossible:
+            break
+        floor = round(statistics.median(grown for _, grown in lower))
+        with_floor = replace(line, floor_bytes=floor)
+        rank = (round(_mean_error(with_floor, samples), 6), line.quality.left_out)
+        if rank < least:
+            found, least = replace(with_floor, quality=_quality(with_floor, line.quality, lower)), rank
     missing = [
         grown - found.growth_bytes(predicted)
         for predicted, grown in samples
         if grown <= 2 * found.growth_bytes(predicted)
     ]
-    return MemoryFit(runtime, found.scale, found.offset_bytes, max(0, math.ceil(max(missing, default=0))), fit.quality)
+    return replace(found, missing_bytes=max(0, math.ceil(max(missing, default=0))))
+
+
+def _line(runtime: str, samples: Sequence[tuple[int, int]]) -> MemoryFit:
+    fit = fit_line([({_OFFSET: 1.0, _SCALE: float(predicted)}, float(grown)) for predicted, grown in samples],
+                   signed=(_OFFSET,))  # fmt: skip
+    return MemoryFit(runtime, fit.coefficients[_SCALE], fit.coefficients[_OFFSET], 0, fit.quality)
+
+
+def _mean_error(fit: MemoryFit, samples: Sequence[tuple[int, int]]) -> float:
+    return statistics.fmean(min(_FAR, abs(fit.growth_bytes(predicted) / grown - 1.0)) for predicted, grown in samples)
+
+
+def _quality(fit: MemoryFit, above: FitQuality, lower: Sequence[tuple[int, int]]) -> FitQuality:
+    """Of the line above and the floor below; the line's median stands for its points."""
+    errors = [abs(fit.growth_bytes(predicted) / grown - 1.0) for predicted, grown in lower]
+    return FitQuality(
+        points=above.points + len({predicted for predicted, _ in lower}),
+        left_out=above.left_out,
+        median_error=statistics.median(errors + [above.median_error] * above.points),
+        worst_error=max(*errors, above.worst_error),
+        freedom=above.freedom + len({predicted for predicted, _ in lower}) - 1,
+    )
 
 
 def fit_memory_by_runtime(samples: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, MemoryFit]:

@@ -172,7 +172,7 @@ class _Panels:
         line = self._memory.get(row["runtime"])
         if line is None:
             return None
-        grown = max(0.0, line["scale"] * row["predicted_bytes"] + line["offset_bytes"])
+        grown = max(0.0, line["floor_bytes"], line["scale"] * row["predicted_bytes"] + line["offset_bytes"])
         return float(row["idle_bytes"] + grown) / MB
 
     def _fitted_ms(self, row: Row) -> float | None:

@@ -117,7 +117,7 @@ def expected_growth(profile: DeviceProfile, runtime: str, predicted_bytes: int) 
     line = profile.memory_lines.get(runtime)
     if line is None:
         return predicted_bytes, 0, "the artifact's graph"
-    growth = max(0, round(line.scale * predicted_bytes + line.offset_bytes))
+    growth = line.growth_bytes(predicted_bytes)
     return growth, line.missing_bytes, f"the artifact's graph, by {line.points} points measured on the device"
 
 

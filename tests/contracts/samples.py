@@ -69,7 +69,7 @@ PROFILE = DeviceProfile(
     python="3.11.2",
     runtimes={"onnxruntime": "1.31.1"},
     sources={"ram_bytes": "/proc/meminfo MemTotal"},
-    memory_lines={"onnxruntime": MemoryLine(0.9, 1_000_000, 2_000_000, 12, 1_760_000_000.5)},
+    memory_lines={"onnxruntime": MemoryLine(0.9, 1_000_000, 2_000_000, 12, 1_760_000_000.5, 15_000_000)},
     step_lines={"onnxruntime": (StepLine(1, 0.5, 40.0, 0.1, 0.07, 12, 1_760_000_000.5),)},
 )
 
@@ -150,7 +150,9 @@ BODIES: dict[str, msgspec.Struct] = {
     "profile": PROFILE,
     "order": ORDER,
     "accept": Accept(A),
-    "refuse": Refuse(assignment_id=A, code="device-refused", reason="too big", needed_bytes=2, budget_bytes=1),
+    "refuse": Refuse(
+        assignment_id=A, code="device-refused", reason="too big", needed_bytes=2, budget_bytes=1, peak_bytes=3
+    ),
     "get": Get(digest=B, encoding="raw", offset=65_536, length=131_072),
     "block": Block(digest=B, offset=65_536, total=200_000, data=b"\x00\x01\xfe\xff"),
     "offer": Offer(A, BlobRef(digest=C, size=4000, encoding="raw", encoded_size=4000)),

@@ -46,6 +46,22 @@ def test_memory_fit_by_runtime_keeps_them_apart() -> None:
     assert [(name, round(fit.scale, 6)) for name, fit in fits.items()] == [("executorch", 1.0), ("onnxruntime", 2.0)]
 
 
+def test_memory_fit_finds_the_floor_of_small_artifacts() -> None:
+    truth = [(size * MB, max(15 * MB, round(1.02 * size * MB) - 4 * MB)) for size in (2, 3, 5, 9, *SIZES)]
+    fit = fit_memory("onnxruntime", truth)
+    assert fit.floor_bytes == 15 * MB
+    assert fit.scale == pytest.approx(1.02, rel=1e-4)
+    assert [fit.growth_bytes(size * MB) for size in (1, 100)] == [15 * MB, pytest.approx(98 * MB, rel=1e-4)]
+    assert fit.quality.worst_error < 1e-4
+    assert fit.quality.points == len({predicted for predicted, _ in truth})
+
+
+def test_memory_fit_takes_no_floor_that_a_line_does_without() -> None:
+    draw = np.random.default_rng(5)
+    noisy = [(size * MB, round((size + 9) * MB * (1.0 + 0.03 * float(draw.normal())))) for size in SIZES]
+    assert fit_memory("onnxruntime", noisy).floor_bytes == 0
+
+
 @pytest.mark.parametrize("samples", [[], [(5, 5)], [(5, 5), (5, 6)], [(5, 0), (6, 7), (7, 8)]])
 def test_memory_fit_of_too_little_is_refused(samples: list[tuple[int, int]]) -> None:
     with pytest.raises(FitImpossible):
