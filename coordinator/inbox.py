@@ -23,19 +23,7 @@ from edge.contracts import topics
 from edge.contracts.envelope import Envelope, unseal
 from edge.contracts.errors import ApportionError, ArtifactCorrupt, MessageRejected, UpdateRejected
 from edge.contracts.manifest import ArtifactManifest, check_digest
-from edge.contracts.messages import (
-    Accept,
-    Ack,
-    Bye,
-    Error,
-    Get,
-    Grant,
-    Heartbeat,
-    Hello,
-    Offer,
-    Put,
-    Refuse,
-)
+from edge.contracts.messages import Accept, Ack, Bye, Error, Get, Grant, Heartbeat, Hello, Offer, Put, Refuse
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import MAX_HEADER_BYTES
 from edge.contracts.tensors import TensorSpec
@@ -197,7 +185,12 @@ class Inbox:
         if entry is None:
             return
         self._ledger.move_assignment(
-            entry.assignment_id, "refused", code=refusal.code[:64], reason=refusal.reason[:1000]
+            entry.assignment_id,
+            "refused",
+            code=refusal.code[:64],
+            reason=refusal.reason[:1000],
+            peak_bytes=refusal.peak_bytes,
+            limit_bytes=refusal.budget_bytes,
         )
         self._say(f"{device} refuses round {entry.round} ({refusal.code[:64]}): {refusal.reason[:300]}")
         if refusal.code == ArtifactCorrupt.code:

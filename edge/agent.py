@@ -22,6 +22,7 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Accept, Ack, AgentState, Block, Error, Grant, Refuse
 from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
+from edge.crashes import Crashes
 from edge.events import AgentEvent, Stop
 from edge.finished_work import FinishedRecord, FinishedWork
 from edge.gate import Gate
@@ -58,7 +59,7 @@ class Agent:
         self._gate = Gate(settings.conditions, self._presence, self.trainer, around)
         self._machine = StateMachine()
         self._work: Assignment | None = None
-        self._crashed_for_good: dict[str, Refuse] = {}
+        self._crashes = Crashes(settings, store.root / "training", around.root, self._presence.profile)
         self._heartbeat_at = 0.0
         self._farewell = "stopped"
 
@@ -90,6 +91,7 @@ class Agent:
                         self._take(self._events.get(timeout=POLL_S))
                     self._tick(time.monotonic())
             finally:
+                self._crashes.over()
                 self.trainer.kill()
                 self._outbox.close(self._farewell)
 
@@ -112,8 +114,8 @@ class Agent:
                 self._received(payload)
             case TrainerSaid(reply=reply):
                 self._trainer_said(reply)
-            case TrainerEnded(reason=reason):
-                self._trainer_ended(reason)
+            case TrainerEnded():
+                self._trainer_ended(event)
             case Stop(reason=reason):
                 self._farewell = reason
                 self._machine.move("stop")
@@ -173,8 +175,8 @@ class Agent:
         self._fetch(taken)
 
     def _refusal(self, taken: Assignment) -> Refuse | None:
-        if taken.identity in self._crashed_for_good:
-            return self._crashed_for_good[taken.identity]
+        if refusal := self._crashes.known(taken):
+            return refusal
         if self._presence.data_error:
             self.trainer.send(Describe(self._settings.data))  # the owner may have mended it since
             return taken.refusal(self._presence.data_error_code, self._presence.data_error)
@@ -218,6 +220,7 @@ class Agent:
 
     def _train(self, work: Assignment, manifest: ArtifactManifest) -> None:
         update = self._finished.new_update_path(work.order.assignment_id)
+        self._crashes.begins(work)
         self.trainer.train(work.train_request(self._settings, self._store, manifest, str(update)))
 
     def _trainer_said(self, reply: Reply) -> None:
@@ -234,29 +237,25 @@ class Agent:
                 work.progress = reply
             case Trained():
                 self._trained(work, work.report(self._settings, reply))
-            case Failed(code=code, reason=reason):
-                self._give_up(work.refusal(code, reason))
+            case Failed(code=code, reason=reason, peak_bytes=peak):
+                self._give_up(self._crashes.failed(work, code, reason, peak))
 
-    def _trainer_ended(self, reason: str) -> None:
+    def _trainer_ended(self, ended: TrainerEnded) -> None:
         if not self._presence.is_known:
-            raise ConfigError([f"runtime: a trainer for '{self._settings.runtime}' cannot start here: {reason}"])
+            raise ConfigError([f"runtime: a trainer for '{self._settings.runtime}' cannot start here: {ended.reason}"])
         work = self._work
         manifest = None if work is None else work.complete_manifest()
         if work is None or manifest is None or self.state != "training":
-            log.warning("the idle trainer ended: %s", reason)
-            return
-        work.crashes += 1
-        if work.crashes == 1:
-            # A killed trainer costs time, not the result: the order determines it, so it is begun again, once.
-            log.warning("the trainer crashed (%s), starting the order again", reason)
+            log.warning("the idle trainer ended: %s", ended.reason)
+        elif (refusal := self._crashes.after(work, ended)) is not None:
+            self._give_up(refusal)
+        else:
             self._train(work, manifest)
-            return
-        self._crashed_for_good[work.identity] = refusal = work.crash_refusal(reason, self._settings)
-        self._give_up(refusal)
 
     # upload
 
     def _trained(self, work: Assignment, report: TrainReport) -> None:
+        self._crashes.over()
         self._finished.save(FinishedRecord(work.order, report))
         self.trainer.resume()
         self._machine.move("trained")
@@ -340,6 +339,7 @@ class Agent:
         assert self._work is not None
         work, self._work = self._work, None
         log.info("assignment %s dropped: %s", work.order.assignment_id[:12], reason)
+        self._crashes.over()
         if work.fetch is not None:
             work.fetch.close()
         if self.state == "training" or self.trainer.is_paused:

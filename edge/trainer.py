@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
+from edge import out_of_memory
 from edge.batches import Examples
 from edge.contracts.errors import ApportionError, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
@@ -72,12 +73,15 @@ class Trainer:
         try:
             self._send(self._train(request))
         except ApportionError as error:
-            self._send(Failed(identity, error.code, str(error)))
-        except MemoryError as error:
-            self._send(Failed(identity, "device-refused", f"out of memory: {error}; lower the batch size or the cut"))
+            code = out_of_memory.CODE if out_of_memory.is_out_of_memory(error) else error.code
+            self._send(Failed(identity, code, str(error), peak_rss_bytes()))
         except Exception as error:  # the supervisor must hear of it, whatever it is
-            self._send(Failed(identity, "trainer-failed", f"{type(error).__name__}: {error}"))
-            raise
+            is_memory = out_of_memory.is_out_of_memory(error)
+            code = out_of_memory.CODE if is_memory else "trainer-failed"
+            self._send(Failed(identity, code, f"{type(error).__name__}: {error}", peak_rss_bytes()))
+            if not is_memory:
+                raise
+            self._session = None
 
     def _describe(self, request: Describe) -> None:
         try:

@@ -41,9 +41,17 @@ class TrainerSaid:
 
 @dataclass(frozen=True)
 class TrainerEnded:
-    """The trainer ended without being told to; ``reason`` names the signal or exit status."""
+    """The trainer ended without being told to.
+
+    Attributes:
+        reason: names the signal or exit status.
+        signal: that ended it; 0 where it ended by itself.
+        peak_bytes: its largest resident set; 0 where the system did not say.
+    """
 
     reason: str
+    signal: int = 0
+    peak_bytes: int = 0
 
 
 TrainerEvent = TrainerSaid | TrainerEnded
@@ -176,13 +184,23 @@ class TrainerLink:
             except (MessageRejected, ValueError) as error:
                 log.error("trainer %d: %s", child.pid, error)
                 child.kill()
-        status = child.wait()
+        status, peak_bytes = _ended(child)
         if child.stdin is not None:
             with contextlib.suppress(OSError):
                 child.stdin.close()
         if child is self._child:
             self._child = None
-            self._deliver(TrainerEnded(exit_reason(status)))
+            self._deliver(TrainerEnded(exit_reason(status), max(0, -status), peak_bytes))
+
+
+def _ended(child: subprocess.Popen[bytes]) -> tuple[int, int]:
+    """Exit status of ``child``, awaited, and its peak resident set; 0 where another thread was told of its end."""
+    try:
+        _, status, usage = os.wait4(child.pid, 0)
+    except ChildProcessError:
+        return child.wait(), 0
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return child.returncode, usage.ru_maxrss * 1024
 
 
 def exit_reason(status: int) -> str:

@@ -101,11 +101,12 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """An order that could not be carried out; ``code`` is an error's code."""
+    """An order that could not be carried out; ``code`` is an error's code, ``peak_bytes`` the trainer's peak."""
 
     assignment_id: str
     code: str
     reason: str
+    peak_bytes: int = 0
 
 
 Request = Describe | Train

@@ -87,13 +87,20 @@ class Accept(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True, kw_only=True):
-    """The order is not taken: ``code`` is an error's code, ``reason`` its text; bytes when memory is the reason."""
+    """The order is not taken: ``code`` is an error's code, ``reason`` its text; bytes when memory is the reason.
+
+    Attributes:
+        needed_bytes: what both processes were expected to reach.
+        budget_bytes: what they may reach.
+        peak_bytes: what they had reached when memory ran out.
+    """
 
     assignment_id: str
     code: str
     reason: str
     needed_bytes: int = 0
     budget_bytes: int = 0
+    peak_bytes: int = 0
 
 
 class Get(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ def test_budget_that_fits_no_cut_is_named_and_the_round_goes_on(tmp_path: Path, 
         stage.run()
         assert stage.committed() == [(0, 0, ["pi-1", "pi-2"])]
         (line,) = stage.lines.having("watch", "fits no cut")
-    assert "budget 50.0 MB fits no cut; the smallest is rank 1/4: 5" in line
+    assert "budget 50.0 MB fits no cut; the smallest is rank 1/4: 6" in line
     assert "raise the device's budget or add a smaller level" in line
 
 
