@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import zipfile
 from collections.abc import Mapping
 from importlib import metadata, resources
@@ -55,16 +56,24 @@ def write_device_wheel(folder: Path, extra_files: Mapping[str, bytes] | None = N
     files[f"{info}/METADATA"] = _metadata(version)
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: apportion\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{info}/entry_points.txt"] = b"[console_scripts]\napportion = edge.__main__:main\n"
+    return write_wheel(folder / f"{DISTRIBUTION}-{version}-py3-none-any.whl", files)
+
+
+def write_wheel(path: Path, files: Mapping[str, bytes]) -> Path:
+    """A wheel of ``files``, which lack its RECORD alone; the same files give the same bytes."""
+    (info,) = {name.partition("/")[0] for name in files if name.partition("/")[0].endswith(".dist-info")}
     record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in sorted(files.items()))
-    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    whole = {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n".encode()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sorted(files.items()):
+        for name, data in sorted(whole.items()):
             entry = zipfile.ZipInfo(name, _DATE)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(entry, data)
-    path = folder / f"{DISTRIBUTION}-{version}-py3-none-any.whl"
-    path.write_bytes(buffer.getvalue())
+    if not path.exists() or path.read_bytes() != buffer.getvalue():  # others may be copying it right now
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        unfinished.write_bytes(buffer.getvalue())
+        os.replace(unfinished, path)
     return path
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,14 +21,18 @@ from importlib import metadata
 from pathlib import Path
 
 from coordinator.fleet.device_wheel import requirements, write_device_wheel
+from coordinator.fleet.executorch_wheels import PLACE as LIBRARY_PLACE
+from coordinator.fleet.executorch_wheels import compiler_for, portable_library, slim_wheel
 from coordinator.fleet.facts import HostFacts
 from coordinator.fleet.host import HostUnfit
 from edge.contracts.errors import ApportionError, ConfigError
+from edge.native.build import portable_name
 
 OLDEST_GLIBC = 17
 """Minor version of the oldest glibc 2.x that wheels are tagged for."""
 
 FETCH_S = 900.0
+SESSION = "session"
 _STAMP = "wheelhouse.json"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -73,6 +78,7 @@ def build_wheelhouse(folder: Path, facts: HostFacts, runtime: str, *, extras: Se
         WheelsUnavailable: pip is not here, or finds nothing.
         ConfigError: an unknown extra.
         HostUnfit: nothing is built for such a host.
+        CompilerMissing: executorch is wanted, and nothing here compiles for the host's processor.
     """
     if unknown := sorted(set(extras) - {"images"}):
         raise ConfigError([f"extras: {', '.join(unknown)} is not known to devices; there is images"])
@@ -80,26 +86,30 @@ def build_wheelhouse(folder: Path, facts: HostFacts, runtime: str, *, extras: Se
         raise HostUnfit("it has no Python that can be used")
     python, minor = "{}.{}".format(*facts.python.version), facts.libc_version[1]
     wanted = _releases(runtime, extras)
+    stamped = dict(wanted)
+    if "executorch" in wanted:
+        compiler_for(facts.machine)  # before anything is fetched for nothing
+        stamped[SESSION] = portable_name(wanted["executorch"].rpartition("=")[2])
     place = folder / "-".join((facts.machine, f"glibc2.{minor}", f"python{python}", runtime, *sorted(extras)))
     stamp = place / _STAMP
-    fetched = _fetched(stamp, wanted)
+    fetched = _fetched(stamp, stamped)
     if not fetched:
         platforms = [f"manylinux_2_{m}_{facts.machine}" for m in range(OLDEST_GLIBC, minor + 1)]
         platforms.append(f"manylinux2014_{facts.machine}")
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".wheels.", dir=folder) as unfinished:
-            alone = {name for name in wanted if name == "executorch"}
-            _download(Path(unfinished), [n for n in wanted.items() if n[0] not in alone], python, platforms)
-            if alone:
-                _download(
-                    Path(unfinished), [(n, wanted[n]) for n in sorted(alone)], python, platforms, flags=("--no-deps",)
-                )
-            digests = {path.name: _digest(path) for path in sorted(Path(unfinished).glob("*.whl"))}
-            (Path(unfinished) / _STAMP).write_text(json.dumps({"wanted": wanted, "digests": digests}, indent=1))
+        unfinished = Path(tempfile.mkdtemp(prefix=".wheels.", dir=folder))
+        try:
+            _download(unfinished, [asked for name, asked in wanted.items() if name != "executorch"], python, platforms)
+            if "executorch" in wanted:
+                _fetch_executorch(unfinished, wanted["executorch"], python, platforms, facts)
+            fetched = {path.name: _digest(path) for path in sorted(unfinished.glob("*.whl"))}
+            (unfinished / _STAMP).write_text(json.dumps({"wanted": stamped, "digests": fetched}, indent=1))
             shutil.rmtree(place, ignore_errors=True)
-            shutil.copytree(unfinished, place)
-        fetched = digests
-    own = write_device_wheel(place)
+            os.rename(unfinished, place)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    brought = {f"{LIBRARY_PLACE}/{path.name}": path.read_bytes() for path in sorted(place.glob("*.portable.so"))}
+    own = write_device_wheel(place, brought)
     digests = {**fetched, own.name: _digest(own)}
     lines = "".join(f"{digest} {name}\n" for name, digest in sorted(digests.items()))
     return Wheelhouse(
@@ -126,7 +136,7 @@ def _releases(runtime: str, extras: Sequence[str]) -> dict[str, str]:
     return dict(sorted(wanted.items()))
 
 
-def _fetched(stamp: Path, wanted: Mapping[str, str]) -> dict[str, str]:
+def _fetched(stamp: Path, wanted: dict[str, str]) -> dict[str, str]:
     """File name -> digest of what an earlier call fetched, if it is that and still whole; else nothing."""
     try:
         kept = json.loads(stamp.read_text())
@@ -138,9 +148,18 @@ def _fetched(stamp: Path, wanted: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+def _fetch_executorch(place: Path, requirement: str, python: str, platforms: Sequence[str], facts: HostFacts) -> None:
+    """What a device needs of the wheel, and the session library compiled against it."""
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        _download(Path(folder), [requirement], python, platforms, flags=("--no-deps",))
+        (whole,) = Path(folder).glob("executorch-*.whl")
+        portable_library(whole, facts, place)
+        slim_wheel(whole, place)
+
+
 def _download(
     place: Path,
-    wanted: Sequence[tuple[str, str]],
+    wanted: Sequence[str],
     python: str,
     platforms: Sequence[str],
     flags: Sequence[str] = (),
@@ -149,7 +168,7 @@ def _download(
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, "--dest", str(place)]
     for platform in platforms:
         command += ["--platform", platform]
-    command += [requirement for _, requirement in wanted]
+    command += wanted
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S)
     except subprocess.TimeoutExpired as error:

@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from edge.contracts.errors import DeviceRefused
@@ -28,18 +30,31 @@ _ONE_ROUNDING = ("--param=avoid-fma-max-bits=0",)
 def session_library() -> Path:
     """The library for this environment, compiled if it is not there yet (about half a minute).
 
+    One that was compiled elsewhere and came with the environment, as on a provisioned device, is taken as it is.
+
     Raises:
         DeviceRefused: no executorch wheel here, no compiler, or it failed.
     """
     wheel = wheel_folder()
+    brought = Path(sys.prefix) / "lib" / "apportion" / portable_name(version("executorch"))
+    if brought.exists():
+        return brought
     flags = os.environ.get("APPORTION_NATIVE_FLAGS", _DEFAULT_FLAGS).split()
-    sources = sorted([*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h")])
-    parts = [str(wheel), *flags, *(path.read_text(encoding="utf-8") for path in sources)]
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    digest = _digest(str(wheel), *flags)
     library = Path(sys.prefix) / "lib" / "apportion" / f"libapportion_executorch-{digest}.so"
     if not library.exists():
-        _compile([path for path in sources if path.suffix == ".cpp"], wheel, flags, library)
+        compile_library(wheel, library, compiler=os.environ.get("CXX", "g++"), flags=flags, search=str(wheel / "lib"))
     return library
+
+
+def portable_name(release: str) -> str:
+    """File name of a library for another environment: of these sources and that ``release`` of executorch."""
+    return f"libapportion_executorch-{_digest(release)}.portable.so"
+
+
+def _digest(*parts: str) -> str:
+    texts = [path.read_text(encoding="utf-8") for path in sorted([*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h")])]
+    return hashlib.sha256("\0".join([*parts, *texts]).encode()).hexdigest()[:16]
 
 
 def wheel_folder() -> Path:
@@ -56,8 +71,15 @@ def wheel_folder() -> Path:
     raise DeviceRefused("the executorch wheel is not installed here; run `make runtime-executorch`")
 
 
-def _compile(sources: list[Path], wheel: Path, flags: list[str], library: Path) -> None:
-    compiler = os.environ.get("CXX", "g++")
+def compile_library(wheel: Path, library: Path, *, compiler: str, flags: Sequence[str], search: str) -> None:
+    """Compile ``library`` against the executorch package in ``wheel``; it is there whole or not at all.
+
+    Args:
+        search: folder in which the library will find those of the wheel; ``$ORIGIN`` is the library's own.
+
+    Raises:
+        DeviceRefused: no such compiler, or it failed.
+    """
     if shutil.which(compiler) is None:
         raise DeviceRefused(
             f"no C++ compiler '{compiler}' to build the executorch session with; install g++ or set CXX"
@@ -70,8 +92,8 @@ def _compile(sources: list[Path], wheel: Path, flags: list[str], library: Path) 
             compiler, "-std=c++20", "-O3", *flags, "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi",
             *_ONE_ROUNDING, "-fPIC", "-shared", "-DC10_USING_CUSTOM_GENERATED_MACROS",
             f"-I{include}", f"-I{include / 'executorch/runtime/core/portable_type/c10'}",
-            *map(str, sources), "-o", str(unfinished),
-            f"-L{wheel / 'lib'}", f"-Wl,-rpath,{wheel / 'lib'}", "-Wl,--no-as-needed",
+            *map(str, sorted(_SOURCES.glob("*.cpp"))), "-o", str(unfinished),
+            f"-L{wheel / 'lib'}", f"-Wl,-rpath,{search}", "-Wl,--no-as-needed",
             *(f"-l{name}" for name in _LIBRARIES),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
