@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from torch import nn
@@ -27,8 +27,10 @@ from export.formats.written_programs import WrittenPrograms
 from export.micro_batch_run import micro_batch
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs
+from export.recomputation import recomputed
 from export.traceable_module import LOOPS
 from export.training_step import StepSpec
+from export.value_lifetimes import peak_bytes
 
 SESSION_BYTES = 2 << 20
 """What a trainer grows by beside tensors: the loaded program, the first batch, Python's own. Source: measured, 1.6 to
@@ -40,7 +42,7 @@ class ExecutorchProgram:
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
-    features: frozenset[str] = frozenset({"masked", "sparse", "distillation", "variants", "accumulates"})
+    features: frozenset[str] = frozenset({"masked", "sparse", "distillation", "variants", "accumulates", "recompute"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
@@ -65,7 +67,10 @@ class ExecutorchProgram:
             if spec.accumulates and name == "train":  # the end of a step is the update rule
                 programs.append(Program(name=name, file=FILE_NAME, inputs=inputs, outputs=(), batch=batch))
                 continue
-            lowered = lower(capture, _outputs(capture, roles), batch or spec.batch)
+            batch_planned, outputs = batch or spec.batch, _outputs(capture, roles)
+            if spec.recompute and name in training:
+                capture = _recomputed(capture, outputs, batch_planned)
+            lowered = lower(capture, outputs, batch_planned)
             _require_kernels(lowered)
             # One program is loaded at a time.
             arena = max(arena, lowered.planned_bytes) if name in training else arena
@@ -133,6 +138,10 @@ class ExecutorchProgram:
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""
         return memory.live + SESSION_BYTES
+
+
+def _recomputed(capture: Capture, outputs: Sequence[str], batch: int) -> Capture:
+    return recomputed(capture, batch, lambda program: peak_bytes(with_outputs(program, outputs).graph, batch))
 
 
 def _outputs(capture: Capture, roles: Mapping[str, str]) -> list[str]:

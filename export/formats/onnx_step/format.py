@@ -13,7 +13,7 @@ from edge.contracts.tensors import BATCH, TensorSpec, is_carried
 from edge.micro_batches import ACCUMULATE
 from export.capture import Capture
 from export.cost import forward_macs
-from export.formats.memory_plan import MemoryPlan, memory_plan
+from export.formats.memory_plan import MemoryPlan, intermediate_peak, memory_plan
 from export.formats.onnx_step import translate
 from export.formats.onnx_step.execution_order import in_execution_order
 from export.formats.onnx_step.survey import survey_translation
@@ -23,6 +23,7 @@ from export.formats.written_programs import WrittenPrograms
 from export.micro_batch_run import in_parts, micro_batch
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs
+from export.recomputation import recomputed
 from export.training_step import StepSpec
 
 _ARENA_SHARE, _NODE_BYTES = 1.1, 3072
@@ -37,7 +38,7 @@ class OnnxStep:
 
     name = "onnx_step"
     minimum_runtime_version = "1.20.0"
-    features = frozenset({"masked", "distillation", "variants", "probe", "accumulates"})
+    features = frozenset({"masked", "distillation", "variants", "probe", "accumulates", "recompute"})
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate every program; the files depend on nothing but module, step and versions.
@@ -46,6 +47,8 @@ class OnnxStep:
             ExportRefused: naming the layer that has no training step.
         """
         captures = capture_programs(module, spec, loops=_LOOPS)
+        if spec.recompute:
+            captures |= {n: _recomputed(p, spec) for n, p in captures.items() if n.startswith((ACCUMULATE, "train"))}
         models = {name: translate(program) for name, program in captures.items()}
         tensors = _tensors(captures.values(), spec)
         programs = tuple(
@@ -100,6 +103,13 @@ class OnnxStep:
 
 def _bytes(model: onnx.ModelProto) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def _recomputed(program: Capture, spec: StepSpec) -> Capture:
+    if not program.hidden:  # nothing but the end of a step, or a probe
+        return program
+    batch = spec.batch // spec.micro_batches
+    return recomputed(program, batch, lambda p: intermediate_peak(in_execution_order(translate(p)), batch)[0])
 
 
 def _memory(plans: Mapping[str, MemoryPlan], captures: Mapping[str, Capture], spec: StepSpec) -> MemoryPlan:

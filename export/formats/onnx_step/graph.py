@@ -18,12 +18,19 @@ Constant = np.ndarray | int | float | bool | Sequence[int]
 
 
 class GraphBuilder:
-    """Collects nodes in the order they are asked for; value names are ``v1, v2, ...`` and constants ``k0, k1, ...``."""
+    """Collects nodes in the order they are asked for; value names are ``v1, v2, ...`` and constants ``k0, k1, ...``.
+
+    Attributes:
+        scope: what names of nodes begin with.
+        is_again: whether the nodes asked for compute something for the second time on purpose: no equal earlier node
+            that was made for the first time is given in their place.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
         self.scope = ""
+        self.is_again = False
         self._made: dict[tuple[Any, ...], tuple[str, ...]] = {}
         self._constant_names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._count = 0
@@ -35,7 +42,7 @@ class GraphBuilder:
     def node_with_outputs(self, kind: str, outputs: int, *inputs: str | Constant, **attributes: Any) -> tuple[str, ...]:
         """All outputs of a new (or equal earlier) node."""
         names = [i if isinstance(i, str) else self.constant(i) for i in inputs]
-        key = (kind, outputs, *names, repr(sorted(attributes.items(), key=lambda item: item[0])))
+        key = (kind, outputs, self.is_again, *names, repr(sorted(attributes.items(), key=lambda item: item[0])))
         if key in self._made:
             return self._made[key]
         self._count += 1

@@ -10,6 +10,9 @@ import onnx
 
 from edge.contracts.errors import ParityError
 
+LOADING = {"disabled_optimizers": ["CommonSubexpressionElimination"]}
+"""As a device's session loads graphs, see :mod:`edge.runtimes.onnxruntime`."""
+
 
 class GraphSession:
     """An ONNX model ready to run on one thread; ``extra`` values of the graph become outputs too.
@@ -41,7 +44,7 @@ class GraphSession:
         options.inter_op_num_threads = 1
         options.enable_mem_pattern = False
         options.log_severity_level = 3
-        return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+        return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"], **LOADING)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """All outputs by name; of ``feeds`` only what the graph takes is read.

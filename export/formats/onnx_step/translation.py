@@ -20,6 +20,7 @@ from export.capture import Capture, layer_of
 from export.formats.onnx_step.dimensions import Dimensions
 from export.formats.onnx_step.graph import ABSENT, IR_VERSION, OPSET, GraphBuilder
 from export.formats.onnx_step.ordering import finished_nodes
+from export.recomputation import RECOMPUTED
 
 ONNX_TYPES = {
     torch.float32: TensorProto.FLOAT,
@@ -159,6 +160,7 @@ class Translation:
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | int | bool):
             return  # arithmetic on sizes; the expression is in the meta value
         self.make.scope = f"{_marked_layer(node)}/{node.name}"
+        self.make.is_again = RECOMPUTED in node.meta
         full = str(target).removeprefix("aten.").removeprefix("prims.")
         function = self.operators.get(full) or self.operators.get(full.rpartition(".")[0])
         if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
