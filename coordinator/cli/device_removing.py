@@ -74,7 +74,7 @@ def _remove(book: FleetBook, entry: DeviceEntry | None, login: Login, *, keep: b
     if keep:
         return (), f"left as it is on {reach.shown}: ~/{place}"
     if entry.way == "claim":
-        return (), "it came with a claim link: on the device, stop its agent and delete its identity and its store"
+        return (), "it came by itself: stop its agent there and delete its files (sh install.sh --remove)"
 
     async def remove_there() -> tuple[str, ...]:
         from coordinator.fleet.provisioning import remove

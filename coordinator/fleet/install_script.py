@@ -15,7 +15,7 @@ from pathlib import Path
 from coordinator.fleet import commands
 from coordinator.fleet.facts import MACHINES, PYTHONS, SPARE_BYTES, FoundPython, HostFacts
 from coordinator.fleet.installation import Installation, home_path
-from coordinator.fleet.service import SESSION, install_service, remove_all, start_service, stop_service
+from coordinator.fleet.service import SESSION, install_service, remove_all, show_log, start_service, stop_service
 from coordinator.fleet.wheelhouse import Wheelhouse
 from coordinator.identity.folder import PUBLIC, IdentityFolder, write_file
 from edge.contracts.errors import ConfigError
@@ -157,6 +157,7 @@ folder={home_path(made.folder)}
             ("start_unit", "Its start.", start_service(made, unit, restart=False)),
             ("install_keeper", "Without: a script that starts the agent again.", install_service(made, keep)),
             ("start_keeper", "Its start.", start_service(made, keep, restart=False)),
+            ("log", "The end of the agent's log.", show_log(made, 8)),
             ("clear", "Environments of earlier releases.", commands.drop_old_environments(made)),
             ("remove", "With --remove.", remove_all(made)),
         ]
@@ -294,7 +295,10 @@ step 'start' start_$kind
 case "$told" in
   *alive*) ;;
   *'ended 3'* | *'ended 4'*) echo '  it finds no broker yet, and is started again until it does' ;;
-  *) echo "the agent ended at once; its log: $folder/agent.log, or journalctl --user" >&2; exit 1 ;;
+  *)
+    echo 'the agent ended at once; it says:' >&2
+    log >&2
+    exit 1 ;;
 esac
 step 'clear' clear
 echo "'$device' runs. At the coordinator: apportion device probe $device"
