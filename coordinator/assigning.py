@@ -8,7 +8,7 @@ from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment
 from coordinator.methods.method import DeviceProgram, Level, ShapesFollowState, State, Submodel, Tensors
 from coordinator.packed_tensors import split_tensors
-from coordinator.planner import Placement, choose_runtimes, place, require_able
+from coordinator.planner import MB, Placement, choose_runtimes, place, require_able
 from coordinator.planning.past import NOTHING, History
 from coordinator.planning.steps import ArtifactSteps
 from coordinator.planning.wishes import Wishes
@@ -108,7 +108,7 @@ def place_device(
     levels = federation.method.levels()
     given = configured_level(config, levels, profile.device, round_index)
     try:
-        return place(
+        placement = place(
             profile,
             _runtimes(federation, profile),
             levels if given is None else (given,),
@@ -121,6 +121,8 @@ def place_device(
             raise
         has = "', '".join(choose_runtimes(profile, config.runtime.names))
         raise PlanError(f"device {profile.device}: no artifact for its runtime '{has}': {error}") from error
+    _tell_downshift(federation, placement, round_index)
+    return placement
 
 
 def _runtimes(federation: Federation, profile: DeviceProfile) -> list[str]:
@@ -171,7 +173,7 @@ def _store(federation: Federation, tensors: Tensors) -> BlobRef:
     return BlobRef(digest, len(data), "raw", len(data))
 
 
-def assignment_of(order: WorkOrder, submodel: Submodel) -> Assignment:
+def assignment_of(order: WorkOrder, submodel: Submodel, placement: Placement) -> Assignment:
     """The ledger's record of an order and the cut it is for."""
     return Assignment(
         assignment_id=order.assignment_id,
@@ -183,7 +185,28 @@ def assignment_of(order: WorkOrder, submodel: Submodel) -> Assignment:
         artifact_digest=order.artifact.digest,
         weights_digest=order.weights.digest,
         order=encode_msgpack(order),
+        form=placement.form.name,
     )
+
+
+def _tell_downshift(federation: Federation, placement: Placement, round_index: int) -> None:
+    """Say, and record, that a device gets something else than what it did not carry in an earlier round."""
+    before = [trial for trial in placement.tried if trial.outcome == "failed-before"]
+    if before:
+        chosen = placement.chosen
+        federation.progress.say(
+            f"downshift: {before[-1].reason}; {placement.device} gets {chosen.level.name}, {chosen.form.name}, "
+            f"expected at {chosen.peak_bytes / MB:.1f} MB"
+        )
+        federation.progress.record(
+            "downshift",
+            round=round_index,
+            device=placement.device,
+            failed=[trial.to_json() for trial in before],
+            level=chosen.level.name,
+            form=chosen.form.name,
+            predicted_peak_bytes=chosen.peak_bytes,
+        )
 
 
 def _shape(

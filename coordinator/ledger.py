@@ -42,7 +42,7 @@ from profiles.device import DeviceProfile
 
 ASSIGNMENT_COLUMNS = (
     "a.assignment_id, a.round, a.attempt, a.device, a.level, a.cut, a.artifact_digest, a.weights_digest, "
-    "a.work_order, a.state, a.code, a.reason"
+    "a.work_order, a.state, a.code, a.reason, a.form"
 )
 ROUND_COLUMNS = "round, attempt, state, deadline_s, participants, model_digest, metrics"
 
@@ -152,6 +152,7 @@ class Ledger(Inventory):
                 row = (
                     entry.assignment_id, entry.round, entry.attempt, entry.device, entry.level, encode_json(entry.cut),
                     entry.artifact_digest, entry.weights_digest, entry.order, entry.state, entry.code, entry.reason,
+                    entry.form,
                 )  # fmt: skip
                 sql.execute(f"INSERT INTO assignments VALUES ({', '.join('?' * len(row))})", row)
 

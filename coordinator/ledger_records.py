@@ -80,6 +80,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         cut: plain JSON values of the LayerCut records (``coordinator.submodels.record.cut_to_json``).
         order: bytes of the WorkOrder as sent, its deadline apart.
         code, reason: why it was refused, rejected or expired; empty otherwise.
+        form: of the step, by its name.
     """
 
     assignment_id: str
@@ -94,6 +95,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     state: AssignmentState = "open"
     code: str = ""
     reason: str = ""
+    form: str = "plain"
 
 
 class RecordedUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,4 +187,5 @@ def assignment_from_row(row: Sequence[Any]) -> Assignment:
         state=row[9],
         code=row[10],
         reason=row[11],
+        form=row[12],
     )

@@ -79,6 +79,8 @@ CREATE TABLE measurements (
 """
 
 _VERSION_2 = """
+ALTER TABLE assignments ADD COLUMN form TEXT NOT NULL DEFAULT 'plain';
+
 CREATE TABLE setbacks (
     assignment_id TEXT PRIMARY KEY REFERENCES assignments (assignment_id),
     code          TEXT NOT NULL,

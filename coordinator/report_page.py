@@ -116,17 +116,18 @@ def _figure(points: Sequence[tuple[int, float]], caption: str, colour: str) -> s
 
 
 def _devices(table: Sequence[Mapping[str, Any]]) -> str:
-    headings = ("cut", "runtime", "budget", "predicted", "measured", "step ms", "MB down", "MB up", "rounds")
+    headings = ("cut", "runtime", "threads", "budget", "predicted", "measured", "step ms", "MB down", "MB up", "rounds")
     head = "<th>device</th>" + "".join(
         f'<th class="text">{h}</th>' if h in ("cut", "runtime") else f"<th>{h}</th>" for h in headings
     )
     rows = []
     for row in table:
         budget = f"{row['budget_bytes'] / MB:.0f}" if row["budget_bytes"] else "no limit"
+        cut = row["level"] if row["form"] == "plain" else f"{row['level']}, {row['form']}"
         over = ' class="over"' if row["over_budget"] else ""
         rows.append(
-            f'<tr><td>{escape(row["device"])}</td><td class="text">{escape(row["level"])}</td>'
-            f'<td class="text">{escape(row["runtime"])}</td><td>{budget}</td>'
+            f'<tr><td>{escape(row["device"])}</td><td class="text">{escape(cut)}</td>'
+            f'<td class="text">{escape(row["runtime"])}</td><td>{row["threads"] or "-"}</td><td>{budget}</td>'
             f"<td>{row['predicted_peak_bytes'] / MB:.1f}</td><td{over}>{row['measured_peak_bytes'] / MB:.1f}</td>"
             f"<td>{row['step_ms']:.1f}</td><td>{row['bytes_down'] / 1e6:.1f}</td><td>{row['bytes_up'] / 1e6:.1f}</td>"
             f"<td>{row['rounds']}</td></tr>"

@@ -111,7 +111,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
             peak_bytes=placement.chosen.peak_bytes,
             threads=placement.chosen.threads,
         )
-        assignments.append(assignment_of(order, submodel))
+        assignments.append(assignment_of(order, submodel, placement))
     if len(assignments) < max(1, min(config.cohort.min_reports, able)):
         raise PlanError(
             f"round {round_index + 1}: {len(assignments)} of {len(profiles)} devices can take part, "

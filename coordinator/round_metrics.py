@@ -29,6 +29,7 @@ def round_metrics(updates: Sequence[RecordedUpdate], *, wall_s: float) -> dict[s
         "over_budget": sum(r.over_budget for r in reports),
         "torch_loaded": any(r.torch_loaded for r in reports),
         "runtimes": dict(sorted(Counter(r.runtime for r in reports).items())),
+        "forms": dict(sorted(Counter(update.assignment.form for update in updates).items())),
         "wall_s": round(wall_s, 3),
     }
 

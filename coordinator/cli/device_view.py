@@ -34,7 +34,7 @@ def print_devices(rows: Sequence[dict[str, Any]]) -> None:
         measured = f"{row['measured_peak_bytes'] / MB:.1f}"
         table.add_row(
             row["device"],
-            row["level"],
+            row["level"] if row["form"] == "plain" else f"{row['level']}, {row['form']}",
             *([row["runtime"]] if len(runtimes) > 1 else []),
             f"{row['budget_bytes'] / MB:.0f}" if row["budget_bytes"] else "-",
             f"{row['predicted_peak_bytes'] / MB:.1f}",

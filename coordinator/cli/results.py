@@ -154,6 +154,8 @@ def device_table(federation: Federation) -> list[dict[str, Any]]:
             peak = report.trainer_peak_bytes + report.supervisor_peak_bytes
             row.update(
                 level=update.assignment.level,
+                form=update.assignment.form,
+                threads=report.threads,
                 budget_bytes=report.budget_bytes,
                 predicted_peak_bytes=order.peak_bytes,
                 measured_peak_bytes=max(row["measured_peak_bytes"], peak),
