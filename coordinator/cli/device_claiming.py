@@ -14,6 +14,7 @@ from coordinator.fleet.claim_link import claim_link, qr_lines, root_fingerprint,
 from coordinator.fleet.claim_service import ClaimService, claim_server
 from coordinator.fleet.greeting import Greeter
 from coordinator.https_server import HttpsServer
+from coordinator.identity.broker_files import server_files
 from edge.contracts.errors import ConfigError, DeadlineExpired
 
 PORT = 8443
@@ -40,19 +41,19 @@ def invite(
         IdentityRefused: the device has a certificate, or the identity none for the host of ``listen``.
     """
     begun = time.monotonic()
-    service = _service(settings)
-    server = _server(settings, service, listen)
-    link, good_s = make_link(book, settings, device, server.address, expires)
-    if qr_file is not None:
-        save_qr(link, qr_file)
-    print(qr_lines(link, colours=sys.stdout.isatty()), end="")
-    print(f"{link}\n\nGood for one device, '{device}', for {expires}. On it, the link between quotes:")
-    print("  pip install 'apportion[onnxruntime,identity]'\n  apportion enrol 'LINK'\n", flush=True)
-    values: dict[str, Any] = {"device": device, "link": link, "expires_s": good_s, "claimed": False, "profile": None}
     if wait_s is None:
-        print(f"then answer it here: apportion device claims --listen {server.address}")
+        url = listen_url(settings, listen)
+        server_files(Path(settings.identity), urlsplit(url).hostname or "")  # before a token is made for nothing
+        values = _show(*make_link(book, settings, device, url, expires), device, expires, qr_file)
+        print(f"Then answer it here: apportion device claims --listen {url}")
         return values
-    with server, Greeter(settings.broker, Path(settings.identity), settings.federation) as greeter:
+    service = _service(settings)
+    with (
+        _server(settings, service, listen) as server,
+        Greeter(settings.broker, Path(settings.identity), settings.federation) as greeter,
+    ):
+        link, good_s = make_link(book, settings, device, server.address, expires)
+        values = _show(link, good_s, device, expires, qr_file)
         while device not in service.claimed:
             if time.monotonic() - begun > good_s:
                 raise DeadlineExpired(
@@ -69,6 +70,15 @@ def invite(
     for line in profile_lines(hello.profile):
         print(f"  {line}")
     return {**values, "claimed": True, "profile": path, "seconds": round(time.monotonic() - begun, 2)}
+
+
+def _show(link: str, good_s: int, device: str, expires: str, qr_file: Path | None) -> dict[str, Any]:
+    if qr_file is not None:
+        save_qr(link, qr_file)
+    print(qr_lines(link, colours=sys.stdout.isatty()), end="")
+    print(f"{link}\n\nGood for one device, '{device}', for {expires}. On it, the link between quotes:")
+    print("  pip install 'apportion[onnxruntime,identity]'\n  apportion enrol 'LINK'\n", flush=True)
+    return {"device": device, "link": link, "expires_s": good_s, "claimed": False, "profile": None}
 
 
 def make_link(book: FleetBook, settings: FleetSettings, device: str, address: str, expires: str) -> tuple[str, int]:

@@ -37,7 +37,7 @@ class Greeter:
         IdentityRefused: ``identity`` holds none.
     """
 
-    def __init__(self, broker: str, identity: Path, federation: str, *, connect_timeout_s: float = 10.0) -> None:
+    def __init__(self, broker: str, identity: Path, federation: str, *, connect_timeout_s: float = 5.0) -> None:
         files = fleet_files(identity, federation)
         self._broker, self._identity, self._federation = broker, identity, federation
         self._changed = threading.Condition()
