@@ -26,7 +26,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
         shape: model and cut; rungs of one shape differ in runtime and batch.
         folder: of the artifact, in the ladder's.
         digest: SHA-256 of the artifact's manifest.
-        parameters, macs, live_bytes, predicted_bytes: as in the manifest's cost, for ``batch``.
+        parameters, macs, live_bytes, predicted_bytes, graph_bytes: as in the manifest's cost, for ``batch``.
         is_quick: whether a quick climb takes it.
     """
 
@@ -39,6 +39,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
     macs: int
     live_bytes: int
     predicted_bytes: int
+    graph_bytes: int = 0
     is_quick: bool = False
 
 

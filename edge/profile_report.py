@@ -125,6 +125,8 @@ def ladder_points(rows: Sequence[LadderRow]) -> list[LadderPoint]:
             idle_bytes=row.idle_bytes,
             grown_bytes=row.grown_bytes,
             step_ms=row.alone_ms,
+            parameters=row.parameters,
+            graph_bytes=row.graph_bytes,
         )
         for row in rows
         if row.outcome == "measured"
@@ -177,7 +179,9 @@ def ladder_values(done: Climbed, fits: LadderFits) -> dict[str, Any]:
         ],
         "step_times": [
             {"runtime": runtime, "threads": threads, "constant_ms": found.fit.constant_ms,
-             "gigamac_ms": found.fit.gigamac_ms, "megabyte_ms": found.fit.megabyte_ms, **asdict(found.fit.quality),
+             "gigamac_ms": found.fit.gigamac_ms, "megabyte_ms": found.fit.megabyte_ms,
+             "graph_kilobyte_ms": found.fit.graph_kilobyte_ms, "megaparameter_ms": found.fit.megaparameter_ms,
+             **asdict(found.fit.quality),
              "held_out": None if found.held_out is None else asdict(found.held_out)}
             for (runtime, threads), found in fits.steps.items()
         ],
@@ -202,10 +206,11 @@ def fit_lines(done: Climbed, fits: LadderFits) -> list[str]:
     for runtime, memory in fits.memory.items():
         line, quality = memory.fit, memory.fit.quality
         floor = f", at least {line.floor_bytes / MB:.1f}" if line.floor_bytes else ""
-        told.append(
-            f"memory on {runtime}: {line.scale:.3f} x predicted {line.offset_bytes / MB:+.1f} MB{floor}; "
-            f"{quality.points} settings, median error {quality.median_error:.1%}, worst {quality.worst_error:.1%}"
-        )
+        told += [
+            f"memory on {runtime}: {line.scale:.3f} x predicted {line.offset_bytes / MB:+.1f} MB{floor}",
+            f"  {quality.points} settings, {quality.left_out} left out, median error {quality.median_error:.1%}, worst "
+            f"{quality.worst_error:.1%}",
+        ]
         if memory.held_out is not None:
             held = memory.held_out
             told.append(
@@ -214,11 +219,15 @@ def fit_lines(done: Climbed, fits: LadderFits) -> list[str]:
             )
     for (runtime, threads), times in fits.steps.items():
         work, quality = times.fit, times.fit.quality
-        told.append(
-            f"step on {runtime}, {threads} thread{'s' if threads > 1 else ''}: {work.constant_ms:.2f} ms + "
-            f"{work.gigamac_ms:.1f} ms per 10^9 multiply-accumulates + {work.megabyte_ms:.3f} ms per MB (10^6); "
-            f"{quality.points} settings, median error {quality.median_error:.1%}, worst {quality.worst_error:.1%}"
-        )
+        by_graph = f"{1000 * work.graph_kilobyte_ms:.1f} ms per MB of graph"
+        start = by_graph if work.graph_kilobyte_ms else f"{work.constant_ms:.2f} ms"
+        told += [
+            f"step on {runtime}, {threads} thread{'s' if threads > 1 else ''}: {start} + {work.gigamac_ms:.1f} ms per "
+            f"10^9 multiply-accumulates + {work.megabyte_ms:.3f} ms per MB (10^6) of activations + "
+            f"{work.megaparameter_ms:.2f} ms per 10^6 parameters",
+            f"  {quality.points} settings, {quality.left_out} left out, median error {quality.median_error:.1%}, worst "
+            f"{quality.worst_error:.1%}",
+        ]
         if times.held_out is not None:
             told.append(
                 f"  shapes it has not seen: {times.held_out.median:.1%} in the median, worst {times.held_out.worst:.1%}"

@@ -58,6 +58,7 @@ class LadderRow(msgspec.Struct, frozen=True, kw_only=True):
     macs: int
     live_bytes: int
     predicted_bytes: int
+    graph_bytes: int = 0
     outcome: Outcome = "begun"
     reason: str = ""
     steps: int = 0
@@ -122,6 +123,7 @@ def row_of(rung: Rung, *, threads: int, runtime_version: str, limit_bytes: int, 
         macs=rung.macs,
         live_bytes=rung.live_bytes,
         predicted_bytes=rung.predicted_bytes,
+        graph_bytes=rung.graph_bytes,
         limit_bytes=limit_bytes,
         asked_steps=asked_steps,
         load=round(os.getloadavg()[0], 2),

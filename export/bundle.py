@@ -16,6 +16,7 @@ from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity
 from edge.contracts.tensors import by_role
+from edge.micro_batches import ACCUMULATE, TRAIN
 from export.form_refusal import check_feature, check_form
 from export.formats import FEATURES, format_for
 from export.formats.written_programs import WrittenPrograms
@@ -145,7 +146,13 @@ def _cost(written: WrittenPrograms, spec: StepSpec, predicted_peak_bytes: int) -
         live_bytes=written.memory.live,
         predicted_peak_bytes=predicted_peak_bytes,
         batch=spec.batch,
+        graph_bytes=sum(len(written.files[name]) for name in _step_files(written)),
     )
+
+
+def _step_files(written: WrittenPrograms) -> set[str]:
+    """Files of the programs that a plain training step runs."""
+    return {program.file for program in written.programs if program.name in (ACCUMULATE, TRAIN)}
 
 
 def _write(out_dir: Path, files: Mapping[str, bytes]) -> None:

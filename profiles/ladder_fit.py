@@ -28,6 +28,7 @@ class LadderPoint:
 
     Attributes:
         shape: model and cut, held out together with all its batches.
+        graph_bytes: size of the step's graph; 0: not known.
         idle_bytes, grown_bytes: a trainer's resident memory before the artifact, and its peak above that.
         step_ms: with one thread that had the processor to itself, or the processor time.
     """
@@ -42,6 +43,8 @@ class LadderPoint:
     idle_bytes: int
     grown_bytes: int
     step_ms: float
+    parameters: int = 0
+    graph_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def _memory(runtime: str, points: Sequence[LadderPoint]) -> MemoryResult:
 
 
 def _work(points: Sequence[LadderPoint]) -> list[WorkSample]:
-    return [WorkSample(p.macs, p.batch, p.live_bytes, p.step_ms) for p in points]
+    return [WorkSample(p.macs, p.batch, p.live_bytes, p.step_ms, p.parameters, p.graph_bytes) for p in points]
 
 
 def _held_out_times(points: Sequence[LadderPoint]) -> TimeErrors | None:
@@ -139,10 +142,14 @@ def _held_out_times(points: Sequence[LadderPoint]) -> TimeErrors | None:
             model = fit_work_time(_work([point for point in points if point.shape != shape]))
         except FitImpossible:
             return None
-        errors += [
-            abs(model.step_ms(macs=p.macs, batch=p.batch, moved_bytes=p.live_bytes) / p.step_ms - 1.0) for p in own
-        ]
+        errors += [abs(_predicted_ms(model, point) / point.step_ms - 1.0) for point in own]
     return TimeErrors(len(errors), statistics.median(errors), max(errors))
+
+
+def _predicted_ms(model: WorkTime, p: LadderPoint) -> float:
+    return model.step_ms(
+        macs=p.macs, batch=p.batch, moved_bytes=p.live_bytes, parameters=p.parameters, graph_bytes=p.graph_bytes
+    )
 
 
 def _lines(
@@ -150,16 +157,7 @@ def _lines(
 ) -> MeasuredLines:
     step_lines: dict[str, tuple[StepLine, ...]] = {}
     for (runtime, threads), found in sorted(steps.items()):
-        fit = found.fit
-        line = StepLine(
-            threads=threads,
-            constant_ms=fit.constant_ms,
-            gigamac_ms=fit.gigamac_ms,
-            megabyte_ms=fit.megabyte_ms,
-            median_error=fit.quality.median_error,
-            points=fit.quality.points,
-            measured_at=measured_at,
-        )
+        line = found.fit.line(threads, measured_at=measured_at)
         step_lines[runtime] = (*step_lines.get(runtime, ()), line)
     return MeasuredLines(
         memory_lines={

@@ -7,12 +7,15 @@ that were never measured. Needs NumPy for fitting only through :mod:`profiles.fi
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from profiles.device import PARAMETER_LIVE_BYTES, StepLine
 from profiles.fit import FitImpossible, FitQuality, LineFit, fit_line
 
 _CONSTANT, _SHARED = "constant", "batch / threads"
+_WORK, _MOVED, _GRAPH, _PARAMETERS = "multiply-accumulates", "moved bytes", "graph size", "parameters"
 
 
 @dataclass(frozen=True)
@@ -159,53 +162,100 @@ class WorkSample:
     Attributes:
         macs: multiply-accumulates of one forward pass of one example.
         moved_bytes: any measure of what a step reads and writes that is made alike for every artifact; its live bytes.
+        parameters: elements; 0: not known.
+        graph_bytes: size of the step's graph, which rises with the operations in it; 0: not known.
     """
 
     macs: int
     batch: int
     moved_bytes: int
     step_ms: float
+    parameters: int = 0
+    graph_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class WorkTime:
-    """step_ms = constant + batch x macs / 10^9 x gigamac_ms + moved_bytes / 10^6 x megabyte_ms.
+    """The time of steps by their work, as :class:`profiles.device.StepLine` adds it up.
 
     For one device, runtime and number of threads; fitted on some artifacts, asked about others.
+
+    Attributes:
+        constant_ms: of every step; where graph sizes were fitted, what the median graph takes.
     """
 
     constant_ms: float
     gigamac_ms: float
     megabyte_ms: float
     quality: FitQuality
+    graph_kilobyte_ms: float = 0.0
+    megaparameter_ms: float = 0.0
 
-    def step_ms(self, *, macs: int, batch: int, moved_bytes: int) -> float:
+    def step_ms(self, *, macs: int, batch: int, moved_bytes: int, parameters: int = 0, graph_bytes: int = 0) -> float:
         """Predicted for an artifact of that work."""
-        return self.constant_ms + batch * macs / 1e9 * self.gigamac_ms + moved_bytes / 1e6 * self.megabyte_ms
+        return self.line(1).step_ms(
+            macs=macs, batch=batch, live_bytes=moved_bytes, parameters=parameters, graph_bytes=graph_bytes
+        )
+
+    def line(self, threads: int, *, measured_at: float = 0.0) -> StepLine:
+        """The model as a profile holds it."""
+        return StepLine(
+            threads=threads,
+            constant_ms=self.constant_ms,
+            gigamac_ms=self.gigamac_ms,
+            megabyte_ms=self.megabyte_ms,
+            median_error=self.quality.median_error,
+            points=self.quality.points,
+            measured_at=measured_at,
+            graph_kilobyte_ms=self.graph_kilobyte_ms,
+            megaparameter_ms=self.megaparameter_ms,
+        )
 
 
 def fit_work_time(samples: Sequence[WorkSample]) -> WorkTime:
     """The model of a device's steps from several artifacts.
 
+    With graph sizes and parameters it is the whole model; without them, or where they do not vary on their own, a
+    constant, work and bytes.
+
     Raises:
         FitImpossible: fewer than three artifacts, or ones whose work and bytes rise together.
     """
-    fit: LineFit = fit_line(
+    if samples and all(sample.graph_bytes > 0 and sample.parameters > 0 for sample in samples):
+        try:
+            fit = fit_line([(_by_graph(sample), sample.step_ms) for sample in samples])
+        except FitImpossible:
+            pass
+        else:
+            return _work_time(fit, fit.coefficients[_GRAPH] * statistics.median(s.graph_bytes for s in samples) / 1e3)
+    fit = fit_line(
         [
             (
-                {
-                    _CONSTANT: 1.0,
-                    "multiply-accumulates": sample.batch * sample.macs / 1e9,
-                    "moved bytes": sample.moved_bytes / 1e6,
-                },
+                {_CONSTANT: 1.0, _WORK: sample.batch * sample.macs / 1e9, _MOVED: sample.moved_bytes / 1e6},
                 sample.step_ms,
             )
             for sample in samples
         ]
     )
+    return _work_time(fit, fit.coefficients[_CONSTANT])
+
+
+def _by_graph(sample: WorkSample) -> dict[str, float]:
+    activations = max(0, sample.moved_bytes - PARAMETER_LIVE_BYTES * sample.parameters)
+    return {
+        _GRAPH: sample.graph_bytes / 1e3,
+        _WORK: sample.batch * sample.macs / 1e9,
+        _MOVED: activations / 1e6,
+        _PARAMETERS: sample.parameters / 1e6,
+    }
+
+
+def _work_time(fit: LineFit, constant_ms: float) -> WorkTime:
     return WorkTime(
-        constant_ms=fit.coefficients[_CONSTANT],
-        gigamac_ms=fit.coefficients["multiply-accumulates"],
-        megabyte_ms=fit.coefficients["moved bytes"],
+        constant_ms=constant_ms,
+        gigamac_ms=fit.coefficients[_WORK],
+        megabyte_ms=fit.coefficients[_MOVED],
         quality=fit.quality,
+        graph_kilobyte_ms=fit.coefficients.get(_GRAPH, 0.0),
+        megaparameter_ms=fit.coefficients.get(_PARAMETERS, 0.0),
     )

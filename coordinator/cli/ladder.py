@@ -55,7 +55,7 @@ SHAPES = (
     Shape("conv2", "heterofl:0.5", (8,)),
     Shape("resnet8", "heterofl:0.5", (8, 16, 32), (16,)),
     Shape("resnet8", "", (8, 32), (8, 32)),
-    Shape("resnet20", "heterofl:0.25", (8, 32)),
+    Shape("resnet20", "heterofl:0.25", (8, 32), (32,)),
     Shape("resnet20", "heterofl:0.5", (8, 16, 32), (16,)),
     Shape("resnet20", "", (8, 16, 32), (8,)),
     Shape("depthwise", "heterofl:0.5", (8, 16), (8,)),
@@ -161,5 +161,6 @@ def _rung(folder: Path, shape: Shape, manifest: ArtifactManifest, *, is_quick: b
         macs=cost.macs,
         live_bytes=cost.live_bytes,
         predicted_bytes=cost.predicted_peak_bytes,
+        graph_bytes=cost.graph_bytes,
         is_quick=is_quick,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.contracts.errors import ConfigError
+from profiles.device import StepLine
 
 COLOURS = {"onnxruntime": "#0072B2", "executorch": "#D55E00", "onnxruntime_training": "#009E73"}
 OTHER_COLOUR, FIT_COLOUR, LIMIT_COLOUR = "#CC79A7", "#000000", "#A00000"
@@ -92,7 +93,11 @@ class _Panels:
         self._killed = [row for row in rows if row["outcome"] == "killed"]
         self._limit = max((row["limit_bytes"] for row in rows), default=0)
         self._memory = {line["runtime"]: line for line in memory}
-        self._times = {(line["runtime"], line["threads"]): line for line in step_times}
+        names = set(StepLine.__struct_fields__)
+        self._times = {
+            (line["runtime"], line["threads"]): StepLine(**{k: v for k, v in line.items() if k in names})
+            for line in step_times
+        }
         self._batches = sorted({row["batch"] for row in self._measured})
         self._least = min((row["threads"] for row in self._measured), default=1)
 
@@ -179,8 +184,8 @@ class _Panels:
         line = self._times.get((row["runtime"], row["threads"]))
         if line is None:
             return None
-        work = row["batch"] * row["macs"] / 1e9 * line["gigamac_ms"] + row["live_bytes"] / 1e6 * line["megabyte_ms"]
-        return float(line["constant_ms"] + work)
+        asked = {name: row[name] for name in ("macs", "batch", "live_bytes", "parameters", "graph_bytes")}
+        return line.step_ms(**asked)
 
     def _ceiling(self, axes: Any, highest: int) -> None:
         if not self._limit:

@@ -174,8 +174,15 @@ def growth_of(profile: DeviceProfile, runtime: str, measured_peak_bytes: int) ->
 
 def step_ms(line: StepLine, plain: Cost, form: StepForm) -> float:
     """A step in ``form`` on ``line``, from the cost of the plain step: micro-batches repeat what is constant."""
-    work = plain.batch * plain.macs / 1e9 * line.gigamac_ms + plain.live_bytes / 1e6 * line.megabyte_ms
-    return form.micro_batches * line.constant_ms + work * (RECOMPUTATION if form.recompute else 1.0)
+    start = line.start_ms(plain.graph_bytes)
+    whole = line.step_ms(
+        macs=plain.macs,
+        batch=plain.batch,
+        live_bytes=plain.live_bytes,
+        parameters=plain.parameters,
+        graph_bytes=plain.graph_bytes,
+    )
+    return form.micro_batches * start + (whole - start) * (RECOMPUTATION if form.recompute else 1.0)
 
 
 def slowdown(form: StepForm) -> float:

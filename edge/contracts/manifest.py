@@ -68,6 +68,7 @@ class Cost(msgspec.Struct, frozen=True):
         predicted_peak_bytes: of the trainer process above an idle process with the runtime loaded.
         predicted_step_ms: on the reference machine, 0 when unknown.
         batch: batch size the figures are for.
+        graph_bytes: size of the graphs that a training step runs, which rises with their operations; 0: not known.
     """
 
     parameters: int
@@ -78,6 +79,7 @@ class Cost(msgspec.Struct, frozen=True):
     predicted_peak_bytes: int
     batch: int
     predicted_step_ms: float = 0.0
+    graph_bytes: int = 0
 
 
 class SelfTest(msgspec.Struct, frozen=True):

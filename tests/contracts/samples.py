@@ -70,7 +70,7 @@ PROFILE = DeviceProfile(
     runtimes={"onnxruntime": "1.31.1"},
     sources={"ram_bytes": "/proc/meminfo MemTotal"},
     memory_lines={"onnxruntime": MemoryLine(0.9, 1_000_000, 2_000_000, 12, 1_760_000_000.5, 15_000_000)},
-    step_lines={"onnxruntime": (StepLine(1, 0.5, 40.0, 0.1, 0.07, 12, 1_760_000_000.5),)},
+    step_lines={"onnxruntime": (StepLine(1, 0.5, 40.0, 0.1, 0.07, 12, 1_760_000_000.5, 0.02, 0.5),)},
 )
 
 ORDER = WorkOrder(
@@ -218,6 +218,7 @@ MANIFEST = ArtifactManifest(
         predicted_peak_bytes=2_000_000,
         batch=16,
         predicted_step_ms=0.5,
+        graph_bytes=9_000,
     ),
     self_test=SelfTest(
         formula="splitmix64-uniform/1",
