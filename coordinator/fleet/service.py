@@ -70,6 +70,10 @@ is_alive() {
   # After a restart of the host the number may be another program's.
   tr '\\000' ' ' < "/proc/$pid/cmdline" 2>/dev/null | grep -q -F "run-agent keep @DEVICE@"
 }
+nap_briefly() {
+  tries=$((tries + 1))
+  sleep 0.2 2>/dev/null || sleep 1
+}
 trim_log() {
   trap 'kill "$nap" 2>/dev/null; exit 0' TERM
   while :; do
@@ -108,16 +112,19 @@ case "${1:-}" in
       nohup sh ./run-agent keep @DEVICE@ >/dev/null 2>&1 </dev/null &
     fi
     tries=0
-    while [ "$tries" -lt 100 ]; do
-      is_alive && exit 0
-      sleep 0.2 2>/dev/null || sleep 1
-      tries=$((tries + 1))
-    done
-    exit 1 ;;
+    until is_alive; do
+      [ "$tries" -lt 100 ] || exit 1
+      nap_briefly
+    done ;;
   stop)
     is_alive || exit 0
     kill "$pid"
-    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do is_alive || exit 0; sleep 1; done
+    tries=0
+    while is_alive; do
+      [ "$tries" -lt 75 ] || break
+      nap_briefly
+    done
+    is_alive || exit 0
     kill -9 -"$pid" "$pid" 2>/dev/null
     rm -f agent.pid ;;
   *) echo "run-agent start | stop | status" >&2; exit 2 ;;

@@ -6,6 +6,7 @@ sides run the same. Our own wheel is made here (:mod:`coordinator.fleet.device_w
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -92,24 +94,13 @@ def build_wheelhouse(folder: Path, facts: HostFacts, runtime: str, *, extras: Se
         stamped[SESSION] = portable_name(wanted["executorch"].rpartition("=")[2])
     place = folder / "-".join((facts.machine, f"glibc2.{minor}", f"python{python}", runtime, *sorted(extras)))
     stamp = place / _STAMP
-    fetched = _fetched(stamp, stamped)
-    if not fetched:
-        platforms = [f"manylinux_2_{m}_{facts.machine}" for m in range(OLDEST_GLIBC, minor + 1)]
-        platforms.append(f"manylinux2014_{facts.machine}")
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=".wheels.", dir=folder))
-        try:
-            _download(unfinished, [asked for name, asked in wanted.items() if name != "executorch"], python, platforms)
-            if "executorch" in wanted:
-                _fetch_executorch(unfinished, wanted["executorch"], python, platforms, facts)
-            fetched = {path.name: _digest(path) for path in sorted(unfinished.glob("*.whl"))}
-            (unfinished / _STAMP).write_text(json.dumps({"wanted": stamped, "digests": fetched}, indent=1))
-            shutil.rmtree(place, ignore_errors=True)
-            os.rename(unfinished, place)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    brought = {f"{LIBRARY_PLACE}/{path.name}": path.read_bytes() for path in sorted(place.glob("*.portable.so"))}
-    own = write_device_wheel(place, brought)
+    platforms = [f"manylinux_2_{m}_{facts.machine}" for m in range(OLDEST_GLIBC, minor + 1)]
+    platforms.append(f"manylinux2014_{facts.machine}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder / f".{place.name}.lock"):
+        fetched = _fetched(stamp, stamped) or _fetch(place, wanted, stamped, python, platforms, facts)
+        libraries = sorted(place.glob("*.portable.so"))
+        own = write_device_wheel(place, {f"{LIBRARY_PLACE}/{path.name}": path.read_bytes() for path in libraries})
     digests = {**fetched, own.name: _digest(own)}
     lines = "".join(f"{digest} {name}\n" for name, digest in sorted(digests.items()))
     return Wheelhouse(
@@ -146,6 +137,37 @@ def _fetched(stamp: Path, wanted: dict[str, str]) -> dict[str, str]:
     except (OSError, ValueError, KeyError):
         pass
     return {}
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Several machines of one kind are provisioned together: one fetches, the others wait for it."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(
+    place: Path,
+    wanted: Mapping[str, str],
+    stamped: Mapping[str, str],
+    python: str,
+    platforms: Sequence[str],
+    facts: HostFacts,
+) -> dict[str, str]:
+    """File name -> digest of everything in ``wanted``, in ``place``, which appears whole or stays as it was."""
+    unfinished = Path(tempfile.mkdtemp(prefix=".wheels.", dir=place.parent))
+    try:
+        _download(unfinished, [asked for name, asked in wanted.items() if name != "executorch"], python, platforms)
+        if "executorch" in wanted:
+            _fetch_executorch(unfinished, wanted["executorch"], python, platforms, facts)
+        digests = {path.name: _digest(path) for path in sorted(unfinished.glob("*.whl"))}
+        (unfinished / _STAMP).write_text(json.dumps({"wanted": stamped, "digests": digests}, indent=1))
+        shutil.rmtree(place, ignore_errors=True)
+        os.rename(unfinished, place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return digests
 
 
 def _fetch_executorch(place: Path, requirement: str, python: str, platforms: Sequence[str], facts: HostFacts) -> None:

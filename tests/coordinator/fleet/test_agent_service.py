@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.fleet import commands
+from coordinator.fleet import commands, service
 from coordinator.fleet.host import Completed
 from coordinator.fleet.installation import Installation
 from coordinator.fleet.service import (
@@ -55,8 +55,9 @@ if [ "$1" = -l ]; then cat crontab; else cat > crontab.new; mv crontab.new cront
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[LocalHost]:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHost]:
     """A host with an installation whose agent is a short script; it is gone after the test."""
+    monkeypatch.setattr(service, "START_S", 0.5)
     made = LocalHost(tmp_path / "home")
     ran(made, commands.make_folder(PI))
     (made.home / FOLDER / "environment/bin").mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import load_pem_x509_certificate
 
 from coordinator.fleet import commands
+from coordinator.fleet.device_wheel import write_device_wheel
 from coordinator.fleet.facts import HostFacts, probe_host
 from coordinator.fleet.host import CommandFailed, HostLost, HostUnfit
 from coordinator.fleet.installation import Installation
@@ -124,7 +126,6 @@ def test_a_host_that_drops_in_the_copy_is_resumed_and_runs(
     assert "the same command goes on" in e.value.hint
     kept = {name: seen for name, seen in native_host.listing().items() if name.endswith(".whl")}
     assert len(kept) > 8
-    assert not any(name.endswith(".part") for name in native_host.listing())
 
     first = over_ssh(native_host, identity, wheels, told=told)
     assert first.changed == ("wheels", "environment", "key", "certificate", "trust", "service", "start")
@@ -132,7 +133,7 @@ def test_a_host_that_drops_in_the_copy_is_resumed_and_runs(
     assert first.installed_bytes > 100 << 20
     seen = native_host.listing()
     assert seen[".apportion/pi-07/identity/device.key"].startswith("100600")
-    assert not [name for name in seen if "/torch/" in name or "/coordinator/" in name]
+    assert not [name for name in seen if "/torch/" in name or "/coordinator/" in name or name.endswith(".part")]
 
     second = over_ssh(native_host, identity, wheels, told=told)
     assert (second.changed, second.sent_bytes, second.serial) == ((), 0, first.serial)
@@ -151,7 +152,25 @@ def test_a_host_that_drops_in_the_copy_is_resumed_and_runs(
     assert native_host.listing() == {}
 
 
-def test_a_lost_connection_at_any_step_is_resumed(local: LocalHost, identity: Path, few_wheels: Wheels) -> None:
+def next_release(wheels: Wheels, folder: Path) -> Wheels:
+    """Of a release of this project whose other packages are the same."""
+
+    def newer(facts: HostFacts) -> Wheelhouse:
+        standing = wheels(facts)
+        folder.mkdir()
+        own = write_device_wheel(folder, {"lib/apportion/new": b"new"})
+        for name in standing.digests:
+            if name != own.name:
+                (folder / name).symlink_to(standing.folder / name)
+        digests = {**standing.digests, own.name: hashlib.sha256(own.read_bytes()).hexdigest()}
+        return replace(standing, folder=folder, digests=digests, release="e" * 64)
+
+    return newer
+
+
+def test_a_device_is_made_through_lost_connections_then_changed_and_upgraded(
+    local: LocalHost, identity: Path, few_wheels: Wheels, tmp_path: Path
+) -> None:
     """Every run gets a few calls further; what is finished is not done again."""
     steps: list[str] = []
 
@@ -187,6 +206,17 @@ def test_a_lost_connection_at_any_step_is_resumed(local: LocalHost, identity: Pa
     ):
         time.sleep(0.2)
     assert "mqtts://127.0.0.1:1 cannot be reached" in log
+
+    place = local.home / PI.folder
+    key, running = (place / "identity/device.key").read_bytes(), (place / "agent.pid").read_text()
+    newer = next_release(few_wheels, tmp_path / "newer")
+    upgraded = asyncio.run(provision(local, IMPATIENT, identity=identity, wheels=newer, tell=steps.append))
+    assert upgraded.changed == ("wheels", "environment", "start")
+    assert 0 < upgraded.sent_bytes < 1_000_000
+    assert (place / "environment/lib/apportion/new").read_bytes() == b"new"
+    assert len(list((place / "environments").iterdir())) == 1
+    assert (upgraded.serial, key) == (done.serial, (place / "identity/device.key").read_bytes())
+    assert (place / "agent.pid").read_text() != running
 
 
 def test_a_failed_first_run_leaves_host_and_authority_as_they_were(
