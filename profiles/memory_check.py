@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.fit import FitImpossible
-from profiles.memory_fit import fit_memory
+from profiles.memory_fit import MemoryFit, fit_memory
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,17 @@ def held_out_errors(points: Sequence[PeakPoint]) -> PeakErrors:
     Raises:
         FitImpossible: a runtime has fewer than two other shapes with different predictions; the text names the shape.
     """
-    growths = []
+    fits: dict[tuple[str, str], MemoryFit] = {}
     for point in points:
+        if (point.runtime, point.shape) in fits:
+            continue
         others = [
             (other.predicted_bytes, other.grown_bytes)
             for other in points
             if other.runtime == point.runtime and other.shape != point.shape
         ]
         try:
-            growths.append(fit_memory(point.runtime, others).growth_bytes(point.predicted_bytes))
+            fits[point.runtime, point.shape] = fit_memory(point.runtime, others)
         except FitImpossible as error:
             raise FitImpossible(f"{point.shape} on {point.runtime}, from the other shapes: {error}") from error
-    return peak_errors(points, growths)
+    return peak_errors(points, [fits[p.runtime, p.shape].growth_bytes(p.predicted_bytes) for p in points])

@@ -19,6 +19,9 @@ _OFFSET, _SCALE = "offset", "predicted growth"
 FLOOR_WORTH = 0.9
 """A floor is one parameter more: it is taken only where it leaves less than this of the line's mean error."""
 
+MOST_BOUNDS = 8
+"""Every one costs a fit, which takes a small device a tenth of a second."""
+
 _FAR = 0.5
 """Errors beyond it count as this much when fits are compared: one wrong point must not choose between them."""
 
@@ -61,7 +64,7 @@ def fit_memory(runtime: str, samples: Sequence[tuple[int, int]]) -> MemoryFit:
     """
     found = _line(runtime, samples)
     least = (round(FLOOR_WORTH * _mean_error(found, samples), 6), 0)
-    for bound in sorted({predicted for predicted, _ in samples})[2:]:
+    for bound in _bounds(samples):
         lower = [sample for sample in samples if sample[0] < bound]
         try:
             line = _line(runtime, [sample for sample in samples if sample[0] >= bound])
@@ -78,6 +81,13 @@ def fit_memory(runtime: str, samples: Sequence[tuple[int, int]]) -> MemoryFit:
         if grown <= 2 * found.growth_bytes(predicted)
     ]
     return replace(found, missing_bytes=max(0, math.ceil(max(missing, default=0))))
+
+
+def _bounds(samples: Sequence[tuple[int, int]]) -> list[int]:
+    """Predictions below which a floor may lie, two at least; some of them, however many were measured."""
+    sizes = sorted({predicted for predicted, _ in samples})[2:]
+    step = max(1, -(-len(sizes) // MOST_BOUNDS))
+    return sizes[::step]
 
 
 def _line(runtime: str, samples: Sequence[tuple[int, int]]) -> MemoryFit:
