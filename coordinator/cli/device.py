@@ -297,4 +297,5 @@ def _login(port: int | None, key: str, ask_password: bool, fingerprint: str, kno
             password = getpass.getpass("SSH password (for all targets): ")
         if not password:
             raise parse_problem("--ask-password", "no password was given")
+    key = str(Path(key).expanduser().absolute()) if key else ""  # kept in the book, for commands given elsewhere
     return Login(port=port, key=key, password=password, fingerprint=fingerprint, known_hosts=known_hosts)

@@ -23,7 +23,7 @@ from coordinator.cli.device_wishes import Wishes, kept_arguments
 from coordinator.fleet.book import FleetBook, FleetSettings
 from coordinator.fleet.host import Host, HostLost
 from coordinator.fleet.revocation import shuts_out, tell_broker, was_revoked
-from edge.contracts.errors import ApportionError, ConfigError, DeadlineExpired
+from edge.contracts.errors import ApportionError, DeadlineExpired, IdentityRefused
 from edge.contracts.messages import Hello
 from profiles.device import DeviceProfile
 
@@ -133,7 +133,7 @@ class Adding:
         return outcome
 
     async def _add(self, host: Host, reach: Reach, outcome: Outcome, progress: Progress) -> None:
-        device = outcome.device or await self._id_of(host, reach)
+        device = outcome.device or await name_of(host)
         self._require_free(device, reach)
         outcome.device = device
         progress.rename(device)
@@ -147,10 +147,6 @@ class Adding:
                 self.book.change(device, seen_at=time.time())
             await self._profile(host, installation, outcome, progress)
 
-    async def _id_of(self, host: Host, reach: Reach) -> str:
-        entry = self.book.of_target(reach.way, reach.target, reach.port)
-        return await name_of(host) if entry is None else entry.device
-
     def _require_free(self, device: str, reach: Reach) -> None:
         """Nothing when the id is that machine's or nobody's. Boards from one image have one name."""
         entry = self.book.find(device)
@@ -158,8 +154,8 @@ class Adding:
         if other == reach.shown and entry is not None and entry.way != "claim" and not entry.revoked_at:
             other = Reach.of_entry(entry, Login()).shown
         if other != reach.shown:
-            raise ConfigError(
-                [f"device id '{device}' is that of {other}; {reach.shown} needs one of its own"],
+            raise IdentityRefused(
+                f"device id '{device}' is that of {other}; {reach.shown} needs one of its own",
                 hint=f"--device {device}-2; if it is the same machine at a new address: "
                 f"apportion device revoke {device}, then add it again",
             )

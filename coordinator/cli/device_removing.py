@@ -70,9 +70,10 @@ def _remove(book: FleetBook, entry: DeviceEntry | None, login: Login, *, keep: b
     if entry is None:
         return (), "the fleet book does not know it: whatever it has is still there"
     reach = Reach.of_entry(entry, login)
-    place = str(entry.installation.get("folder", f".apportion/{entry.device}"))
+    folder = str(entry.installation.get("folder", f".apportion/{entry.device}"))
+    place = folder if folder.startswith("/") else f"~/{folder}"
     if keep:
-        return (), f"left as it is on {reach.shown}: ~/{place}"
+        return (), f"left as it is on {reach.shown}: {place}"
     if entry.way == "claim":
         return (), "it came by itself: stop its agent there and delete its files (sh install.sh --remove)"
 
@@ -87,8 +88,8 @@ def _remove(book: FleetBook, entry: DeviceEntry | None, login: Login, *, keep: b
             return run_together(remove_there()), ""
     except ApportionError as error:
         return (), (
-            f"its agent is still on {reach.shown}, in ~/{place} ({error}). It can no longer connect; "
-            f"to remove it: apportion device revoke {entry.device}, again, when it can be reached"
+            f"its agent is still on {reach.shown}, in {place}: {error}; "
+            f"when it can be reached: apportion device revoke {entry.device}, again"
         )
 
 

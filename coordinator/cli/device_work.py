@@ -74,15 +74,17 @@ def add_targets(
         raise parse_problem("TARGET", "a target or an id is given twice")
     if login.fingerprint and len(targets) > 1:
         raise parse_problem("--accept-host-key", "is the key of one host; add one target at a time with it")
-    reaches = [_as_before(Reach.parse(text, login, adb=adb), book) for text in targets]
-    machines = list(zip(reaches, list(ids) or [""] * len(reaches), strict=True))
+    machines = [
+        _as_before(Reach.parse(text, login, adb=adb), device, book)
+        for text, device in zip(targets, list(ids) or [""] * len(targets), strict=True)
+    ]
     return _bring_up(book, settings, wishes, machines, wait_s, replace=replace)
 
 
-def _as_before(reach: Reach, book: FleetBook) -> Reach:
-    """With the key that opened the machine the last time, where none is given."""
+def _as_before(reach: Reach, device: str, book: FleetBook) -> tuple[Reach, str]:
+    """With the key that opened the machine the last time and the id that it got, where none is given."""
     entry = book.of_target(reach.way, reach.target, reach.port)
-    return reach if entry is None else Reach.of_entry(entry, reach.login)
+    return (reach, device) if entry is None else (Reach.of_entry(entry, reach.login), device or entry.device)
 
 
 def upgrade_devices(fleet: Path, devices: Sequence[str], login: Login, *, wait_s: float | None) -> dict[str, Any]:

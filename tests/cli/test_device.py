@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -19,14 +20,22 @@ SETTINGS = ("--federation", "digits", "--broker", "mqtts://127.0.0.1:9", "--iden
 TARGET = ("device", "add", "pi@127.0.0.1:9", "--data", "~/images")
 
 
+@pytest.fixture(scope="module")
+def made_identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An identity to make copies of."""
+    folder = tmp_path_factory.mktemp("made") / "identity"
+    with Authority.create(folder) as authority:
+        authority.issue_server(["localhost"])
+        authority.issue_coordinator("digits")
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_identity: Path) -> Path:
     """The current folder, with an identity."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # neither the owner's keys nor their known hosts
-    with Authority.create(tmp_path / "identity") as authority:
-        authority.issue_server(["localhost"])
-        authority.issue_coordinator("digits")
+    shutil.copytree(made_identity, tmp_path / "identity")
     return tmp_path
 
 
