@@ -70,7 +70,7 @@ def _parts(profile: DeviceProfile, chosen: Prediction) -> Iterator[str]:
 
 def _table(tried: Sequence[Trial]) -> Iterator[str]:
     rows = [_HEAD, *(_row(trials) for trials in _grouped(tried))]
-    notes = ["", *(trials[0].reason for trials in _grouped(tried))]
+    notes = ["", *(trials[0].reason.partition("; ")[0] for trials in _grouped(tried))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
     for row, note in zip(rows, notes, strict=True):
         cells = [text.ljust(w) if i < 4 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))]

@@ -97,9 +97,11 @@ class Outlook:
             if counted is not None
         ]
         if found:
-            is_other, _, predicted, counted, like = min(found, key=lambda entry: entry[:3])
-            factor = predicted / counted.held_bytes(like)
-            tolerance = OTHER_FORM_TOLERANCE if is_other else TOLERANCE
+            is_other, distance, predicted, counted, like = min(found, key=lambda entry: entry[:3])
+            # What one size was wrong by says less of another the farther away that is.
+            factor = 1.0 + (predicted / counted.held_bytes(like) - 1.0) * math.exp(-distance)
+            near = OTHER_FORM_TOLERANCE if is_other else TOLERANCE
+            tolerance = FIRST_TOLERANCE - (FIRST_TOLERANCE - near) * math.exp(-distance)
         least = max(0.9 * here.state_bytes, held * factor * (1.0 - tolerance))
         return Estimate(round(held * factor), round(least))
 
