@@ -19,6 +19,8 @@ SPARE_BYTES = 64 * 2**20
 SEARCHED = 'PATH="$PATH:$HOME/.local/bin"'
 _NAMES = "python3 python3.12 python3.11"
 
+_USABLE = "|".join(f"{major}.{minor}.*';64;1;'*" for major, minor in PYTHONS)
+
 _TELL_PYTHON = """\
 import os, struct, sys, sysconfig
 try:
@@ -51,8 +53,9 @@ for loader in /lib/ld-musl-*; do [ -e "$loader" ] && say musl "$loader"; done
 case "${{PREFIX:-}}" in */com.termux/*) say termux "$PREFIX" ;; esac
 for name in {_NAMES}; do
   found=$(command -v "$name" 2>/dev/null) || continue
-  told=$("$found" -c {shlex.quote(_TELL_PYTHON)} 2>/dev/null) || continue
+  told=$("$found" -S -c {shlex.quote(_TELL_PYTHON)} 2>/dev/null) || continue
   say python "$told"
+  case "$told" in {_USABLE}) break ;; esac
 done
 say home "$HOME"
 say uid "$(id -u)"
@@ -104,7 +107,7 @@ class HostFacts:
         libc: ``glibc``, ``musl``, ``bionic``, or empty.
         libc_version: of glibc, else (0, 0).
         python: the one to use, None when there is none that can be.
-        pythons: every one that was found.
+        pythons: those that were looked at; the search ends with one that can be used.
         free_bytes: where the folder is or will be.
         init: ``systemd`` when this user's services are run by one, else ``none``.
         programs: those of crontab, setsid, nohup and sha256sum that are there.
@@ -215,6 +218,10 @@ def require_fit(facts: HostFacts, installation: Installation, needed_bytes: int)
         )
     if facts.python is None:
         raise HostUnfit(_python_missing(facts.pythons), hint=_PYTHON_HINT)
+    if "sha256sum" not in facts.programs:
+        raise HostUnfit(
+            "it has no sha256sum, by which copies are checked", hint="install coreutils, or a busybox with it"
+        )
     if facts.has_folder and facts.owner != installation.device:
         whose = f"belongs to the device '{facts.owner}'" if facts.owner else "is there and is no installation of ours"
         raise HostUnfit(

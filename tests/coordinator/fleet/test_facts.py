@@ -60,6 +60,7 @@ UNFIT = {
         "free some space",
         needed_bytes=400 * 2**20,
     ),
+    "no checksums": Unfit({**PI, "sha256sum": ""}, "it has no sha256sum", "coreutils"),
     "a folder of something else": Unfit(PI, "is there and is no installation", "--folder", folders={"notes": "mine"}),
     "a folder of another device": Unfit(
         PI, "belongs to the device 'pi-08'", "--folder", folders={"installation": "pi-08\n"}
@@ -72,6 +73,8 @@ def test_unfit_hosts_are_told_and_left_alone(tmp_path: Path, case: str) -> None:
     unfit, host = UNFIT[case], LocalHost(tmp_path / "home")
     for name, text in unfit.programs.items():
         host.add_program(name, text)
+        if not text:
+            (host.programs / name).unlink()
     for name, text in unfit.folders.items():
         (host.home / INSTALLATION.folder).mkdir(parents=True, exist_ok=True)
         (host.home / INSTALLATION.folder / name).write_text(text)
