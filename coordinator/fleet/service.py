@@ -38,7 +38,7 @@ if [ -d /data/data/com.termux/files/home ]; then
   if ! [ "$HOME" = /data/data/com.termux/files/home ]; then
     # Beside Android under proot, whose programs end with the command that was started in it.
     system=$(. /etc/os-release; echo "$ID")
-    line="exec proot-distro login $system -- sh \\"$folder/run-agent\\" keep @DEVICE@"
+    line="exec proot-distro login $system --user $(id -un) -- sh \\"$folder/run-agent\\" keep @DEVICE@"
   fi
   ensure "$(dirname "$boot")"
   printf '%s\\n' "#!/data/data/com.termux/files/usr/bin/sh" termux-wake-lock "$line" > "$boot.new"

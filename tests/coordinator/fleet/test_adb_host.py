@@ -63,7 +63,7 @@ def test_several_phones_are_listed(plug: Plug) -> None:
 
 def test_unknown_serial_lists_those_that_are_there(plug: Plug) -> None:
     plug((SERIAL, {}))
-    assert refusal(serial="root@other")[0] == f"adb sees no phone other; it sees: {SERIAL} (device)"
+    assert refusal(serial="phone@other")[0] == f"adb sees no phone other; it sees: {SERIAL} (device)"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_phone_of_32_bits_is_refused(plug: Plug) -> None:
     ("packages", "words", "advice"),
     [
         ((), "and Termux is not installed", "install Termux (F-Droid)"),
-        (("com.termux",), "Termux is installed", "proot-distro login debian -- /usr/sbin/sshd -p 8022"),
+        (("com.termux",), "Termux is installed", "proot-distro login debian --user phone -- /usr/sbin/sshd"),
     ],
 )
 def test_phone_without_sshd_says_what_it_has(plug: Plug, packages: tuple[str, ...], words: str, advice: str) -> None:
