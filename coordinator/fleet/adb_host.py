@@ -109,8 +109,8 @@ def _hint(error: HostUnreachable, user: str, port: int) -> str:
         )
     if "is not known yet" in text:
         return (
-            "compare it with what the phone prints for `ssh-keygen -lf host_key.pub` (where docs/hardware/phones.md puts "
-            "that key; else of /etc/ssh/ssh_host_ed25519_key.pub), then give --accept-host-key SHA256:..."
+            "compare it with what the phone prints for `ssh-keygen -lf host_key.pub` (where docs/hardware/phones.md "
+            "puts that key; else of /etc/ssh/ssh_host_ed25519_key.pub), then give --accept-host-key SHA256:..."
         )
     if "has another for it" in text:
         return f"if its SSH server was set up anew: ssh-keygen -R '[127.0.0.1]:{port}', then accept the new key"
