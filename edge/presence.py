@@ -43,7 +43,8 @@ class Presence:
     def ready(self, reply: Ready) -> None:
         """A trainer has loaded its runtime."""
         self._runtimes = {reply.runtime: reply.version}
-        self._max_threads = {reply.runtime: reply.max_threads} if reply.max_threads else {}
+        limits = [most for most in (reply.max_threads, self._settings.threads) if most]
+        self._max_threads = {reply.runtime: min(limits)} if limits else {}
         # The first measurement counts: a trainer that starts anew in mid-training would measure a busy machine.
         if reply.sparse_below and reply.runtime not in self._sparse_below:
             self._sparse_below[reply.runtime] = reply.sparse_below

@@ -114,8 +114,8 @@ class Outlook:
         if counted is None or growth is None:
             return None
         return Cost(
-            parameters=0,
-            trained_parameters=0,
+            parameters=counted.trained_bytes // 4,
+            trained_parameters=counted.trained_bytes // 4,
             macs=counted.macs,
             state_bytes=counted.state_bytes,
             live_bytes=growth.growth_bytes,
