@@ -24,7 +24,7 @@ FAR_OUT = 5.0
 LEAST_ERROR = 0.01
 """Errors below one percent are never far out, however small the others are."""
 
-_DRAWS, _STEPS = 100, 4
+_DRAWS, _STEPS = 40, 4
 
 
 class FitImpossible(ValueError):

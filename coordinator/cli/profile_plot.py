@@ -59,6 +59,7 @@ def draw_values(values: Mapping[str, Any], path: Path) -> Path:
     rows: Sequence[Row] = ladder["rows"]
     if not any(row["outcome"] == "measured" for row in rows):
         raise ConfigError(["--plot: no rung was measured, there is nothing to draw"], hint="give a higher --ceiling-mb")
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -81,7 +82,8 @@ def draw_values(values: Mapping[str, Any], path: Path) -> Path:
         fontsize=8,
         frameon=False,
     )
-    figure.savefig(path)
+    with rc_context({"svg.fonttype": "none"}):  # text stays text: it can be searched, and the file is a third
+        figure.savefig(path)
     return path
 
 
