@@ -199,10 +199,15 @@ def _blob_service(config: RunConfig, blobs: BlobStore) -> BlobService | None:
     if not config.broker.bulk:
         return None
     from coordinator.blob_service import BlobService
+    from coordinator.fleet.claim_service import ClaimService
     from coordinator.identity.broker_files import server_files
 
-    certificate, key = server_files(Path(config.broker.identity), urlsplit(config.broker.bulk).hostname or "")
-    return BlobService(blobs, config.broker.bulk, certificate, key)
+    identity, broker = Path(config.broker.identity), urlsplit(config.broker.url)
+    certificate, key = server_files(identity, urlsplit(config.broker.bulk).hostname or "")
+    # A broker that the run starts for itself is no address for other machines; a password in it is nobody else's.
+    reached_at = f"{broker.scheme}://{broker.netloc.rpartition('@')[2]}" if broker.netloc else ""
+    claims = ClaimService(identity, federation=config.federation.name, broker=reached_at)
+    return BlobService(blobs, config.broker.bulk, certificate, key, beside=[claims.answer])
 
 
 @contextlib.contextmanager

@@ -190,7 +190,8 @@ async def _probe(book: FleetBook, reach: Reach, entry: DeviceEntry | None) -> di
     if unfit is not None:
         print(f"  no device can be made of it: {unfit}\n  hint: {unfit.hint}")
     elif installation is None:
-        print("  a device can be made of it: apportion device add " + reach.shown)
+        target = f"--adb {reach.target}".rstrip() if reach.way == "adb" else reach.shown
+        print(f"  a device can be made of it: apportion device add {target}")
     values: dict[str, Any] = {"device": name, "target": reach.shown, "facts": told, "fit": unfit is None}
     values["unfit"] = None if unfit is None else {"message": str(unfit), "hint": unfit.hint}
     return {**values, **_kept(book, name, profile)}

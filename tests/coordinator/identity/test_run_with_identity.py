@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
+from coordinator.fleet.claim_link import claim_link, root_fingerprint
 from coordinator.identity.authority import Authority
+from coordinator.identity.claims import create_token
 from coordinator.mosquitto import find_mosquitto
 from edge.__main__ import main
+from edge.claim_client import EnrolmentFailed
+from edge.contracts.claims import ClaimLink
+from edge.enrolment import enrol
 from tests.federation.small_run import config_text
 
 pytestmark = [
@@ -37,10 +44,30 @@ def run(folder: Path, broker: str, **options: int) -> Path:
     return folder / "run"
 
 
+def claim_late(folder: Path, bulk: str) -> None:
+    """A device with a claim link that comes while a run goes on, and before it is there to answer."""
+    with Authority(folder / "identity") as authority:
+        token = create_token(authority, "pi-late", 600)
+    link = claim_link(bulk, token, root_fingerprint((folder / "identity" / "ca.pem").read_bytes()), "pi-late")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            enrolled = enrol(ClaimLink.from_text(link), folder / "late")
+        except EnrolmentFailed:
+            time.sleep(0.1)
+        else:
+            assert (enrolled.federation, enrolled.broker) == ("small", "")  # its broker is this machine's alone
+            return
+
+
 def test_run_by_certificate_gives_the_bits_of_a_run_by_password(tmp_path: Path) -> None:
     Authority.create(tmp_path / "identity").close()
     bulk = f"https://localhost:{free_port()}"
+    newcomer = threading.Thread(target=claim_late, args=(tmp_path, bulk))
+    newcomer.start()
     signed = run(tmp_path / "signed", f'url = "mosquitto"\nidentity = "{tmp_path}/identity"\nbulk = "{bulk}"')
+    newcomer.join(30)
+    assert (tmp_path / "late" / "device.pem").exists(), "a run answers claims where it serves blobs"
     plain = run(tmp_path / "plain", 'url = "mosquitto"')
     final = "checkpoints/final.safetensors"
     assert load_file(signed / final).keys() == load_file(plain / final).keys()
@@ -50,7 +77,7 @@ def test_run_by_certificate_gives_the_bits_of_a_run_by_password(tmp_path: Path) 
     assert "user @small" in rules
     with Authority(tmp_path / "identity") as authority:
         names = sorted(c.name for c in authority.records.certificates())
-    assert names == ["@small", "device-00", "device-01", "device-02", "localhost"]
+    assert names == ["@small", "device-00", "device-01", "device-02", "localhost", "pi-late"]
     for device in ("device-00", "device-01", "device-02"):
         log = (signed / "devices" / device / "agent.log").read_text()
         assert f"blobs come over {bulk}" in log
