@@ -270,14 +270,15 @@ def revoke(
 @verb("device")
 def claims(
     listen: Annotated[str, typer.Option(metavar="URL", help="https://host:port as devices reach it")] = "",
+    duration: Annotated[str, typer.Option("--for", metavar="TIME", help="90s, 30m, 1h; else until interrupted")] = "",
     fleet: Fleet = FLEET,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Answer devices that come with a claim link, until interrupted."""
+    """Answer devices that come with a claim link."""
     from coordinator.cli.device_claiming import serve_claims
 
     book, settings = settled(fleet)
-    return serve_claims(book, settings, listen)
+    return serve_claims(book, settings, listen, duration)
 
 
 def _one(ids: list[str], flag: str) -> str:

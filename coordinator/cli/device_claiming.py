@@ -102,14 +102,22 @@ def make_link(book: FleetBook, settings: FleetSettings, device: str, address: st
     return claim_link(address, token, pin, device), seconds
 
 
-def serve_claims(book: FleetBook, settings: FleetSettings, listen: str) -> dict[str, Any]:
-    """Answer claims until interrupted; the values of ``--json``."""
+def serve_claims(book: FleetBook, settings: FleetSettings, listen: str, duration: str = "") -> dict[str, Any]:
+    """Answer claims until interrupted, or for ``duration`` (``90s``, ``1h``); the values of ``--json``.
+
+    Raises:
+        IdentityRefused: another duration, or the identity has no certificate for the host of ``listen``.
+    """
+    from coordinator.identity.claims import parse_duration
+
+    until = time.monotonic() + (parse_duration(duration) if duration else float("inf"))
     service = _service(settings)
     told = 0
     with _server(settings, service, listen) as server:
-        print(f"answering claims at {server.address}; Ctrl-C ends it", file=sys.stderr, flush=True)
+        how_long = f" for {duration}" if duration else ""
+        print(f"answering claims at {server.address}{how_long}; Ctrl-C ends it", file=sys.stderr, flush=True)
         try:
-            while True:
+            while time.monotonic() < until or len(service.claimed) > told:
                 for device in service.claimed[told:]:
                     told += 1
                     if book.find(device) is not None:
@@ -117,7 +125,8 @@ def serve_claims(book: FleetBook, settings: FleetSettings, listen: str) -> dict[
                     print(f"{device}: claimed its certificate", flush=True)
                 time.sleep(LOOK_EVERY_S)
         except KeyboardInterrupt:
-            print(f"{len(service.claimed)} devices claimed", file=sys.stderr)
+            pass
+    print(f"{len(service.claimed)} devices claimed", file=sys.stderr)
     return {"claimed": list(service.claimed)}
 
 
