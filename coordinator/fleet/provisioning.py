@@ -147,9 +147,8 @@ class _Attempt:
     async def finish(self) -> Provisioned:
         """Clears what is no longer used, and the figures."""
         installation, steps = self._installation, self._steps
-        if "environment" in steps.changed:
-            await steps.run(commands.drop_old_environments(installation), timeout_s=RUN_S)
-        (size,) = await steps.run(commands.measure_folder(installation), timeout_s=RUN_S)
+        clear = commands.drop_old_environments(installation) + commands.measure_folder(installation)
+        (size,) = await steps.run(clear, timeout_s=RUN_S)
         assert self._issued is not None
         return Provisioned(
             facts=self._facts,

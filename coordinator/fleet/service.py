@@ -23,6 +23,8 @@ from coordinator.fleet.installation import Installation, home_path
 START_S = 2
 """How long an agent must have run to count as started; what it refuses in its arguments it says within a second."""
 
+_STARTED_FROM = "environment/release start-agent run-agent identity/device.pem identity/ca.pem identity/signing.pub"
+
 MAX_LOG_BYTES = 1_000_000
 RESTART_S = 10
 
@@ -189,31 +191,35 @@ fi
 
 
 def start_service(installation: Installation, kind: str, *, restart: bool) -> str:
-    """Starts the agent, again if ``restart``; prints ``changed`` when it was not running, and ``alive`` if it stays so.
+    """Starts the agent; prints ``changed`` when it did, and ``alive`` if it stays so.
 
-    Of one that ends it prints ``ended`` with its exit status.
+    One that runs is started again if ``restart``, and when what it was started from has changed since: also where the
+    connection was lost between the two. Of one that ends it prints ``ended`` with its exit status.
     """
     unit = f"{installation.service}.service"
     if kind == "systemd":
-        first = f"systemctl --user stop {unit}" if restart else ":"
-        is_alive, start = f"systemctl --user is-active --quiet {unit}", f"systemctl --user start {unit}"
+        stop, start = f"systemctl --user stop {unit}", f"systemctl --user start {unit}"
+        is_alive, is_quiet = f"systemctl --user is-active --quiet {unit}", "true"
         ended = f"systemctl --user show --property ExecMainStatus --value {unit}"
-        text = opening(installation) + SESSION
     else:
-        first = "sh ./run-agent stop" if restart else ":"
-        is_alive, start, ended = "sh ./run-agent status", "sh ./run-agent start", "cat last-status 2>/dev/null"
-        text = opening(installation) + 'cd "$folder"\n'
-    quiet = "true" if kind == "systemd" else "! [ -s last-status ]"
+        stop, start = "sh ./run-agent stop", "sh ./run-agent start"
+        is_alive, is_quiet = "sh ./run-agent status", "! [ -s last-status ]"
+        ended = "cat last-status 2>/dev/null"
     return (
-        text
+        opening(installation)
+        + (SESSION if kind == "systemd" else "")
         + f"""\
-{first}
-if ! {is_alive}; then
+cd "$folder"
+is_started() {{ {"false" if restart else f'[ "$(cat started 2>/dev/null)" = "$wanted" ] && {is_alive}'}; }}
+wanted=$(cat {_STARTED_FROM} 2>/dev/null | sha256sum)
+if ! is_started; then
+  {stop}
   {start}
+  echo "$wanted" > started
   echo {CHANGED}
   sleep {START_S}
 fi
-if {is_alive} && {quiet}; then echo alive; else echo "ended $({ended})"; fi
+if {is_alive} && {is_quiet}; then echo alive; else echo "ended $({ended})"; fi
 """
     )
 
