@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -101,6 +102,7 @@ class Adding:
     shown_width: int = 0
     is_alone: bool = True
     _taken: dict[str, str] = field(default_factory=dict)
+    _is_over: threading.Event = field(default_factory=threading.Event)
 
     async def all(self, machines: Sequence[tuple[Reach, str]]) -> list[Outcome]:
         """An outcome for each of ``machines`` and the device ids that they are to have ("": their own names)."""
@@ -110,7 +112,10 @@ class Adding:
             async with turn:
                 return await self._one(reach, device)
 
-        return list(await asyncio.gather(*(one(reach, device) for reach, device in machines)))
+        try:
+            return list(await asyncio.gather(*(one(reach, device) for reach, device in machines)))
+        finally:
+            self._is_over.set()  # after Ctrl-C nobody is waited for
 
     async def _one(self, reach: Reach, device: str) -> Outcome:
         name = "" if self.is_alone else device or reach.shown
@@ -247,7 +252,9 @@ class Adding:
         assert self.greeter is not None
         progress(f"hello: waited for over {self.settings.broker}")
         try:
-            hello = await asyncio.to_thread(self.greeter.wait, installation.device, self.wait_s)
+            hello = await asyncio.to_thread(
+                self.greeter.wait, installation.device, self.wait_s, is_over=self._is_over.is_set
+            )
         except DeadlineExpired as error:
             raise DeadlineExpired(
                 f"{error}\n{await self._log(host, installation)}",
@@ -265,7 +272,7 @@ class Adding:
 
         with contextlib.suppress(ApportionError):
             lines = (await agent_log(host, installation, LOG_LINES)).strip()
-            return f"the last lines of its agent's log:\n{lines or '(empty)'}"
+            return f"the last lines of its agent's log:\n{lines}" if lines else "its agent's log is empty"
         return "its agent's log cannot be read"
 
     async def _profile(self, host: Host, installation: Installation, outcome: Outcome, progress: Progress) -> None:

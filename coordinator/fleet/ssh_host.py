@@ -175,7 +175,7 @@ async def connect_ssh(
         tried = _tried(key, password)
         raise HostUnreachable(
             f"{target} does not let us in with {tried} ({error.reason}); nothing was changed there",
-            hint=f"see the user name; put your key there with `ssh-copy-id {target}`, give --key FILE, or --password",
+            hint=f"see the user name; put your key there with `ssh-copy-id {target}`, give --key FILE, or --ask-password",
         ) from error
     except asyncssh.KeyExchangeFailed as error:
         raise HostUnreachable(
