@@ -74,7 +74,7 @@ def profile_values(
             known = "" if recognised is None else recognised.name
         if store is not None:
             profile_path(store, found.device)  # refused before anything takes long
-        for line in _lines(found, known):
+        for line in profile_lines(found, known):
             tell(line)
         if ladder is not None:
             if name:
@@ -213,7 +213,8 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _lines(found: DeviceProfile, known: str) -> list[str]:
+def profile_lines(found: DeviceProfile, known: str = "") -> list[str]:
+    """A profile for people; ``known`` is its name in the catalog."""
     rows: list[tuple[str, str, str]] = [
         ("board", found.board, "board"),
         ("cores", _cores(found), "cores"),
@@ -231,6 +232,7 @@ def _lines(found: DeviceProfile, known: str) -> list[str]:
         ("system", found.os_name, "os_name"),
         ("kernel", found.system, "system"),
         ("python", found.python, "python"),
+        ("link", _number((found.link_bytes_per_s or 0) / 1e6 or None, "MB/s", digits=2), "link_bytes_per_s"),
     ]
     is_new = bool(known) and known != found.device
     told = [f"  {title:14} {value:36} {found.sources.get(field, '')}".rstrip() for title, value, field in rows if value]

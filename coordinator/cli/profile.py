@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from coordinator.cli.command import verb
 from coordinator.cli.ladder import written_values
 from coordinator.cli.profile_plot import check_plot_file, draw_values
+from coordinator.cli.profile_remote import climbed_values, fleet_entry, kept_values
+from coordinator.fleet.book import DeviceEntry, FleetBook
 from edge.profile_command import (
     AGAIN_HELP,
     CEILING_HELP,
@@ -24,10 +27,13 @@ from edge.profile_command import (
     THREADS_HELP,
     catalog_values,
     measured_values,
+    profile_lines,
     profile_values,
 )
 from edge.profile_ladder import ladder_path
 from edge.profile_report import LadderArguments
+from profiles.device import DeviceProfile
+from profiles.stored_profile import store_profile
 
 WRITTEN_FIRST = "; it is written first where there is none"
 LADDER_OUT_HELP = "write a ladder to this folder, for devices: copy it there and give it to --ladder"
@@ -42,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 @verb("profile")
 def profile(
-    device: Annotated[str, typer.Argument(help="a device of the catalog; else this machine is probed")] = "",
+    device: Annotated[str, typer.Argument(help="a device of the fleet or the catalog; else this machine")] = "",
     listed: Annotated[bool, typer.Option("--list", help="name the catalog's devices")] = False,
     store: Annotated[Path | None, typer.Option(metavar="DIR", help="keep the profile as a file in this folder")] = None,
     name: Annotated[str, typer.Option(help="the device's id; else the catalog's name, or the host's")] = "",
@@ -59,6 +65,7 @@ def profile(
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help=KEEP_HELP)] = None,
     again: Annotated[bool, typer.Option("--again", help=AGAIN_HELP)] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help=PLOT_HELP)] = None,
+    fleet: Annotated[Path, typer.Option(metavar="DIR", help="folder of the fleet book")] = Path("fleet"),
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """As :mod:`edge.profile_command`, whose lines go to stderr with ``--json``."""
@@ -73,10 +80,28 @@ def profile(
         if not ladder_path(ladder).exists():
             written_values(ladder, runtime=runtime, quick=quick)
         arguments = LadderArguments(ladder, quick, tuple(rung or ()), runtime, threads, ceiling_mb, keep, again)
-    values = profile_values(device, name, store, print, arguments)
+    entry = fleet_entry(fleet, device)
+    if entry is None:
+        values = profile_values(device, name, store, print, arguments)
+    else:
+        values = _of_the_fleet(*entry, store, arguments)
     if measure:
         values["measured"] = measured_values(measure, batches, threads, steps, print)
     if plot is not None:
         values["plot"] = str(draw_values(values, plot))
         print(f"drawn in {plot}")
+    return values
+
+
+def _of_the_fleet(
+    book: FleetBook, entry: DeviceEntry, store: Path | None, arguments: LadderArguments | None
+) -> dict[str, Any]:
+    """A fleet's device: what the book has of it, or what a ladder measures there."""
+    values = kept_values(book, entry) if arguments is None else climbed_values(book, entry, arguments, print)
+    found = msgspec.convert(values["profile"], DeviceProfile)
+    if arguments is None:
+        for line in profile_lines(found):
+            print(line)
+    if store is not None:
+        values["stored"] = str(store_profile(store, found, method=values["method"]))
     return values
