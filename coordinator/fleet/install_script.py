@@ -223,8 +223,8 @@ fi
         return taken + f"exit {WANTS_CERTIFICATE}\n"
 
     def _course(self) -> str:
-        identity = shlex.quote(str(self.identity))
-        return _COURSE.replace("@SESSION@", SESSION.rstrip()).replace("@IDENTITY@", identity)
+        text = _COURSE.replace("@SESSION@", SESSION.rstrip()).replace("@FOLDER@", _shown(self.installation.folder))
+        return text.replace("@IDENTITY@", shlex.quote(str(self.identity)))
 
 
 WANTS_CERTIFICATE = 10
@@ -278,7 +278,7 @@ if [ "$status" -ne 0 ]; then
   cat <<END
 
 The authority has to certify this device; its request is
-  $folder/identity/device.csr   (and $device.csr beside this script)
+  @FOLDER@/identity/device.csr   (and $device.csr beside this script)
 With that file, at the coordinator:
   apportion ca sign $device.csr --device $device --dir @IDENTITY@
 Put the certificate that this makes, devices/$device.pem of the identity, beside this script, and go on:
