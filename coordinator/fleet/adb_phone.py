@@ -210,8 +210,8 @@ def _no_sshd(phone: Phone, port: int, greeting: bytes) -> HostUnreachable:
     if phone.has_termux:
         return HostUnreachable(
             f"{phone}: no SSH server answers on its port {port}; Termux is installed",
-            hint="in Termux: termux-wake-lock; proot-distro login debian --user phone -- /usr/sbin/sshd -D -f "
-            f"/home/phone/sshd_config; the first time, as {_PHONES} says",
+            hint="in Termux: termux-wake-lock; proot-distro login debian --user phone -- "
+            f"sh -c '/usr/sbin/sshd -D -f ~/sshd_config'; the first time, as {_PHONES} says",
         )
     return HostUnreachable(
         f"{phone}: no SSH server answers on its port {port}, and Termux is not installed",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from coordinator.fleet.adb_host import connect_adb
 from coordinator.fleet.facts import probe_host
 from coordinator.fleet.host import HostLost, HostUnfit, HostUnreachable
 from coordinator.fleet.ssh_host import NEW
+from edge.__main__ import main
 from tests.coordinator.fleet.fake_adb import PIXEL, FakeAdb, FakePhone, fake_adb
 from tests.coordinator.fleet.ssh_server import SshServer
 
@@ -101,7 +103,7 @@ def test_phone_of_32_bits_is_refused(plug: Plug) -> None:
     ("packages", "words", "advice"),
     [
         ((), "and Termux is not installed", "install Termux (F-Droid)"),
-        (("com.termux",), "Termux is installed", "proot-distro login debian --user phone -- /usr/sbin/sshd"),
+        (("com.termux",), "Termux is installed", "proot-distro login debian --user phone -- sh -c '/usr/sbin/sshd"),
     ],
 )
 def test_phone_without_sshd_says_what_it_has(plug: Plug, packages: tuple[str, ...], words: str, advice: str) -> None:
@@ -282,3 +284,25 @@ def test_forward_of_the_owners_stays(phone: FakeAdb, native_host: SshServer, tmp
 
     assert asyncio.run(connect()) == [port]
     assert list(phone.forwards) == [port]
+
+
+def test_probe_of_a_phone_goes_through_the_verb(
+    phone: FakeAdb,
+    native_host: SshServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # its known hosts are not the owner's
+    words = ["device", "probe", f"{native_host.user}@{SERIAL}", "--adb", "--key", str(native_host.keys.client)]
+    assert main([*words, "--json"]) == 3
+    refused = json.loads(capsys.readouterr().out)["error"]
+    assert f"adb:{SERIAL} is not known yet" in refused["message"]
+    assert main([*words, "--accept-host-key", native_host.keys.fingerprint]) == 0
+    shown = capsys.readouterr().out
+    assert f"a device can be made of it: apportion device add --adb {native_host.user}@{SERIAL}" in shown
+    assert main([*words, "--json"]) == 0  # known now
+    line = json.loads(capsys.readouterr().out)
+    assert (line["fit"], line["facts"]["home"]) == (True, str(native_host.home))
+    assert phone.forwards == {}
