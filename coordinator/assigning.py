@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment
 from coordinator.methods.method import DeviceProgram, Level, ShapesFollowState, State, Submodel, Tensors
 from coordinator.packed_tensors import split_tensors
-from coordinator.planner import MB, Placement, choose_runtimes, place, require_able
+from coordinator.planner import MB, Placement, choose_runtimes, keep, place, require_able
 from coordinator.planning.past import NOTHING, History
 from coordinator.planning.steps import ArtifactSteps
 from coordinator.planning.wishes import Wishes
@@ -19,6 +20,7 @@ from edge.contracts.errors import ConfigError, ExportRefused, ParityError, PlanE
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
+from export.step_form import StepForm, form_named
 from profiles.device import DeviceProfile
 
 
@@ -105,17 +107,14 @@ def place_device(
     def shape(level: Level) -> tuple[Cut, DeviceProgram]:
         return _shape(federation, level, state, round_index, profile.device)
 
-    levels = federation.method.levels()
-    given = configured_level(config, levels, profile.device, round_index)
+    given = configured_level(config, federation.method.levels(), profile.device, round_index)
+    levels = federation.method.levels() if given is None else (given,)
+    steps = ArtifactSteps(federation.artifacts, shape, batch=config.training.batch)
+    past = NOTHING if history is None else history.of(profile)
+    if history is not None and (before := _given_before(federation, profile.device, levels, steps)) is not None:
+        return keep(profile, *before, steps, Wishes.of(config), past)
     try:
-        placement = place(
-            profile,
-            _runtimes(federation, profile),
-            levels if given is None else (given,),
-            ArtifactSteps(federation.artifacts, shape, batch=config.training.batch),
-            Wishes.of(config),
-            NOTHING if history is None else history.of(profile),
-        )
+        placement = place(profile, _runtimes(federation, profile), levels, steps, Wishes.of(config), past)
     except (ConfigError, ExportRefused, ParityError) as error:
         if len(config.runtime.names) == 1:
             raise
@@ -123,6 +122,28 @@ def place_device(
         raise PlanError(f"device {profile.device}: no artifact for its runtime '{has}': {error}") from error
     _tell_downshift(federation, placement, round_index)
     return placement
+
+
+def _given_before(
+    federation: Federation, device: str, levels: Sequence[Level], steps: ArtifactSteps
+) -> tuple[Level, str, StepForm] | None:
+    """What the device's newest assignment gave it, where there is no reason to ask again: same shapes, no setback.
+
+    So a plan follows from the ledger, not from what this process happens to have exported so far.
+    """
+    ledger = federation.ledger
+    entry = ledger.latest_assignment(device)
+    if entry is None or federation.config.planner.adapt:
+        return None
+    level = next((level for level in levels if level.name == entry.level), None)
+    if level is None or any(s.assignment_id == entry.assignment_id for s in ledger.setbacks()):
+        return None
+    if entry.artifact_digest not in federation.blobs:
+        return None
+    manifest = federation.artifacts.load(entry.artifact_digest).manifest
+    form = form_named(entry.form)
+    is_same = steps.key(level, manifest.runtime, form) == manifest.export_key
+    return (level, manifest.runtime, form) if is_same else None
 
 
 def _runtimes(federation: Federation, profile: DeviceProfile) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a run has in store: known blobs, exported artifacts, and what devices measured. Part of the ledger's file.
+"""What a run has in store: blobs, artifacts, devices' profiles and what they measured. Part of the ledger's file.
 
 Weights, updates and models are released when no open round needs them; a run would otherwise keep every update.
 """
@@ -8,9 +8,13 @@ from __future__ import annotations
 import sqlite3
 import time
 
+import msgspec
+
 from coordinator.ledger_file import LedgerFile
 from coordinator.ledger_records import Measurement, Setback
+from edge.contracts.codec import encode_json
 from edge.contracts.errors import LedgerError
+from profiles.device import DeviceProfile
 
 _LARGEST = 1 << 50
 """Bytes; a device says what it likes, a column holds 64 bits."""
@@ -72,6 +76,20 @@ class Inventory:
         """Digest of the manifest for ``export_key``, or None when this run has not exported it."""
         row = self._file.one("SELECT manifest_digest FROM artifacts WHERE export_key = ?", (export_key,))
         return None if row is None else str(row[0])
+
+    def freeze_profile(self, profile: DeviceProfile) -> bool:
+        """Adds a device's profile to the snapshot plans are made from; False when the device has one already."""
+        with self._file.transaction() as sql:
+            cursor = sql.execute(
+                "INSERT INTO profiles VALUES (?, ?, ?) ON CONFLICT (device) DO NOTHING",
+                (profile.device, encode_json(profile), time.time()),
+            )
+            return cursor.rowcount == 1
+
+    def profiles(self) -> dict[str, DeviceProfile]:
+        """The frozen snapshot, by device id, in device-id order."""
+        rows = self._file.all("SELECT device, profile FROM profiles ORDER BY device")
+        return {device: msgspec.json.decode(profile, type=DeviceProfile) for device, profile in rows}
 
     def add_measurement(self, measurement: Measurement) -> None:
         """Records a measurement; for the same step of the same device the largest peak and the latest time stay."""

@@ -38,7 +38,6 @@ from coordinator.ledger_records import (
 from edge.contracts.codec import encode_json
 from edge.contracts.errors import DeadlineExpired, LedgerError
 from edge.contracts.report import TrainReport
-from profiles.device import DeviceProfile
 
 ASSIGNMENT_COLUMNS = (
     "a.assignment_id, a.round, a.attempt, a.device, a.level, a.cut, a.artifact_digest, a.weights_digest, "
@@ -110,20 +109,6 @@ class Ledger(Inventory):
             (now,) = sql.execute("SELECT state FROM federation").fetchone()
             check_move(FEDERATION_MOVES, now, to, what=f"{self.path}: run")
             sql.execute("UPDATE federation SET state = ?", (to,))
-
-    def freeze_profile(self, profile: DeviceProfile) -> bool:
-        """Adds a device's profile to the snapshot plans are made from; False when the device has one already."""
-        with self._file.transaction() as sql:
-            cursor = sql.execute(
-                "INSERT INTO profiles VALUES (?, ?, ?) ON CONFLICT (device) DO NOTHING",
-                (profile.device, encode_json(profile), time.time()),
-            )
-            return cursor.rowcount == 1
-
-    def profiles(self) -> dict[str, DeviceProfile]:
-        """The frozen snapshot, by device id, in device-id order."""
-        rows = self._file.all("SELECT device, profile FROM profiles ORDER BY device")
-        return {device: msgspec.json.decode(profile, type=DeviceProfile) for device, profile in rows}
 
     def plan_round(
         self, round_index: int, attempt: int, *, deadline_s: float, assignments: Sequence[Assignment]
@@ -249,6 +234,12 @@ class Ledger(Inventory):
         )
         found = (assignment_from_row(row) for row in rows)
         return tuple(entry for entry in found if not states or entry.state in states)
+
+    def latest_assignment(self, device: str) -> Assignment | None:
+        """The newest assignment of a device, or None when it never had one."""
+        newest = "ORDER BY round DESC, attempt DESC LIMIT 1"
+        row = self._file.one(f"SELECT {ASSIGNMENT_COLUMNS} FROM assignments a WHERE device = ? {newest}", (device,))
+        return None if row is None else assignment_from_row(row)
 
     def move_assignment(
         self,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from coordinator.methods.method import DeviceProgram, Level, Method
 from coordinator.planning.past import NOTHING, Past
 from coordinator.planning.prediction import MB, Prediction
-from coordinator.planning.search import NothingFits, Search
+from coordinator.planning.search import NothingFits, Search, predicted
 from coordinator.planning.steps import PlannedSteps
 from coordinator.planning.trial import Trial
 from coordinator.planning.wishes import Wishes
@@ -23,7 +23,7 @@ from edge.contracts.errors import PlanError
 from export.step_form import StepForm
 from profiles.device import DeviceProfile
 
-__all__ = ["MB", "NothingFits", "Placement", "choose_runtimes", "place", "require_able"]
+__all__ = ["MB", "NothingFits", "Placement", "choose_runtimes", "keep", "place", "require_able"]
 
 
 @dataclass(frozen=True)
@@ -130,3 +130,18 @@ def place(
     if found := search.last_resort(ladder[-1]) if ladder else None:
         return Placement(profile.device, profile.budget_bytes, profile.ceiling_bytes, found, tuple(search.tried))
     raise search.nothing_fits()
+
+
+def keep(
+    profile: DeviceProfile,
+    level: Level,
+    runtime: str,
+    form: StepForm,
+    steps: PlannedSteps,
+    wishes: Wishes,
+    past: Past = NOTHING,
+) -> Placement:
+    """What the device was given before, once more."""
+    found = predicted(profile, level, runtime, form, steps, wishes, past)
+    tried = (Trial(level, runtime, form, "fits", "", found),)
+    return Placement(profile.device, profile.budget_bytes, profile.ceiling_bytes, found, tried)

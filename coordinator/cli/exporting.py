@@ -35,6 +35,7 @@ class CutExporter:
         self._input = run_input_spec(config)
         self._keys: dict[tuple[str, str, str, str], str] = {}
         self._counts: dict[str, CountedStep | None] = {}
+        self._refused_forms: dict[tuple[str, str, str, str], str] = {}
 
     def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
         """See :class:`coordinator.artifacts.Exporter`."""
@@ -79,8 +80,14 @@ class CutExporter:
             return (
                 "micro-batches are equal parts of whole batches, and last-batch = keep has smaller ones; drop or wrap"
             )
-        module = apply_cut(self._dense, shape_of_cut(self._dense, cut))
-        return refused_form(module, in_form(self.step(program), form), runtime)
+        shape, batch = shape_of_cut(self._dense, cut), self._config.training.batch
+        # Any number of parts that divides the batch is refused for the same reason, or none is.
+        parts = min(form.micro_batches, 2) if batch % form.micro_batches == 0 else form.micro_batches
+        memo = (cut_digest(shape), repr(program), runtime, f"{parts} {form.recompute}")
+        if memo not in self._refused_forms:
+            module, step = apply_cut(self._dense, shape), in_form(self.step(program), form)
+            self._refused_forms[memo] = refused_form(module, step, runtime)
+        return self._refused_forms[memo]
 
     def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
         """See :class:`coordinator.artifacts.CountsSteps`; None for a model that does not run on the meta device."""

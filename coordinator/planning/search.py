@@ -103,30 +103,19 @@ class Search:
 
     def _try(self, level: Level, runtime: str, form: StepForm, *, unseen: bool = False) -> Trial:
         steps, wishes = self._steps, self._wishes
-        if reason := steps.refused(level, runtime, form):
-            return Trial(level, runtime, form, "refused", reason)
-        if reason := self._past.setback(steps.key(level, runtime, form)):
+        if self._past.setbacks and (reason := self._past.setback(steps.key(level, runtime, form))):
             return Trial(level, runtime, form, "failed-before", reason)
         if not unseen and (passed := self._not_worth_an_export(level, runtime, form)):
             self._unseen.add((level, runtime, form))
             return passed
+        if reason := steps.refused(level, runtime, form):
+            return Trial(level, runtime, form, "refused", reason)
         self._unseen.discard((level, runtime, form))
         try:
-            cost = steps.cost(level, runtime, form)
+            found = predicted(self._profile, level, runtime, form, steps, wishes, self._past)
         except (ExportRefused, ParityError) as error:
             self._refusals.append(error)
             return Trial(level, runtime, form, "refused", str(error))
-        plain = steps.plain_cost(level, runtime) or cost
-        found = predict(
-            self._profile,
-            runtime,
-            level,
-            cost.predicted_peak_bytes,
-            headroom=wishes.headroom,
-            form=form,
-            correction=self._past.correction(runtime, steps.key(level, runtime, form)),
-            timing=timing(self._profile, runtime, plain, form, threads=wishes.threads),
-        )
         if self._ceiling and found.peak_bytes > self._ceiling:
             return Trial(level, runtime, form, "too-large", "", found)
         if wishes.max_step_s and found.step_ms is not None and found.step_ms > 1000 * wishes.max_step_s:
@@ -197,6 +186,29 @@ class Search:
             f"fastest is {best}; raise planner.max-step-s or add a smaller level to the method",
             self.tried,
         )
+
+
+def predicted(
+    profile: DeviceProfile,
+    level: Level,
+    runtime: str,
+    form: StepForm,
+    steps: PlannedSteps,
+    wishes: Wishes,
+    past: Past,
+) -> Prediction:
+    """What a step needs on a device, exported now if it was not before; raises ExportRefused or ParityError."""
+    cost = steps.cost(level, runtime, form)
+    return predict(
+        profile,
+        runtime,
+        level,
+        cost.predicted_peak_bytes,
+        headroom=wishes.headroom,
+        form=form,
+        correction=past.correction(runtime, steps.key(level, runtime, form)),
+        timing=timing(profile, runtime, steps.plain_cost(level, runtime) or cost, form, threads=wishes.threads),
+    )
 
 
 def _about(estimate: Estimate) -> str:
