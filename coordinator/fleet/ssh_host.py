@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.fleet.host import CommandFailed, Completed, HostLost, HostUnreachable
+from coordinator.fleet.host_keys import NEW, ShownKey, not_known, read_known, remember, watching_client
 from coordinator.fleet.installation import home_path
 from coordinator.fleet.steps import advice
 from edge.contracts.errors import ConfigError
+
+__all__ = ["NEW", "SshHost", "connect_ssh"]
 
 CONNECT_S = 20.0
 KEEPALIVE_S, KEEPALIVES = 10.0, 3
@@ -28,8 +31,6 @@ STALL_S = 60.0
 """A copy during which nothing was taken for this long is lost."""
 
 CHUNK = 1 << 18
-NEW = "new"
-"""In place of a fingerprint: whatever key a host has that is not known yet."""
 
 
 class SshHost:
@@ -145,8 +146,8 @@ async def connect_ssh(
     if not address or address.startswith("-"):
         raise ConfigError([f"host: {target!r} is not [user@]host"], hint="apportion device add pi@raspberrypi.local")
     known = known_hosts or Path.home() / ".ssh" / "known_hosts"
-    watch = _HostKey(accept_fingerprint)
-    hosts = _read_known(known)
+    watch = ShownKey(accept_fingerprint)
+    hosts = read_known(known)
     options: dict[str, Any] = {"known_hosts": hosts}
     if port is not None:
         options["port"] = port
@@ -160,7 +161,7 @@ async def connect_ssh(
         connection = await asyncio.wait_for(
             asyncssh.connect(
                 address,
-                client_factory=lambda: _client(watch, hosts),
+                client_factory=lambda: watching_client(watch, hosts),
                 keepalive_interval=KEEPALIVE_S,
                 keepalive_count_max=KEEPALIVES,
                 connect_timeout=CONNECT_S,
@@ -170,63 +171,28 @@ async def connect_ssh(
             3 * CONNECT_S,
         )
     except asyncssh.HostKeyNotVerifiable as error:
-        raise _unknown_key(target, watch, known, accept_fingerprint) from error
+        raise not_known(target, watch, known, accept_fingerprint) from error
     except asyncssh.PermissionDenied as error:
         tried = _tried(key, password)
         raise HostUnreachable(
             f"{target} does not let us in with {tried} ({error.reason}); nothing was changed there",
-            hint=f"see the user name; put your key there with `ssh-copy-id {target}`, give --key FILE, or --ask-password",
+            hint=f"see the user; put your key there (`ssh-copy-id {target}`), or give --key FILE or --ask-password",
         ) from error
     except asyncssh.KeyExchangeFailed as error:
         raise HostUnreachable(
             f"{target} and this machine have no kind of key in common ({error.reason}); nothing was sent to it",
             hint=f"if it was set up anew, {known} has a key of another kind: ssh-keygen -R {address}",
         ) from error
+    except asyncssh.ConfigParseError as error:
+        raise ConfigError([f"~/.ssh/config cannot be read: {error}"]) from error
     except (asyncssh.Error, OSError, TimeoutError) as error:
         raise HostUnreachable(
             f"{target} cannot be reached: {_reason(error)}",
             hint="see that it is on, in this network, and has SSH switched on (raspi-config, Interface Options)",
         ) from error
     if watch.is_accepted:
-        _remember(known, address, connection, watch)
+        remember(known, watch)
     return SshHost(connection, target)
-
-
-class _HostKey:
-    """The key an unknown host has shown, and whether it is the one that was accepted."""
-
-    def __init__(self, accepted: str) -> None:
-        self._accepted = accepted
-        self.fingerprint = ""
-        self.key: Any = None
-        self.is_changed = False
-        self.is_accepted = False
-
-    def show(self, key: Any, is_changed: bool) -> bool:
-        self.key, self.fingerprint, self.is_changed = key, key.get_fingerprint(), is_changed
-        self.is_accepted = not is_changed and self._accepted in (NEW, self.fingerprint)
-        return self.is_accepted
-
-
-def _client(watch: _HostKey, known: Any) -> Any:
-    import asyncssh
-
-    class Client(asyncssh.SSHClient):  # type: ignore[misc,unused-ignore]
-        """Asks :class:`_HostKey` about a key that is not among the known ones."""
-
-        def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
-            return watch.show(key, is_changed=bool(known.match(host, addr, port)[0]))
-
-    return Client()
-
-
-def _read_known(path: Path) -> Any:
-    import asyncssh
-
-    try:
-        return asyncssh.read_known_hosts(str(path)) if path.exists() else asyncssh.import_known_hosts("")
-    except (OSError, ValueError) as error:
-        raise ConfigError([f"known hosts: {path} cannot be read ({error})"], hint="give --known-hosts FILE") from error
 
 
 def _read_key(path: Path, password: str | None) -> Any:
@@ -241,38 +207,6 @@ def _read_key(path: Path, password: str | None) -> Any:
         ) from error
     except OSError as error:
         raise ConfigError([f"--key: {path}: {error.strerror}"]) from error
-
-
-def _unknown_key(target: str, watch: _HostKey, known: Path, accepted: str) -> HostUnreachable:
-    if watch.is_changed:
-        return HostUnreachable(
-            f"{target} shows the key {watch.fingerprint}, and {known} has another for it: it was set up anew, "
-            "or someone else answers in its place; nothing was sent to it",
-            hint=f"if it was set up anew: ssh-keygen -R {target.rpartition('@')[2]}, then accept the new key",
-        )
-    if not watch.fingerprint:
-        return HostUnreachable(
-            f"{target} shows no key that can be checked, or one that {known} revokes; nothing was sent to it",
-            hint=f"try: ssh {target}",
-        )
-    other = f" and not {accepted}, which was accepted" if accepted else ""
-    return HostUnreachable(
-        f"{target} is not known yet: it shows the key {watch.fingerprint}{other}; nothing was sent to it",
-        hint=f"compare it with what the host prints for `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`, then give "
-        f"--accept-host-key {watch.fingerprint}, or log in once with ssh {target}",
-    )
-
-
-def _remember(known: Path, address: str, connection: Any, watch: _HostKey) -> None:
-    """Adds the accepted key to the known ones, as OpenSSH's client would."""
-    port = connection.get_extra_info("peername")[1]
-    name = address if port == 22 else f"[{address}]:{port}"
-    line = watch.key.export_public_key("openssh").decode().split()
-    known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    text = known.read_text() if known.exists() else ""
-    ending = "" if not text or text.endswith("\n") else "\n"
-    with known.open("a") as file:
-        file.write(f"{ending}{name} {line[0]} {line[1]}\n")
 
 
 def _tried(key: Path | None, password: str | None) -> str:

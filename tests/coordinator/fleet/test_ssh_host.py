@@ -134,7 +134,7 @@ def test_a_host_whose_key_has_changed_is_never_accepted(native_host: SshServer, 
     known.write_text(f"[127.0.0.1]:{native_host.port} {other}")
     error = refused(native_host, known_hosts=known, accept_fingerprint=native_host.keys.fingerprint)
     assert "has another for it" in str(error)
-    assert "ssh-keygen -R 127.0.0.1" in error.hint
+    assert f"ssh-keygen -R '[127.0.0.1]:{native_host.port}'" in error.hint
 
 
 def test_nobody_answering_is_told(tmp_path: Path) -> None:
