@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from edge.contracts.errors import ApportionError, ConfigError
+from edge.link_rate import LinkRate
 from edge.profile_report import (
     LadderArguments,
     climbed,
@@ -29,6 +30,7 @@ from edge.profile_report import (
 from edge.step_measurement import StepMeasurement, measure_steps
 from profiles.device import DeviceProfile
 from profiles.known_devices import known_device, known_names, recognise
+from profiles.measured_lines import read_measured_lines
 from profiles.probe import probe
 from profiles.stored_profile import ProfileUnusable, profile_path, store_profile
 
@@ -41,7 +43,7 @@ QUICK_HELP = "with --ladder: a few of its rungs, and few steps"
 RUNG_HELP = "with --ladder: only the Nth rung, from 1; may be given several times"
 RUNTIME_HELP = "with --ladder: only rungs for this runtime"
 CEILING_HELP = "with --ladder: most memory (1 MB = 2^20 bytes) of a measuring process; else what is free"
-KEEP_HELP = "with --ladder: the agent's store, where results and what was fitted are kept for its hello"
+KEEP_HELP = "the agent's store: its link's rate is shown, and --ladder keeps results and fits there for its hello"
 AGAIN_HELP = "with --ladder: also measure what was measured before"
 _HINT = "apportion profile --list names the catalog's devices"
 
@@ -52,6 +54,8 @@ def profile_values(
     store: Path | None,
     tell: Callable[[str], None],
     ladder: LadderArguments | None = None,
+    *,
+    keep: Path | None = None,
 ) -> dict[str, Any]:
     """The values of ``--json``; ``tell`` gets the lines for people.
 
@@ -60,6 +64,7 @@ def profile_values(
         device: id in the profile; empty: the catalog's name, or this host's.
         store: folder to keep the profile in.
         ladder: measure this machine with it.
+        keep: store of this machine's agent, whose link and earlier measurements belong to the profile.
 
     Raises:
         ConfigError: the catalog has no such device, ``device`` can name no file, or a ladder that cannot be climbed.
@@ -70,6 +75,8 @@ def profile_values(
             found, method, known = known_device(name).profile(device), "datasheet", name
         else:
             found, method = probe(device or os.uname().nodename, storage=Path.home()), "probe"
+            if keep is not None:
+                found = LinkRate(keep).put_into(read_measured_lines(keep).put_into(found))
             recognised = recognise(found)
             known = "" if recognised is None else recognised.name
         if store is not None:
@@ -163,7 +170,8 @@ def profile_command(arguments: list[str]) -> int:
         if chosen.list:
             values = catalog_values(tell)
         else:
-            values = profile_values(chosen.device, chosen.name, chosen.store, tell, _ladder_arguments(chosen))
+            ladder = _ladder_arguments(chosen)
+            values = profile_values(chosen.device, chosen.name, chosen.store, tell, ladder, keep=chosen.keep)
         if chosen.measure:
             rows = measured_values(chosen.measure, chosen.batches, chosen.threads, chosen.steps, tell)
             values["measured"] = rows

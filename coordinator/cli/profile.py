@@ -82,7 +82,7 @@ def profile(
         arguments = LadderArguments(ladder, quick, tuple(rung or ()), runtime, threads, ceiling_mb, keep, again)
     entry = fleet_entry(fleet, device)
     if entry is None:
-        values = profile_values(device, name, store, print, arguments)
+        values = profile_values(device, name, store, print, arguments, keep=keep)
     else:
         values = _of_the_fleet(*entry, store, arguments)
     if measure:

@@ -12,6 +12,7 @@ import pytest
 from tiny_artifact import BATCH, softmax_graph, softmax_manifest
 
 from edge.contracts.errors import ConfigError
+from edge.link_rate import LinkRate
 from edge.profile_climb import Climb, climb
 from edge.profile_command import profile_command
 from edge.profile_ladder import Ladder, Rung, chosen_rungs, ladder_path, read_ladder
@@ -174,6 +175,11 @@ def test_the_verb_on_a_device_keeps_what_it_measured(
     assert lines.memory_lines["onnxruntime"].growth_bytes(10 * MB) > 0
     assert stored.profile.trainer_idle_bytes["onnxruntime"] > stored.profile.supervisor_idle_bytes > 10 * MB
     assert (tmp_path / "store" / FILE_NAME).exists()
+    LinkRate(tmp_path / "store").add(3_000_000, 2.0)
+    assert profile_command(["--keep", str(tmp_path / "store"), "--json"]) == 0
+    later = json.loads(capsys.readouterr().out)["profile"]
+    assert (later["link_bytes_per_s"], later["link_method"]) == (1.5e6, "transfers")
+    assert later["memory_lines"]["onnxruntime"]["scale"] == lines.memory_lines["onnxruntime"].scale
 
 
 @pytest.mark.parametrize(
