@@ -29,7 +29,7 @@ CONNECTION_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 512
 """Each has a thread; whoever comes beyond is sent away."""
 
-_LOOPBACK = ("localhost", "127.0.0.1")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class HttpsServer:
@@ -66,14 +66,16 @@ class HttpsServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(certificate, key)
+        is_v6 = ":" in host
+        here = host if is_v6 and host in _LOOPBACK else "127.0.0.1" if host in _LOOPBACK else ""
         try:
-            here = "127.0.0.1" if host in _LOOPBACK else ""
-            self._server = _Server((here, parts.port or 0), services, max_connections, request_timeout_s)
+            server = _Server6 if is_v6 else _Server
+            self._server = server((here, parts.port or 0), services, max_connections, request_timeout_s)
         except OSError as error:
             raise BrokerUnreachable(f"{what} cannot be served at {url}: {error}", hint=hint) from error
         # A handshake waits for its client: in the connection's own thread, never while others are accepted.
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self.address = f"https://{host}:{self._server.server_address[1]}"
+        self.address = f"https://{f'[{host}]' if is_v6 else host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
 
     def __enter__(self) -> HttpsServer:
@@ -193,3 +195,7 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.info("connection of %s ended early", client_address[0])
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6

@@ -55,7 +55,10 @@ def enrol_command(arguments: list[str]) -> int:
         print(f"'{made.device}' is enrolled until {until}; its key never left {made.folder}. Start it:")
         print(made.agent_command())
     else:
-        print(f"'{made.device}' was enrolled before, until {until}; nothing was changed. To start it:")
+        print(
+            f"'{made.device}' was enrolled before, until {until}; nothing was changed. If it was revoked since, remove"
+        )
+        print(f"{made.folder} and enrol with a new link: a revoked key stays out. To start it:")
         print(made.agent_command())
     return 0
 

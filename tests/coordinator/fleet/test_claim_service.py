@@ -18,14 +18,16 @@ from cryptography import x509
 
 from coordinator.blob_service import BlobService
 from coordinator.blob_store import BlobStore
+from coordinator.fleet.claim_link import claim_link, root_fingerprint
 from coordinator.fleet.claim_service import ClaimService, RateLimit, claim_server
 from coordinator.https_server import HttpsServer
 from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import server_files
 from coordinator.identity.claims import create_token
-from edge.contracts.claims import CERTIFICATE_PATH, CLAIM_PATH, MAX_CLAIM_BYTES, ClaimReply, ClaimRequest
+from edge.contracts.claims import CERTIFICATE_PATH, CLAIM_PATH, MAX_CLAIM_BYTES, ClaimLink, ClaimReply, ClaimRequest
 from edge.contracts.errors import BrokerUnreachable
 from edge.device_identity import make_request
+from edge.enrolment import enrol
 
 URL = "https://localhost:0"
 
@@ -358,3 +360,17 @@ def test_taken_port_says_so(server: HttpsServer, identity: Path, service: ClaimS
     with pytest.raises(BrokerUnreachable, match="claims cannot be served at") as error:
         claim_server(identity, server.address, service)
     assert "--listen" in error.value.hint
+
+
+def test_claims_are_served_over_ipv6(tmp_path: Path, identity: Path, service: ClaimService) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with Authority(identity) as authority:
+        authority.issue_server(["::1"])
+        token = create_token(authority, "pi-14", 60)
+        pin = root_fingerprint(authority.folder.ca.read_bytes())
+    with claim_server(identity, "https://[::1]:0", service) as server:
+        link = claim_link(server.address, token, pin, "pi-14")
+        assert enrol(ClaimLink.from_text(link), tmp_path / "pi").is_new
