@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from coordinator.cli.device_greeting import open_greeter
 from coordinator.cli.device_table import profile_lines
 from coordinator.fleet.book import FleetBook, FleetSettings
 from coordinator.fleet.claim_link import claim_link, qr_lines, root_fingerprint, save_qr
 from coordinator.fleet.claim_service import ClaimService, claim_server
-from coordinator.fleet.greeting import Greeter
 from coordinator.https_server import HttpsServer
 from coordinator.identity.broker_files import server_files
 from edge.contracts.errors import ConfigError, DeadlineExpired
@@ -50,7 +50,7 @@ def invite(
     service = _service(settings)
     with (
         _server(settings, service, listen) as server,
-        Greeter(settings.broker, Path(settings.identity), settings.federation) as greeter,
+        open_greeter(settings) as greeter,
     ):
         link, good_s = make_link(book, settings, device, server.address, expires)
         values = _show(link, good_s, device, expires, qr_file)

@@ -15,6 +15,7 @@ import msgspec
 
 from coordinator.cli.command import parse_problem
 from coordinator.cli.device_adding import Adding, Outcome
+from coordinator.cli.device_greeting import open_greeter
 from coordinator.cli.device_progress import Progress
 from coordinator.cli.device_reaching import Login, Reach, name_of, open_host
 from coordinator.cli.device_table import outcome_lines, profile_lines
@@ -116,6 +117,7 @@ def _bring_up(
     replace: bool,
 ) -> dict[str, Any]:
     progress = Progress()
+    # Before anything is done on a machine: a broker that is not there is told at once.
     with _greeter(settings, wait_s) as greeter:
         alone = len(machines) == 1
         width = 0 if alone else max(len(device or reach.shown) for reach, device in machines)
@@ -144,11 +146,10 @@ def _values(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _greeter(settings: FleetSettings, wait_s: float | None) -> Iterator[Greeter | None]:
-    """Open before anything is done on a machine: a broker that is not there is told at once."""
     if wait_s is None:
         yield None
         return
-    with Greeter(settings.broker, Path(settings.identity), settings.federation) as greeter:
+    with open_greeter(settings) as greeter:
         yield greeter
 
 
@@ -198,8 +199,7 @@ async def _probe(book: FleetBook, reach: Reach, entry: DeviceEntry | None) -> di
 
 
 def _ask_over_broker(book: FleetBook, entry: DeviceEntry, wait_s: float) -> dict[str, Any]:
-    with _greeter(book.settings(), wait_s) as greeter:
-        assert greeter is not None
+    with open_greeter(book.settings()) as greeter:
         hello = greeter.wait(entry.device, wait_s)
     now = time.time()
     book.change(entry.device, seen_at=now, enrolled_at=entry.enrolled_at or now)

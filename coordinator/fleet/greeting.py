@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coordinator.identity.broker_files import fleet_files
+from coordinator.identity.names import fleet_name
 from edge.contracts import topics
 from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import AccessDenied, BrokerUnreachable, DeadlineExpired, MessageRejected
@@ -93,8 +94,11 @@ class Greeter:
                     next_call = now + ASK_EVERY_S
                     self._call(device)
                 self._changed.wait(min(0.5, max(0.01, begun + timeout_s - now)))
-            heard = self._heard.get(device)
+            heard, is_deaf = self._heard.get(device), not self._heard
         what = f"it did send: {heard}" if heard else "nothing at all was heard of it"
+        if is_deaf:
+            # Brokers drop what an access file does not allow, and say nothing.
+            what += f", nor of any other device; do the broker's files know '{fleet_name(self._federation)}'?"
         raise DeadlineExpired(f"device '{device}' said no hello over {self._broker} within {timeout_s:g} s; {what}")
 
     def _call(self, device: str) -> None:

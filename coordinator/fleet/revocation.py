@@ -56,6 +56,12 @@ def was_revoked(identity: Path, device: str) -> bool:
         return any(c.revoked_at is not None for c in authority.records.certificates("device", device))
 
 
+def lets_in(folder: Path, name: str) -> bool:
+    """Whether the access file in a broker's folder has topics for the coordinator's or the fleet's ``name``."""
+    path = folder / "access"
+    return path.exists() and f"user {name}\ntopic read " in path.read_text(encoding="utf-8")
+
+
 def shuts_out(folder: Path, device: str) -> bool:
     """Whether the access file in a broker's folder denies ``device`` everything."""
     path = folder / "access"

@@ -11,13 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.cli.device_greeting import open_greeter
+from coordinator.fleet.book import FleetSettings
+from coordinator.fleet.greeting import Greeter
 from coordinator.fleet.revocation import revoke_device, tell_broker
 from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import ClientFiles, local_device_files, write_broker_folder
 from coordinator.identity.claims import create_token
 from coordinator.mosquitto import find_mosquitto
-from edge.contracts.errors import AccessDenied, IdentityRefused
+from edge.contracts import topics
+from edge.contracts.envelope import seal
+from edge.contracts.errors import AccessDenied, DeadlineExpired, IdentityRefused
+from edge.contracts.messages import Hello
+from edge.transport.base import Event, Received
 from edge.transport.mqtt import MqttTransport, parse_broker
+from profiles.device import DeviceProfile
 
 pytestmark = [
     pytest.mark.broker,
@@ -29,11 +37,12 @@ pytestmark = [
 class Site:
     """A broker that was started by hand in the folder that ``apportion ca mosquitto`` wrote."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_coordinator: bool = True) -> None:
         self.identity, self.folder = folder / "identity", folder / "broker"
         with Authority.create(self.identity) as authority:
             authority.issue_server(["localhost"])
-            authority.issue_coordinator("fed")
+            if has_coordinator:
+                authority.issue_coordinator("fed")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -95,6 +104,36 @@ def test_next_connection_is_refused_once_the_broker_was_told(site: Site) -> None
     assert site.connects(other)
     assert "user pi-1\ntopic deny #" in (site.folder / "access").read_text()
     assert revoke_device(site.identity, "pi-1", reason="lost") == []
+
+
+def test_broker_whose_files_know_no_coordinator_is_given_them_before_a_device_is_waited_for(tmp_path: Path) -> None:
+    site = Site(tmp_path, has_coordinator=False)
+    url = f"mqtts://localhost:{site.port}"
+    files = local_device_files(site.identity, "pi-1")
+    device = MqttTransport(
+        parse_broker(url, ca=str(files.ca), certificate=str(files.certificate), key=str(files.key)),
+        client_id="pi-1",
+        subscriptions=topics.device_filters("fed", "pi-1"),
+    )
+
+    def answer(event: Event) -> None:
+        if isinstance(event, Received):
+            profile = DeviceProfile(device="pi-1")
+            hello = Hello(device="pi-1", agent_version="1", profile=profile, runtimes={}, num_examples=1)
+            device.publish(topics.up("fed", "pi-1", "hello"), seal("hello", hello))
+
+    settings = FleetSettings(federation="fed", broker=url, identity=str(site.identity), broker_folder=str(site.folder))
+    try:
+        device.start(answer)
+        with Greeter(url, site.identity, "fed") as deaf, pytest.raises(DeadlineExpired, match="know '@fed@fleet'"):
+            deaf.wait("pi-1", 0.5)
+        with open_greeter(settings) as greeter:
+            assert greeter.wait("pi-1", 10.0).device == "pi-1"
+        assert "user @fed@fleet\n" in (site.folder / "access").read_text()
+    finally:
+        device.stop()
+        site.process.terminate()
+        site.process.wait(10)
 
 
 def test_process_is_found_by_its_pid_file_and_a_stale_one_harms_nobody(site: Site) -> None:
