@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,14 @@ from tests.coordinator.fleet.ssh_server import (
     configuration,
     free_port,
     make_keys,
+)
+from tests.coordinator.fleet.user_manager import (
+    BOOTED,
+    RUNTIME_FOLDER,
+    find_systemd,
+    make_control_group,
+    remove_control_group,
+    start_line,
 )
 
 HIDDEN = ("/run/user", "/run/systemd", "/run/dbus", "/var/spool/cron")
@@ -41,7 +50,12 @@ def find_sshd() -> str:
 
 @contextlib.contextmanager
 def native_sshd(
-    folder: Path, *, home_mb: int = 0, programs: Mapping[str, str] | None = None, python: bool = True
+    folder: Path,
+    *,
+    home_mb: int = 0,
+    programs: Mapping[str, str] | None = None,
+    python: bool = True,
+    systemd: bool = False,
 ) -> Iterator[SshServer]:
     """A running server; its files are in ``folder``, a new one.
 
@@ -49,6 +63,7 @@ def native_sshd(
         home_mb: the home folder is a file system of so many MB; 0: no such limit.
         programs: shell scripts, by name, that sessions find before any other program.
         python: sessions find the Python that this process runs on.
+        systemd: one runs the user's services, as on a board.
 
     Raises:
         Unavailable: no sshd here, or namespaces are not allowed.
@@ -71,6 +86,9 @@ def native_sshd(
         (folder / name).write_text(text)
         mounts.append(f"mount --bind '{folder}/{name}' /etc/{name}")
     mounts += [f"[ ! -d {hidden} ] || mount -t tmpfs none {hidden}" for hidden in HIDDEN]
+    manager = find_systemd() if systemd else ""
+    if manager:
+        mounts += ["mount -t tmpfs -o mode=755 none /run", f"mkdir -p {BOOTED} && mkdir -p -m 700 {RUNTIME_FOLDER}"]
     if home_mb:
         mounts.append(f"mount -t tmpfs -o size={home_mb}m,mode=755 none '{home}'")
     config = folder / "sshd_config"
@@ -82,7 +100,12 @@ def native_sshd(
             environment={"PATH": ":".join(path), "LANG": "C.UTF-8"},
         )
     )
-    process = PrivateProcess("\n".join(mounts), [sshd, "-D", "-e", "-f", str(config)], folder / "sshd.log")
+    command = [sshd, "-D", "-e", "-f", str(config)]
+    group = None
+    if manager:
+        command = ["sh", "-c", f"{start_line(manager, home, USER)}; exec {shlex.join(command)}"]
+        group = make_control_group(f"apportion-sshd-{port}")
+    process = PrivateProcess("\n".join(mounts), command, folder / "sshd.log", group=group)
     try:
         server = SshServer("127.0.0.1", port, USER, keys, home, process)
         server.wait_until_listening()
@@ -91,3 +114,5 @@ def native_sshd(
         yield server
     finally:
         process.stop()
+        if group is not None:
+            remove_control_group(group)

@@ -48,8 +48,16 @@ class PrivateProcess:
         log: file with what it writes to stdout and stderr.
     """
 
-    def __init__(self, mounts: str, command: Sequence[str], log: Path, *, root: Path | None = None) -> None:
-        """``mounts``: shell lines run first, as root of the outer namespace; ``root``: the command's ``/``."""
+    def __init__(
+        self, mounts: str, command: Sequence[str], log: Path, *, root: Path | None = None, group: Path | None = None
+    ) -> None:
+        """Start ``command``.
+
+        Args:
+            mounts: shell lines that run first, as root of the outer namespace.
+            root: the command's ``/``.
+            group: control group for all of it.
+        """
         require_namespaces()
         if root is None:
             inner = shlex.join([*INNER, *command])
@@ -59,8 +67,9 @@ class PrivateProcess:
         script = f"set -e\n{mounts}\nexec {inner}\n"
         self.log = log
         with log.open("a") as out:
+            joining = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)] if group else []
             self._process = subprocess.Popen(
-                [*OUTER, "sh", "-c", script], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+                [*joining, *OUTER, "sh", "-c", script], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
             )
 
     @property
