@@ -16,7 +16,7 @@ from edge.contracts.manifest import InputSpec
 if TYPE_CHECKING:
     from torch import nn
 
-EXPORTER_VERSION = "3"
+EXPORTER_VERSION = "4"
 """Raised whenever a change of the exporter changes the graphs it writes."""
 
 Loss = Literal["cross_entropy", "bce_one_hot", "label_masked_cross_entropy"]

@@ -21,7 +21,7 @@ DESIGNED = {
     "max_grad_rel_err",
 }
 OURS = {"schema", "ok", "model", "runtime", "batch", "threads", "torch_layout", "torch_fp32_rel_err", "parameters"}
-OURS |= {"optimizer", "device_threads"}
+OURS |= {"optimizer", "device_threads", "form"}
 
 
 @pytest.mark.broker

@@ -135,3 +135,21 @@ def test_plan_of_a_recomputed_onnx_graph_is_smaller() -> None:
     plans = [memory_plan(translate(p), p.inputs, 16) for p in (program, small)]
     assert plans[1].intermediate < 0.8 * plans[0].intermediate
     assert plans[1].written == plans[0].written
+
+
+@pytest.mark.parametrize("batch", [2, 5, 8])
+def test_weight_gradients_in_parts_of_the_batch_are_those_of_the_whole(batch: int) -> None:
+    image = InputSpec(layout="chw", shape=(6, 24, 24))
+    module = nn.Sequential(
+        nn.Conv2d(6, 7, 3, 1, 1), nn.Conv2d(7, 5, 3, 1, (0, 1)), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    program = capture_programs(module, StepSpec(input=image, classes=5))["train"]
+    draws = np.random.default_rng(0)
+    values = {
+        s.name: draws.integers(0, 5, batch) if s.role == "target"
+        else draws.normal(size=[batch if d == "batch" else d for d in s.shape]).astype(np.float32)
+        for s in program.inputs
+    }  # fmt: skip
+    whole, parts = (GraphSession(translate(program, batch_parts=count), program.hidden).run(values) for count in (1, 4))
+    for name in program.hidden:
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-5, atol=1e-6, err_msg=name)

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from export.capture import Capture
 
 
-def translate(program: Capture) -> onnx.ModelProto:
+def translate(program: Capture, *, batch_parts: int = 1) -> onnx.ModelProto:
     """A traced program as an ONNX model.
+
+    Args:
+        batch_parts: into how many parts the batch is split where all of it at once would take copies of large images.
 
     Raises:
         ExportRefused: naming the layer of the first operation without a translation.
@@ -19,4 +22,4 @@ def translate(program: Capture) -> onnx.ModelProto:
     import export.formats.onnx_step.operators  # noqa: F401  (registers the operator table)
     from export.formats.onnx_step.translation import Translation
 
-    return Translation(program).model()
+    return Translation(program, batch_parts=batch_parts).model()

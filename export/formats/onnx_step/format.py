@@ -30,6 +30,8 @@ _ARENA_SHARE, _NODE_BYTES = 1.1, 3072
 """What ONNX Runtime 1.31 takes beyond live tensors: fragmentation of its arena, and its graph. Measured on x86-64,
 whole trainer process at batch 32: within 8 % for ResNet-8/18/20, Conv-2, the MLP, a depthwise net, a ViT, an LSTM."""
 
+_BATCH_PARTS = 4
+
 _LOOPS = frozenset({"lstm", "lstm_factors", "gru"})
 
 
@@ -49,7 +51,8 @@ class OnnxStep:
         captures = capture_programs(module, spec, loops=_LOOPS)
         if spec.recompute:
             captures |= {n: _recomputed(p, spec) for n, p in captures.items() if n.startswith((ACCUMULATE, "train"))}
-        models = {name: translate(program) for name, program in captures.items()}
+        parts = _parts(spec)
+        models = {name: translate(program, batch_parts=parts) for name, program in captures.items()}
         tensors = _tensors(captures.values(), spec)
         programs = tuple(
             Program(
@@ -108,8 +111,17 @@ def _bytes(model: onnx.ModelProto) -> bytes:
 def _recomputed(program: Capture, spec: StepSpec) -> Capture:
     if not program.hidden:  # nothing but the end of a step, or a probe
         return program
-    batch = spec.batch // spec.micro_batches
-    return recomputed(program, batch, lambda p: intermediate_peak(in_execution_order(translate(p)), batch)[0])
+    batch, parts = spec.batch // spec.micro_batches, _parts(spec)
+
+    def peak(made: Capture) -> int:
+        return intermediate_peak(in_execution_order(translate(made, batch_parts=parts)), batch)[0]
+
+    return recomputed(program, batch, peak)
+
+
+def _parts(spec: StepSpec) -> int:
+    """Into how many parts a batch is split where whole ones take much memory: a step in less memory has the time."""
+    return min(_BATCH_PARTS, spec.batch // spec.micro_batches) if spec.recompute else 1
 
 
 def _memory(plans: Mapping[str, MemoryPlan], captures: Mapping[str, Capture], spec: StepSpec) -> MemoryPlan:

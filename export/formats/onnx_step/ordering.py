@@ -16,25 +16,28 @@ def finished_nodes(
     Args:
         large: graph inputs that weigh in memory; see :func:`_large_state_first`.
 
-    A value that is an input, a constant, or already has a final name gets an Identity.
+    A value that is an input, a constant, or already has a final name gets an Identity, right where it is known: behind
+    all others it would be the first that ONNX Runtime walks back from, and a gradient of the first layers then pulls
+    masks and recomputed values of all layers ahead of the backward pass (measured: ResNet-20 by recomputation).
     """
     produced = {name for node in nodes for name in node.output}
     renamed: dict[str, str] = {}
-    identities = []
+    identities: dict[str, list[onnx.NodeProto]] = {}
     for final, source in sources.items():
         if source in produced and source not in renamed:
             renamed[source] = final
         else:
-            identities.append(helper.make_node("Identity", [renamed.get(source, source)], [final], name=f"/{final}"))
-    result = []
+            identity = helper.make_node("Identity", [renamed.get(source, source)], [final], name=f"/{final}")
+            identities.setdefault(source, []).append(identity)
+    result = [identity for source, group in identities.items() if source not in produced for identity in group]
     for node in nodes:
         copied = onnx.NodeProto()
         copied.CopyFrom(node)
         for names in (copied.input, copied.output):
             for i, name in enumerate(names):
                 names[i] = renamed.get(name, name)
-        result.append(copied)
-    return _large_state_first(_needed([*result, *identities], [*outputs, *sources]), large)
+        result += [copied, *(identity for name in node.output for identity in identities.get(name, ()))]
+    return _large_state_first(_needed(result, [*outputs, *sources]), large)
 
 
 def _large_state_first(nodes: Sequence[onnx.NodeProto], large: frozenset[str]) -> list[onnx.NodeProto]:

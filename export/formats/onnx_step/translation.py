@@ -58,13 +58,15 @@ class Translation:
     Attributes:
         make: nodes and constants so far.
         dims: sizes of tensors.
+        batch_parts: as :func:`export.formats.onnx_step.translate` says.
         operators: the table in use; formats with operators of their own lay theirs over it.
     """
 
     operators: Mapping[str, Operator] = OPERATORS
 
-    def __init__(self, program: Capture) -> None:
+    def __init__(self, program: Capture, *, batch_parts: int = 1) -> None:
         self.program = program
+        self.batch_parts = batch_parts
         self.make = GraphBuilder()
         self._values: dict[fx.Node, Values] = {}
         placeholders = [n for n in program.graph.graph.nodes if n.op == "placeholder"]

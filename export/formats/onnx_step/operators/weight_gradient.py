@@ -125,11 +125,54 @@ def _per_shift(
     stay [N, C, ...] with one product per image; small ones go to [C, ..., N], where a shift moves long runs of memory.
     """
     image, positions = t.fixed_shape(x, 2), t.fixed_shape(dy, 2)
-    is_per_image = product(positions) >= _LARGE_IMAGE
-    shifts = _Shifts(t, x, first_axis=2 if is_per_image else 1, batch_last=not is_per_image)
+    if product(positions) >= _LARGE_IMAGE:
+        parts = []
+        for i in range(t.batch_parts):
+            x_value, dy_value = _every(t, t.value(x), i), _every(t, t.value(dy), i)
+            size = t.make.node("Shape", x_value, start=0, end=1) if t.batch_parts > 1 else _batch(t, x)
+            shifts = _Shifts(t, size, first_axis=2, batch_last=False)
+            parts.append(
+                _shifted_products(t, shifts, x_value, dy_value, image, positions, channels, filters, window, shape)
+            )
+        return _sum(t, parts)
     order = [*range(1, 2 + window.rank), 0]
-    x_value = t.value(x) if is_per_image else t.make.node("Transpose", t.value(x), perm=order)
-    dy_value = t.value(dy) if is_per_image else t.make.node("Transpose", t.value(dy), perm=order)
+    x_value, dy_value = (t.make.node("Transpose", t.value(node), perm=order) for node in (x, dy))
+    shifts = _Shifts(t, _batch(t, x), first_axis=1, batch_last=True)
+    return _shifted_products(t, shifts, x_value, dy_value, image, positions, channels, filters, window, shape)
+
+
+def _every(t: Translation, value: str, first: int) -> str:
+    """Of every ``batch_parts`` images the one at place ``first``; a batch of fewer leaves some parts empty."""
+    if t.batch_parts == 1:
+        return value
+    return t.make.node("Slice", value, [first], [np.iinfo(np.int64).max], [0], [t.batch_parts])
+
+
+def _batch(t: Translation, x: fx.Node) -> str:
+    return t.dims.vector(t.dims.size(t.tensor(x).shape[0]))
+
+
+def _sum(t: Translation, values: list[str]) -> str:
+    total = values[0]
+    for value in values[1:]:
+        total = t.make.node("Add", total, value)
+    return total
+
+
+def _shifted_products(
+    t: Translation,
+    shifts: _Shifts,
+    x_value: str,
+    dy_value: str,
+    image: list[int],
+    positions: list[int],
+    channels: int,
+    filters: int,
+    window: Window,
+    shape: list[int],
+) -> str:
+    """Sum over the batch of all products, put together into the weight's ``shape``."""
+    is_per_image = not shifts.batch_last
     rows, stacked = window.kernel[0], window.stride[0] == 1
     if stacked:
         moved = [shifts.pieces(dy_value, 0, filters, positions, image[0], -window.offset(0, i), 1) for i in range(rows)]
@@ -143,7 +186,11 @@ def _per_shift(
             for i in taps
         ]
     height = filters * rows if stacked else filters
-    products = [_product(t, dy_value, value, height, channels, window.groups, is_per_image) for value, _ in versions]
+    # A part of the batch may be empty, and of what is empty no size can be inferred.
+    places = product([image[0] if stacked else positions[0], *positions[1:]]) if is_per_image else -1
+    products = [
+        _product(t, dy_value, value, height, channels, places, window.groups, is_per_image) for value, _ in versions
+    ]
     wide = [t.make.node("Unsqueeze", p, [2]) for p in products]
     result = t.make.node("Concat", *wide, axis=2) if len(wide) > 1 else wide[0]
     if not stacked or rows == 1:
@@ -152,15 +199,17 @@ def _per_shift(
     return t.make.node("Transpose", split, perm=[0, 2, 1, *range(3, 2 + window.rank)])
 
 
-def _product(t: Translation, dy: str, x: str, height: int, channels: int, groups: int, is_per_image: bool) -> str:
+def _product(
+    t: Translation, dy: str, x: str, height: int, channels: int, places: int, groups: int, is_per_image: bool
+) -> str:
     """dy_KP @ x_CP^T [height, channels / groups], summed over the batch."""
     if not is_per_image and groups == 1:
         left, right = t.make.node("Reshape", dy, [height, -1]), t.make.node("Reshape", x, [channels, -1])
         return t.make.node("Gemm", left, right, transB=1)
     lead = [0] if is_per_image else []
     lead += [groups] if groups > 1 else []
-    left = t.make.node("Reshape", dy, [*lead, height // groups, -1])
-    right = t.make.node("Reshape", x, [*lead, channels // groups, -1])
+    left = t.make.node("Reshape", dy, [*lead, height // groups, places])
+    right = t.make.node("Reshape", x, [*lead, channels // groups, places])
     rank = len(lead) + 2
     turned = t.make.node("Transpose", right, perm=[*range(rank - 2), rank - 1, rank - 2])
     result = t.make.node("MatMul", left, turned)
@@ -175,10 +224,11 @@ class _Shifts:
     Slice and Concat move whole runs of memory; Pad does the same work three to ten times slower (measured).
     """
 
-    def __init__(self, t: Translation, x: fx.Node, *, first_axis: int, batch_last: bool) -> None:
+    def __init__(self, t: Translation, batch: str, *, first_axis: int, batch_last: bool) -> None:
+        """Args: batch: the number of images, an int64 vector of one element."""
         self._t = t
-        self._batch = t.dims.size(t.tensor(x).shape[0])
-        self._batch_last = batch_last
+        self._batch = batch
+        self.batch_last = batch_last
         self.first_axis = first_axis
 
     def shifted(
@@ -209,8 +259,10 @@ class _Shifts:
         return [*before, middle, *after]
 
     def _zeros(self, channels: int, sizes: list[int], dim: int, count: int) -> str:
-        shape = [channels, *sizes[:dim], count, *sizes[dim + 1 :]]
-        vector = self._t.dims.shape([*shape, self._batch] if self._batch_last else [self._batch, *shape], infer=False)
+        shape = [self._t.dims.vector(size) for size in (channels, *sizes[:dim], count, *sizes[dim + 1 :])]
+        vector = self._t.make.node(
+            "Concat", *([*shape, self._batch] if self.batch_last else [self._batch, *shape]), axis=0
+        )
         return self._t.make.node("ConstantOfShape", vector, value=numpy_helper.from_array(np.zeros(1, np.float32)))
 
 
