@@ -69,12 +69,14 @@ class Wheelhouse:
         return self.packed_bytes + round(1.1 * self.unpacked_bytes)
 
 
-def build_wheelhouse(folder: Path, facts: HostFacts, runtime: str, *, extras: Sequence[str] = ()) -> Wheelhouse:
+def build_wheelhouse(
+    folder: Path, facts: HostFacts, runtime: str, *, extras: Sequence[str] = ("images",)
+) -> Wheelhouse:
     """The wheels for a host, below ``folder``; those of the same releases are fetched once.
 
     Args:
         facts: of a host that fits (:func:`coordinator.fleet.facts.require_fit`).
-        extras: further extras of the device side: ``images``.
+        extras: further extras of the device side; ``images`` is Pillow, 6 MB, which only folders of images need.
 
     Raises:
         WheelsUnavailable: pip is not here, or finds nothing.
@@ -200,7 +202,9 @@ def _download(
     if done.returncode == 0:
         return
     lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
-    reason = " ".join(line.removeprefix("ERROR:").strip() for line in lines[:2])[-500:]
+    reason = " ".join(line.removeprefix("ERROR:").strip() for line in lines[:2])
+    # Every release there is of a package, one of which was asked for, is no help.
+    reason = re.sub(r"\(from versions: (?!none)[^)]*\)", "(it has other releases)", reason)[-500:]
     if "No module named pip" in done.stderr:
         raise WheelsUnavailable(
             "pip, which fetches a device's wheels, is not installed here", hint=f"{sys.executable} -m ensurepip"
@@ -210,7 +214,10 @@ def _download(
             f"no wheels for Python {python} on {platforms[-1]}: {reason}",
             hint="this machine, not the host, needs the package index once: see the network and `pip config list`",
         )
-    raise WheelsUnavailable(f"no wheels for Python {python} on {platforms[-1]}: {reason}", hint="pip config list")
+    raise WheelsUnavailable(
+        f"no wheels for Python {python} on {platforms[-1]}: {reason}",
+        hint="the host's system may be too old for that release, or the index used here lacks it: pip config list",
+    )
 
 
 def _digest(path: Path) -> str:

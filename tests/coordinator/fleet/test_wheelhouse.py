@@ -20,7 +20,7 @@ from coordinator.fleet.host import HostUnfit
 from coordinator.fleet.wheelhouse import WheelsUnavailable, build_wheelhouse
 from edge.contracts.errors import ConfigError
 from edge.native.build import portable_name
-from tests.coordinator.fleet.small_wheels import bundled_pip
+from tests.coordinator.fleet.small_wheels import bundled_pip, small_wheel
 
 
 def facts(machine: str = "aarch64", python: tuple[int, int, int] = (3, 11, 2), glibc: int = 36) -> HostFacts:
@@ -95,7 +95,7 @@ def test_a_host_of_another_processor_gets_its_wheels_once(tmp_path: Path, monkey
     names = sorted(first.digests)
     for name in ("numpy-", "onnxruntime-"):
         assert any(n.startswith(name) and n.endswith("_aarch64.whl") and "-cp311-" in n for n in names)
-    for name in ("apportion-", "cryptography-", "pip-", "paho_mqtt-", "msgspec-", "psutil-", "safetensors-"):
+    for name in ("pillow-", "apportion-", "cryptography-", "pip-", "paho_mqtt-", "msgspec-", "psutil-", "safetensors-"):
         assert any(n.startswith(name) for n in names)
     assert not any(n.startswith(("torch", "onnx-", "asyncssh", "typer")) for n in names)
     assert 30 << 20 < first.packed_bytes < 80 << 20
@@ -108,6 +108,17 @@ def test_a_host_of_another_processor_gets_its_wheels_once(tmp_path: Path, monkey
     (first.folder / names[-1]).write_bytes(b"damaged")
     with pytest.raises(TypeError, match="NoneType"):
         build_wheelhouse(tmp_path, facts(), "onnxruntime")
+
+
+def test_a_release_that_is_not_built_for_an_old_system_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is a folder with another release for it, as for one that the newest wheels have left behind."""
+    for name in ("msgspec", "numpy", "psutil"):
+        small_wheel(tmp_path, name, b"")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(WheelsUnavailable, match=r"requirement \w+==.* \(it has other releases\)") as raised:
+        wheelhouse._download(tmp_path / "got", ["numpy==99"], "3.11", ["manylinux_2_17_aarch64"])
+    assert "too old for that release" in raised.value.hint
 
 
 def test_what_no_index_has_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
