@@ -27,6 +27,8 @@ from edge.contracts.errors import ApportionError, MessageRejected
 TIMEOUT_S = 20.0
 ANSWER_LOST = "answer-lost"
 """Whether something was issued is not known; the key has to be kept."""
+NOT_SENT = "the token was not sent"
+
 _NOT_YET_VALID, _EXPIRED, _WRONG_HOST, _WRONG_ADDRESS = 9, 10, 62, 64
 """X509_V_ERR_* of OpenSSL's x509_vfy.h."""
 
@@ -57,7 +59,7 @@ def fetch_root(link: ClaimLink, now: float) -> str:
         if status != 200:
             raise ValueError(f"status {status}")
         root = x509.load_pem_x509_certificate(body)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise EnrolmentFailed(
             "not-a-claim-service",
             f"{link.service} gives no root ({error}); nothing was sent to it",
@@ -69,7 +71,7 @@ def fetch_root(link: ClaimLink, now: float) -> str:
         raise EnrolmentFailed(
             "wrong-server",
             f"{link.service} has the root {found[:16]}..., the link says {link.pin[:16]}...: it is someone else's "
-            "server, or the identity was made anew; the token was not sent",
+            f"server, or the identity was made anew; {NOT_SENT}",
             hint="have another link made at the coordinator, and see who answers at that address",
         )
     if not root.not_valid_before_utc.timestamp() <= now < root.not_valid_after_utc.timestamp():
@@ -108,7 +110,9 @@ class ClaimClient:
             refused = ClaimRefusal.from_bytes(body).error
         except MessageRejected as error:
             raise EnrolmentFailed(
-                "not-a-claim-service", f"{self._url} answered {status} and nothing that can be read ({error})"
+                "not-a-claim-service",
+                f"{self._url} answered {status} and nothing that can be read ({error})",
+                hint="see that the coordinator has the release that this device has",
             ) from error
         raise EnrolmentFailed(refused.code, f"{self._url} refused: {refused.message}", hint=refused.hint)
 
@@ -151,28 +155,26 @@ def _ask(
 
 def _not_trusted(url: str, error: ssl.SSLCertVerificationError) -> EnrolmentFailed:
     if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
-        return clock_is_off(
-            time.time(), f"the certificate of {url} is not valid at this time ({error.verify_message})", ""
-        )
+        return clock_is_off(time.time(), f"the certificate of {url} is not valid at this time ({error.verify_message})")
     if error.verify_code in (_WRONG_HOST, _WRONG_ADDRESS):
         return EnrolmentFailed(
             "wrong-server",
-            f"the server's certificate is not for that host ({error.verify_message}); the token was not sent",
+            f"the server's certificate is not for that host ({error.verify_message}); {NOT_SENT}",
             hint="at the coordinator: apportion ca issue-server --name HOST for the host of the link, with --replace",
         )
     return EnrolmentFailed(
         "wrong-server",
         f"{url} shows the right root and has no certificate of it ({error.verify_message}): "
-        "someone may be in between; the token was not sent",
+        f"someone may be in between; {NOT_SENT}",
         hint="try another network; at the coordinator: apportion ca ls",
     )
 
 
-def clock_is_off(now: float, why: str, server_date: str) -> EnrolmentFailed:
+def clock_is_off(now: float, why: str, server_date: str = "", *, and_so: str = NOT_SENT) -> EnrolmentFailed:
+    """The error for a clock that certificates are not valid at; ``and_so`` says what has become of the token."""
     theirs = f"; the server's says {server_date}" if server_date else ""
     return EnrolmentFailed(
         "clock",
-        f"this device's clock says {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M} UTC{theirs}, and {why}; "
-        "the token was not sent",
+        f"this device's clock says {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M} UTC{theirs}, and {why}; {and_so}",
         hint="set the clock (sudo timedatectl set-ntp true, or sudo date -s '...'), then run the same command again",
     )

@@ -171,7 +171,11 @@ def _accept(folder: Path, device: str, reply: ClaimReply, root: str, csr: bytes,
             "bad-reply", f"what the service sent cannot be used ({error}); nothing was written"
         ) from error
     if not certificate.not_valid_before_utc.timestamp() <= now < certificate.not_valid_after_utc.timestamp():
-        raise clock_is_off(now, f"the certificate is good from {certificate.not_valid_before_utc:%Y-%m-%d}", "")
+        raise clock_is_off(
+            now,
+            f"the certificate is good from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
+            and_so="it was issued, and the same command fetches it once the clock is right",
+        )
     notes = {"device": device, "federation": reply.federation, "broker": reply.broker}
     write_whole(folder / "ca.pem", root.encode(), 0o644)
     write_whole(folder / "signing.pub", reply.signing_public.encode(), 0o644)

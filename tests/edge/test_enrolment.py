@@ -8,6 +8,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -21,8 +22,10 @@ from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import server_files
 from coordinator.identity.claims import create_token
 from edge.__main__ import main
-from edge.contracts.claims import CLAIM_PATH
+from edge.claim_client import EnrolmentFailed
+from edge.contracts.claims import CLAIM_PATH, ClaimLink
 from edge.device_identity import make_request
+from edge.enrolment import enrol as enrol_here
 from edge.transport.mqtt import parse_broker
 from edge.trust import Trust
 
@@ -295,6 +298,22 @@ def test_certificate_of_the_server_not_yet_valid_is_the_clock(tmp_path: Path, en
     assert told.error["code"] == "clock"
     assert "not yet valid" in told.error["message"]
     assert [path for path, _ in there.seen] == ["/v1/ca.pem"]
+
+
+def test_clock_that_only_the_new_certificate_shows_costs_no_token(tmp_path: Path) -> None:
+    """Root and server are a month old, the device's clock ten days behind: the certificate is from its tomorrow."""
+    identity, day = tmp_path / "identity", datetime.timedelta(days=1)
+    with Authority.create(identity, now=lambda: datetime.datetime.now(datetime.UTC) - 30 * day) as authority:
+        authority.issue_server(["localhost", "127.0.0.1"])
+    with claim_server(identity, "https://localhost:0", ClaimService(identity)) as server:
+        link = ClaimLink.from_text(invite(identity, server.address, "pi-22"))
+        with pytest.raises(EnrolmentFailed, match="it was issued, and the same command fetches it") as error:
+            enrol_here(link, tmp_path / "i", now=lambda: time.time() - 10 * 86_400)
+        assert error.value.code == "clock"
+        assert set(snapshot(tmp_path / "i")) == {"device.key", "device.csr"}
+        assert enrol_here(link, tmp_path / "i").is_new
+    with Authority(identity) as authority:
+        assert len(authority.records.certificates("device", "pi-22")) == 1
 
 
 def test_lost_answer_keeps_the_key_and_the_same_command_fetches_the_certificate(
