@@ -276,21 +276,13 @@ class Adding:
         return "its agent's log cannot be read"
 
     async def _profile(self, host: Host, installation: Installation, outcome: Outcome, progress: Progress) -> None:
-        """The device's profile by its own probe; what only its agent knows is added from the hello."""
+        """As the agent has just said, which knows more; else by a probe beside it."""
         from coordinator.fleet.provisioning import measured_profile
 
-        progress("profile: its memory, processors, heat, storage")
-        found = await measured_profile(host, installation)
         if outcome.hello is not None:
-            told = outcome.hello.profile
-            found = msgspec.structs.replace(
-                found,
-                budget_bytes=told.budget_bytes,
-                supervisor_idle_bytes=told.supervisor_idle_bytes,
-                trainer_idle_bytes=told.trainer_idle_bytes,
-                max_threads=told.max_threads,
-                sparse_below=told.sparse_below,
-                runtimes=told.runtimes,
-            )
-        outcome.profile, outcome.profile_path = found, self.book.keep_profile(found, method="probe")
-        progress.end()
+            found, method = outcome.hello.profile, "hello"
+        else:
+            progress("profile: its memory, processors, heat, storage")
+            found, method = await measured_profile(host, installation), "probe"
+            progress.end()
+        outcome.profile, outcome.profile_path = found, self.book.keep_profile(found, method=method)

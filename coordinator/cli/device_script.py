@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def write_script(
             hint=f"another --device, or first: apportion device revoke {device}",
         )
     installation = wishes.installation(device, settings, entry)
+    print(f"packages for {machine}, Python {python}: fetched, where they are not here yet", file=sys.stderr, flush=True)
     with book.alone("wheels"):
         wheels = build_wheelhouse(book.folder / "wheels", facts, installation.runtime)
     link, seconds = "", 0

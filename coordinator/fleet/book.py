@@ -34,6 +34,21 @@ SETTINGS_SCHEMA = "apportion.fleet/1"
 DEVICE_SCHEMA = "apportion.fleet-device/1"
 MAX_BYTES = 1 << 20
 
+AGENTS_OWN = (
+    "budget_bytes",
+    "supervisor_idle_bytes",
+    "trainer_idle_bytes",
+    "max_threads",
+    "sparse_below",
+    "runtimes",
+    "link_bytes_per_s",
+    "link_measured_at",
+    "link_method",
+    "memory_lines",
+    "step_lines",
+)
+"""Fields of a profile that an agent fills in, or its store."""
+
 Way = Literal["ssh", "adb", "claim"]
 
 T = TypeVar("T")
@@ -166,7 +181,7 @@ class FleetBook:
 
     def of_target(self, way: Way, target: str, port: int) -> DeviceEntry | None:
         """The device that is reached that way, if the book has it; one that stands before one that was revoked."""
-        found = [e for e in self.devices() if (e.way, e.target, e.port) == (way, target, port)]
+        found = [e for e in self.devices() if (e.way, e.target, e.port or 22) == (way, target, port or 22)]
         return min(found, key=lambda entry: bool(entry.revoked_at), default=None)
 
     def change(self, device: str, **changes: Any) -> DeviceEntry:
@@ -187,7 +202,14 @@ class FleetBook:
             self._path(device).unlink(missing_ok=True)
 
     def keep_profile(self, profile: DeviceProfile, *, method: str) -> str:
-        """The file that now holds the profile of a device of the book."""
+        """The file that now holds the profile of a device of the book.
+
+        What only the device's agent knows, and a probe beside it does not, stays as the agent said it last.
+        """
+        before = self.stored_profile(self.get(profile.device))
+        if before is not None:
+            told = {name: getattr(before.profile, name) for name in AGENTS_OWN if not getattr(profile, name)}
+            profile = msgspec.structs.replace(profile, **told)
         path = store_profile(self.folder / "profiles", profile, method=method)
         self.change(profile.device, profile=f"profiles/{path.name}")
         return str(path)

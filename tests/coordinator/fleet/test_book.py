@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.fleet.book import BookUnusable, DeviceBusy, FleetBook
 from edge.contracts.errors import ConfigError
+from profiles.device import DeviceProfile
 
 
 def test_settings_are_kept_and_only_what_is_given_changes(tmp_path: Path) -> None:
@@ -120,6 +121,23 @@ def test_book_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     (tmp_path / "fleet").write_text("a file")
     with pytest.raises(BookUnusable, match="fleet"):
         FleetBook(tmp_path / "fleet").change("pi", way="ssh")
+
+
+def test_profile_of_a_probe_keeps_what_only_the_agent_knows(tmp_path: Path) -> None:
+    book = FleetBook(tmp_path)
+    entry = book.change("pi", way="ssh", target="pi@host")
+    assert book.stored_profile(entry) is None
+    said = DeviceProfile(device="pi", ram_bytes=5, budget_bytes=7, runtimes={"onnxruntime": "1"}, temperature_c=60.0)
+    book.keep_profile(said, method="hello")
+    path = book.keep_profile(DeviceProfile(device="pi", ram_bytes=6), method="probe")
+    assert (path, book.get("pi").profile) == (str(tmp_path / "profiles/pi.json"), "profiles/pi.json")
+    stored = book.stored_profile(book.get("pi"))
+    assert stored is not None
+    kept = stored.profile
+    assert (stored.method, kept.ram_bytes, kept.budget_bytes, kept.runtimes) == ("probe", 6, 7, {"onnxruntime": "1"})
+    assert kept.temperature_c is None  # yesterday's heat is nobody's
+    (tmp_path / "profiles/pi.json").write_text("{")
+    assert book.stored_profile(book.get("pi")) is None
 
 
 def test_no_secret_is_in_a_file(tmp_path: Path) -> None:
