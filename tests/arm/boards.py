@@ -58,7 +58,7 @@ class EmulatedDevice:
         self.board = board
         self._userland = userland
         self._sysroot = userland.root.parent / board.name
-        _write_sysroot(self._sysroot, userland.root, board)
+        write_sysroot(self._sysroot, userland.root, board.files)
 
     def command(self, *arguments: str) -> list[str]:
         """Python on the device with ``arguments``."""
@@ -88,11 +88,11 @@ class EmulatedDevice:
         return path
 
 
-def _write_sysroot(sysroot: Path, root: Path, board: Board) -> None:
+def write_sysroot(sysroot: Path, root: Path, files: Files) -> None:
     """Where the emulator looks absolute paths up first: the userland's folders and the board's own files."""
     sysroot.mkdir(exist_ok=True)
     for entry in root.iterdir():
         if entry.name not in OWN and not (sysroot / entry.name).is_symlink():
-            (sysroot / entry.name).symlink_to(Path("..") / root.name / entry.name)
+            (sysroot / entry.name).symlink_to(entry)
     # Without its cpuinfo onnxruntime dies while it is imported: this machine's own has another form.
-    write_tree(sysroot, {path: text for path, text in board.files.items() if path.split("/")[1] in OWN})
+    write_tree(sysroot, {path: text for path, text in files.items() if path.split("/")[1] in OWN})

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.arm.boards import PATIENCE_S
+from tests.arm.boards import PATIENCE_S, write_sysroot
 from tests.arm.userland import EMULATOR, Userland
-from tests.profiles.boards import PI_3B_PLUS, PI_4, PI_5, PI_ZERO_2W, write_tree
+from tests.profiles.boards import PI_3B_PLUS, PI_4, PI_5, PI_ZERO_2W
 
 BOARDS = {
     "pi-zero-2w": ("cortex-a53", PI_ZERO_2W, "Cortex-A53", 41.856, []),
@@ -21,17 +20,10 @@ BOARDS = {
 }
 
 
-def impersonate(sysroot: Path, userland: Userland, files: Mapping[str, str]) -> None:
-    """The userland's folders beside the board's own files; the emulator looks absolute paths up here first."""
-    for entry in userland.root.iterdir():
-        (sysroot / entry.name).symlink_to(entry)
-    write_tree(sysroot, {path: text for path, text in files.items() if path.startswith(("/proc/", "/sys/"))})
-
-
 @pytest.mark.parametrize("name", BOARDS)
 def test_profile_of_an_emulated_board_is_its_files(userland: Userland, tmp_path: Path, name: str) -> None:
     processor, files, core, heat, throttling = BOARDS[name]
-    impersonate(tmp_path, userland, files)
+    write_sysroot(tmp_path, userland.root, files)
     done = subprocess.run(
         [EMULATOR, "-cpu", processor, "-L", str(tmp_path), str(userland.python), "-m", "edge", "profile", "--json"],
         env={"PATH": "/usr/bin", "LANG": "C.UTF-8", "HOME": "/"},

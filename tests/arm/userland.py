@@ -35,7 +35,7 @@ HOST = (
 NOT_UNPACKED = ("perl", "libperl", "debconf", "adduser", "ucf", "readline-common")
 """Beginnings of the names of packages that only install scripts need."""
 MOUNT_POINTS = ("home/pi", "proc", "sys", "dev", "run", "tmp", "usr/local", "var/tmp")
-LAYOUT = 3
+LAYOUT = 4
 """Raised when a userland made before lacks something."""
 WHEELS = ("numpy", "msgspec", "psutil", "safetensors", "paho-mqtt", "zstandard", "onnxruntime")
 OPTIONAL_WHEELS = ("executorch",)
