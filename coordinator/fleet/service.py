@@ -157,6 +157,7 @@ ExecStart=/bin/sh {place}/start-agent
 Restart=always
 RestartSec={RESTART_S}
 TimeoutStopSec=20
+OOMPolicy=continue
 
 [Install]
 WantedBy=default.target

@@ -72,18 +72,22 @@ class Search:
         return None
 
     def last_resort(self, level: Level) -> Prediction | None:
-        """Every step of the smallest level that was passed over unseen: nobody is turned away by an estimate."""
+        """The smallest level's thriftiest form, where it was passed over unseen: an estimate turns nobody away."""
         for runtime in self._runtimes:
-            for form in reversed(self._forms(level, runtime)):
-                if (level, runtime, form) in self._unseen:
-                    trial = self._try(level, runtime, form, unseen=True)
+            unseen = [form for form in self._forms(level, runtime) if (level, runtime, form) in self._unseen]
+            for form in sorted(unseen, key=lambda form: self._estimated(level, runtime, form)):
+                trial = self._try(level, runtime, form, unseen=True)
+                if not self._is_told(trial):
                     self.tried.append(trial)
-                    if trial.outcome != "refused":
-                        # The thriftiest form there is; if it is too large, so are the others.
-                        if trial.outcome == "fits":
-                            return trial.prediction
-                        break
+                if trial.outcome == "fits":
+                    return trial.prediction
+                if trial.outcome != "refused":
+                    break  # if the thriftiest is too large, so are the others
         return None
+
+    def _estimated(self, level: Level, runtime: str, form: StepForm) -> int:
+        estimate = self._steps.estimate(level, runtime, form)
+        return 0 if estimate is None else estimate.growth_bytes
 
     def _is_told(self, trial: Trial) -> bool:
         """Whether another form of the step was refused for the same reason."""
