@@ -30,7 +30,7 @@ KEEPALIVE_S, KEEPALIVES = 10.0, 3
 STALL_S = 60.0
 """A copy during which nothing was taken for this long is lost."""
 
-CHUNK = 1 << 18
+CHUNK = 1 << 16
 
 
 class SshHost:
@@ -100,6 +100,7 @@ class SshHost:
                 while data := file.read(CHUNK):
                     process.stdin.write(data)
                     await asyncio.wait_for(process.stdin.drain(), STALL_S)
+                    await asyncio.sleep(0)  # a lost connection is told here, before much is written into it
             process.stdin.write_eof()
         except (BrokenPipeError, ConnectionResetError):
             return  # the reason is in its exit status, or the connection is gone and waiting for it says so

@@ -152,7 +152,9 @@ def test_a_host_without_space_keeps_what_it_had(start_sshd: StartSshd, tmp_path:
     assert "free some space" in raised.value.hint
 
 
-def test_a_connection_cut_in_a_copy_leaves_no_half_file(native_host: SshServer, tmp_path: Path) -> None:
+def test_a_connection_cut_in_a_copy_leaves_no_half_file(
+    native_host: SshServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source = tmp_path / "large"
     source.write_bytes(hashlib.sha256(b"large").digest() * 200_000)
     with CuttingRelay(native_host.port) as relay:
@@ -165,6 +167,7 @@ def test_a_connection_cut_in_a_copy_leaves_no_half_file(native_host: SshServer, 
             connected(native_host, cut, port=relay.port)
         assert relay.cuts == 1
     assert not (native_host.home / "large").exists()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_a_host_that_goes_away_in_a_command_is_lost(native_host: SshServer) -> None:
