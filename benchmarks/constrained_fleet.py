@@ -31,6 +31,7 @@ BUDGETS_MB = (96, 112, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
 ROUNDS = 10
 BATCHES = 2
 TEST_IMAGES = 256
+RUNTIME = "onnxruntime"
 LEAST_SHARE = 0.7
 
 
@@ -41,7 +42,6 @@ class Run:
     Attributes:
         levels: of the method; close enough together that no budget falls into a gap.
         options: further ones of the method.
-        runtimes: of the run, in order of preference; local devices have the first.
     """
 
     model: str
@@ -49,7 +49,6 @@ class Run:
     batch: int
     levels: tuple[float, ...]
     options: str = ""
-    runtimes: tuple[str, ...] = ("executorch",)
 
     @property
     def name(self) -> str:
@@ -57,13 +56,13 @@ class Run:
         return f"{self.model}-{self.method}"
 
 
-# Successive layers: ten rounds in equal parts pass most steps of the table, down to whole layers at the end.
-SLT_OPTIONS = f'rounds = {ROUNDS}\nschedule = "equal"'
+# Successive layers: as many rounds on a step as it has newly trained weights, so that ten of them reach the last steps.
+SLT_OPTIONS = f'rounds = {ROUNDS}\nschedule = "parameters"'
 RUNS = (
-    Run("resnet20", "prism", 64, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)),
-    Run("resnet20", "slt", 64, (1.0, 0.8, 0.65, 0.5, 0.35, 0.2), SLT_OPTIONS),
-    Run("resnet18", "prism", 32, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)),
-    Run("resnet18", "slt", 32, (1.0, 0.75, 0.55, 0.4, 0.28, 0.2, 0.125), SLT_OPTIONS),
+    Run("resnet20", "prism", 32, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)),
+    Run("resnet20", "slt", 32, (1.0, 0.7, 0.5, 0.35, 0.25), SLT_OPTIONS),
+    Run("resnet18", "prism", 8, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)),
+    Run("resnet18", "slt", 8, (1.0, 0.8, 0.6, 0.35, 0.125), SLT_OPTIONS),
 )
 
 
@@ -88,7 +87,6 @@ def images(path: Path | None = None, seed: int = 0, holdout: float = 0.0) -> Dat
 def run_file(run: Run, *, cache: Path | None) -> str:
     """The run file of ``run``."""
     groups = "".join(f'[[cohort.local]]\ncount = 1\nbudget-mb = {mb}\nceiling = "budget"\n\n' for mb in BUDGETS_MB)
-    names = ", ".join(f'"{name}"' for name in run.runtimes)
     return f"""
 [federation]
 name = "{run.name}"
@@ -131,10 +129,12 @@ join-timeout-s = 300
 
 {groups}
 [planner]
+micro-batches = false
+recompute = false
 {f'export-cache = "{cache}"' if cache else ""}
 
 [runtime]
-name = [{names}]
+name = "{RUNTIME}"
 """
 
 
@@ -176,7 +176,7 @@ def whole_model_peak(run: Run) -> int:
 
     with tempfile.TemporaryDirectory(prefix="apportion-fleet-") as name:
         folder = Path(name)
-        inputs = exported_inputs(ModelArguments(run.model, (), 0, run.batch), run.runtimes[0], folder)
+        inputs = exported_inputs(ModelArguments(run.model, (), 0, run.batch), RUNTIME, folder)
         report = measure_agent(inputs, folder, 1)
     return report.trainer_peak_bytes + report.supervisor_peak_bytes
 
@@ -208,7 +208,7 @@ def device_rows(run_dir: Path, summary: Mapping[str, Any], full: int) -> list[di
             {
                 "device": device,
                 "budget_mb": budget_mb,
-                "runtime": runtime,
+                "runtime": runtime or RUNTIME,
                 "rounds": len(orders),
                 "levels": list(dict.fromkeys(level for _, level, _, _ in orders)),
                 "level_at_peak": level,
@@ -244,7 +244,7 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [
         f"## {result['model']} under {result['method']}, batch {result['batch']}",
         "",
-        f"The whole model takes {result['full_peak_mb']:.0f} MB. {claims}.",
+        f"The whole model takes {result['full_peak_mb']:.0f} MB on {RUNTIME}. {claims}.",
         "",
         "| budget MB | runtime | level at the peak | predicted MB | peak MB | share | charged MB | rounds | kills |",
         "|---|---|---|---|---|---|---|---|---|",
