@@ -139,7 +139,7 @@ class Adding:
 
     async def _add(self, host: Host, reach: Reach, outcome: Outcome, progress: Progress) -> None:
         device = outcome.device or await name_of(host)
-        self._require_free(device, reach)
+        await self._require_own(host, device, reach)
         outcome.device = device
         progress.rename(device)
         with self.book.working_on(device):
@@ -152,18 +152,23 @@ class Adding:
                 self.book.change(device, seen_at=time.time())
             await self._profile(host, installation, outcome, progress)
 
-    def _require_free(self, device: str, reach: Reach) -> None:
-        """Nothing when the id is that machine's or nobody's. Boards from one image have one name."""
+    async def _require_own(self, host: Host, device: str, reach: Reach) -> None:
+        """Nothing when the id is that machine's or nobody's. Boards from one image have one name; addresses change."""
+        from coordinator.fleet.facts import probe_host
+
         entry = self.book.find(device)
-        other = self._taken.setdefault(device, reach.shown)
+        other = self._taken.get(device, reach.shown)
         if other == reach.shown and entry is not None and entry.way != "claim" and not entry.revoked_at:
-            other = Reach.of_entry(entry, Login()).shown
+            before = Reach.of_entry(entry, Login()).shown
+            folder = str(entry.installation["folder"])
+            if before != reach.shown and (await probe_host(host, folder)).owner != device:
+                other = before
         if other != reach.shown:
             raise IdentityRefused(
                 f"device id '{device}' is that of {other}; {reach.shown} needs one of its own",
-                hint=f"--device {device}-2; if it is the same machine at a new address: "
-                f"apportion device revoke {device}, then add it again",
+                hint=f"--device {device}-2; if that machine is gone: apportion device revoke {device}",
             )
+        self._taken[device] = reach.shown
 
     async def _provision(
         self, host: Host, reach: Reach, installation: Installation, outcome: Outcome, progress: Progress

@@ -36,6 +36,11 @@ class Wishes:
         given = {name: value for name, value in vars(self).items() if value is not None}
         kept = {} if entry is None or entry.revoked_at else dict(entry.installation)
         values: dict[str, Any] = {**kept, **given}
+        if "folder" in kept and kept["folder"] != values["folder"]:
+            raise ConfigError(
+                [f"--folder: '{device}' is in {kept['folder']} there; in {values['folder']} it would run twice"],
+                hint=f"apportion device revoke {device}, then add it with the other folder",
+            )
         values |= {"device": device, "federation": settings.federation, "broker_url": settings.broker}
         if not values.get("data"):
             raise ConfigError(

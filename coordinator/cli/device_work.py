@@ -29,25 +29,13 @@ T = TypeVar("T")
 
 
 def run_together(work: Coroutine[Any, Any, T], *, waiting: int = 1) -> T:
-    """What ``work`` gives; up to ``waiting`` devices are waited for in threads of their own.
-
-    Raises:
-        ConfigError: a package of the extra ``fleet`` is missing; also what ``work`` raises.
-    """
+    """What ``work`` gives; up to ``waiting`` devices are waited for in threads of their own."""
 
     async def main() -> T:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(max_workers=2 * waiting + 4))
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=2 * waiting + 4))
         return await work
 
-    try:
-        return asyncio.run(main())
-    except ModuleNotFoundError as error:
-        if error.name not in ("asyncssh", "adbutils"):
-            raise
-        raise ConfigError(
-            [f"the package {error.name} is not installed here"], hint="pip install 'apportion[fleet]'"
-        ) from error
+    return asyncio.run(main())
 
 
 def add_targets(

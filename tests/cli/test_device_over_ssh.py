@@ -104,6 +104,13 @@ def test_two_hosts_become_devices_stay_so_and_leave(place: Place, command: Comma
         ("pi-2", "enrolled", 160.0),
     ]
 
+    place.book.change("pi-1", target="pi@its-address-of-yesterday")
+    assert place.book.get("pi-1").target == "pi@its-address-of-yesterday"
+    moved = command("device", "add", place.targets[0], "--device", "pi-1", *options, "--json").line["devices"][0]
+    assert (moved["ok"], moved["changed"], place.book.get("pi-1").target) == (True, [], "pi@127.0.0.1")
+    twice = command("device", "add", place.targets[0], "--no-wait", "--folder", "elsewhere", "--json")
+    assert (twice.status, "it would run twice" in twice.error["message"]) == (2, True)
+
     probed = command("device", "probe", "pi-1", "--json").line
     assert (probed["fit"], probed["facts"]["owner"], probed["profile"]["device"]) == (True, "pi-1", "pi-1")
     unknown = command("device", "probe", place.targets[0], "--key", place.hosts[0].keys.client).out
