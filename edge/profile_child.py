@@ -1,6 +1,6 @@
 """What runs in the child processes of a measurement; needs NumPy and the runtime, and no torch.
 
-``python -m edge.profile_child WORD ...``: ``about RUNTIME`` says its release; ``inputs FOLDER OUT BATCH`` writes
+``python -m edge.profile_child WORD ...``: ``about RUNTIME`` says its release; ``inputs FOLDER OUT BATCH KEPT`` writes
 weights and examples for an artifact; ``steps ...`` is a trainer that carries out two orders on them, the first to warm
 up, so that what is measured is what an agent's trainer takes: data, weights, steps and the update. Each prints a line
 of JSON.
@@ -14,11 +14,16 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ApportionError, DeviceRefused
+from edge.contracts.packing import MASK
+from edge.contracts.tensors import TensorSpec
 from edge.meter import peak_rss_bytes, percentile
 from edge.profile_watch import accept_limit
 
@@ -36,8 +41,12 @@ def about(name: str) -> dict[str, Any]:
     return {"version": chosen.version(), "max_threads": max_threads(chosen)}
 
 
-def write_inputs(folder: Path, out: Path, batch: int) -> dict[str, Any]:
-    """Files in ``out`` for an artifact: weights (the self-test's, nothing masked) and random examples."""
+def write_inputs(folder: Path, out: Path, batch: int, kept: Mapping[str, int]) -> dict[str, Any]:
+    """Files in ``out`` for an artifact: weights and masks (the self-test's) and random examples.
+
+    Args:
+        kept: masked weight -> entries that its mask keeps, spread evenly; others keep all that there is room for.
+    """
     import numpy as np
 
     from edge.contracts.streams import self_test_value
@@ -49,8 +58,11 @@ def write_inputs(folder: Path, out: Path, batch: int) -> dict[str, Any]:
         spec.name: self_test_value(spec, manifest.self_test.seed, batch, high=2)
         for spec in manifest.specs("parameter", "frozen", "buffer")
     }
-    # Masks that keep everything: a dense step under a mask takes as long whatever the mask is.
-    masks = {spec.name: np.ones(concrete_shape(spec), np.bool_) for spec in manifest.specs("grad_mask")}
+    # A dense step under a mask takes as long whatever it keeps; one that holds kept entries alone has room for so many.
+    masks = {
+        spec.name: self_test_value(_keeping(spec, kept), manifest.self_test.seed, batch)
+        for spec in manifest.specs("grad_mask")
+    }
     (out / WEIGHTS).write_bytes(encode_tensors(sent | masks))
     draw = np.random.default_rng(0)
     count, spec = batch * EXAMPLE_BATCHES, manifest.input
@@ -61,6 +73,12 @@ def write_inputs(folder: Path, out: Path, batch: int) -> dict[str, Any]:
     y = draw.integers(0, len(manifest.classes), (count, *concrete_shape(target, batch=count)[1:]))
     np.savez(out / DATA, x=x, y=y)
     return {}
+
+
+def _keeping(spec: TensorSpec, kept: Mapping[str, int]) -> TensorSpec:
+    """The mask with room for so many entries, which the self-test's value then keeps."""
+    count = kept.get(spec.name.removesuffix(MASK))
+    return spec if count is None else msgspec.structs.replace(spec, capacity=count)
 
 
 class _Replies(io.BytesIO):
@@ -176,7 +194,7 @@ def main(arguments: list[str]) -> int:
     if word == "about":
         found = about(words[0])
     elif word == "inputs":
-        found = write_inputs(Path(words[0]), Path(words[1]), int(words[2]))
+        found = write_inputs(Path(words[0]), Path(words[1]), int(words[2]), json.loads(words[3]))
     else:
         batch, threads, steps = (int(text) for text in words[2:5])
         found = measure(Path(words[0]), Path(words[1]), batch, threads, steps, float(words[5]))

@@ -45,6 +45,8 @@ RUNTIME_HELP = "with --ladder: only rungs for this runtime"
 CEILING_HELP = "with --ladder: most memory (1 MB = 2^20 bytes) of a measuring process; else what is free"
 KEEP_HELP = "the agent's store: its link's rate is shown, and --ladder keeps results and fits there for its hello"
 AGAIN_HELP = "with --ladder: also measure what was measured before"
+LAYER_TIMES_HELP = "time the steps of this artifact under many masks: PruneFL's constant-s and layer-s for a run file"
+ITERATIONS_HELP = "with --layer-times: local iterations of a round"
 _HINT = "apportion profile --list names the catalog's devices"
 
 
@@ -139,6 +141,20 @@ def measured_values(
     return rows
 
 
+def layer_times(artifact: Path, iterations: int, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    """``layer_times`` of ``--json``, with the link's rate that the profile in ``values`` has.
+
+    Raises:
+        ConfigError: as :func:`edge.profile_layers.layer_values`; also ArtifactCorrupt.
+    """
+    from edge.profile_layers import LayerArguments, layer_values
+
+    if iterations < 1:
+        raise ConfigError([f"--iterations: {iterations} is below 1"], hint="apportion profile --help")
+    rate = values.get("profile", {}).get("link_bytes_per_s")
+    return layer_values(LayerArguments(artifact, iterations), rate, tell)
+
+
 def profile_command(arguments: list[str]) -> int:
     """Run the verb on a device; the exit status: 0, 1 when the file cannot be written, 2 for bad arguments."""
     parser = argparse.ArgumentParser(
@@ -159,6 +175,8 @@ def profile_command(arguments: list[str]) -> int:
     parser.add_argument("--ceiling-mb", metavar="N", type=float, default=0.0, help=CEILING_HELP)
     parser.add_argument("--keep", metavar="DIR", type=Path, help=KEEP_HELP)
     parser.add_argument("--again", action="store_true", help=AGAIN_HELP)
+    parser.add_argument("--layer-times", metavar="DIR", type=Path, help=LAYER_TIMES_HELP)
+    parser.add_argument("--iterations", metavar="N", type=int, default=5, help=ITERATIONS_HELP)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout at the end")
     try:
         chosen = parser.parse_args(arguments)
@@ -175,6 +193,8 @@ def profile_command(arguments: list[str]) -> int:
         if chosen.measure:
             rows = measured_values(chosen.measure, chosen.batches, chosen.threads, chosen.steps, tell)
             values["measured"] = rows
+        if chosen.layer_times is not None:
+            values["layer_times"] = layer_times(chosen.layer_times, chosen.iterations, values, tell)
     except (ApportionError, OSError) as error:
         code, status, hint = "system", 1, "see the rights and the space of that place"
         if isinstance(error, ApportionError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,6 +73,7 @@ def measure_steps(
     limit_bytes: int = 0,
     python: str = "",
     scratch: Path | None = None,
+    kept: Mapping[str, int] | None = None,
 ) -> StepMeasurement:
     """The artifact in ``folder``, measured in a child of the interpreter that has its runtime.
 
@@ -82,6 +83,7 @@ def measure_steps(
         limit_bytes: of resident memory, beyond which the child is ended; 0: none but the machine's.
         python: another interpreter.
         scratch: folder for weights and examples while it takes; else the system's.
+        kept: masked weight -> entries that its mask keeps; others keep all that there is room for.
 
     Raises:
         ConfigError: no artifact is there, its graph takes another batch only, or the interpreter does not start; also
@@ -100,7 +102,7 @@ def measure_steps(
     )
     interpreter = python or str(runtime_python(manifest.runtime))
     with tempfile.TemporaryDirectory(prefix="apportion-profile-", dir=scratch) as made:
-        done = _child(interpreter, limit_bytes, "inputs", folder, made, batch)
+        done = _child(interpreter, limit_bytes, "inputs", folder, made, batch, json.dumps(dict(kept or {})))
         if not (done.stopped or done.status):
             done = _child(interpreter, limit_bytes, "steps", folder, made, batch, threads, steps, seconds)
     asked = replace(asked, throttling=done.throttling, heat_c=_ends(done.heat), heat_c_per_min=_slope(done.heat))

@@ -10,6 +10,7 @@ import typer
 
 from coordinator.cli.command import verb
 from coordinator.cli.ladder import written_values
+from coordinator.cli.profile_layer_artifact import layer_artifact, layer_artifact_values
 from coordinator.cli.profile_plot import check_plot_file, draw_values
 from coordinator.cli.profile_remote import climbed_values, fleet_entry, kept_values
 from coordinator.fleet.book import DeviceEntry, FleetBook
@@ -18,14 +19,17 @@ from edge.profile_command import (
     CEILING_HELP,
     DESCRIPTION,
     EXAMPLE,
+    ITERATIONS_HELP,
     KEEP_HELP,
     LADDER_HELP,
+    LAYER_TIMES_HELP,
     MEASURE_HELP,
     QUICK_HELP,
     RUNG_HELP,
     RUNTIME_HELP,
     THREADS_HELP,
     catalog_values,
+    layer_times,
     measured_values,
     profile_lines,
     profile_values,
@@ -35,6 +39,7 @@ from edge.profile_report import LadderArguments
 from profiles.device import DeviceProfile
 from profiles.stored_profile import store_profile
 
+LAYERS_EXPORTED = "; a model's name exports one first, with --ladder-out DIR for a device"
 WRITTEN_FIRST = "; it is written first where there is none"
 LADDER_OUT_HELP = "write a ladder to this folder, for devices: copy it there and give it to --ladder"
 RUNTIMES_WRITTEN = "; with --ladder-out: write rungs for it, else for onnxruntime"
@@ -65,6 +70,10 @@ def profile(
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help=KEEP_HELP)] = None,
     again: Annotated[bool, typer.Option("--again", help=AGAIN_HELP)] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help=PLOT_HELP)] = None,
+    layer_times_of: Annotated[
+        str, typer.Option("--layer-times", metavar="MODEL", help=LAYER_TIMES_HELP + LAYERS_EXPORTED)
+    ] = "",
+    iterations: Annotated[int, typer.Option(min=1, help=ITERATIONS_HELP)] = 5,
     fleet: Annotated[Path, typer.Option(metavar="DIR", help="folder of the fleet book")] = Path("fleet"),
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
@@ -73,6 +82,8 @@ def profile(
         return catalog_values(print)
     if plot is not None:
         check_plot_file(plot, is_climbing=ladder is not None)
+    if ladder_out is not None and layer_times_of:
+        return layer_artifact_values(ladder_out, layer_times_of)
     if ladder_out is not None:
         return written_values(ladder_out, runtime=runtime, quick=quick)
     arguments = None
@@ -87,6 +98,9 @@ def profile(
         values = _of_the_fleet(*entry, store, arguments)
     if measure:
         values["measured"] = measured_values(measure, batches, threads, steps, print)
+    if layer_times_of:
+        with layer_artifact(layer_times_of) as artifact:
+            values["layer_times"] = layer_times(artifact, iterations, values, print)
     if plot is not None:
         values["plot"] = str(draw_values(values, plot))
         print(f"drawn in {plot}")

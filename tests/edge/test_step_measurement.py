@@ -94,7 +94,7 @@ def test_the_child_has_no_torch(artifact: Path, tmp_path: Path) -> None:
         "status = main([*sys.argv[1:], '0', str(os.getppid())]);"
         "assert 'torch' not in sys.modules; sys.exit(status)"
     )
-    for words in (["inputs", artifact, tmp_path, BATCH], ["steps", artifact, tmp_path, BATCH, 1, 3, 0]):
+    for words in (["inputs", artifact, tmp_path, BATCH, "{}"], ["steps", artifact, tmp_path, BATCH, 1, 3, 0]):
         done = subprocess.run(
             [sys.executable, "-c", script, *map(str, words)],
             capture_output=True,
