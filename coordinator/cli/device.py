@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Provision, list, probe, upgrade and revoke devices.", epilog=EXAMPLE
     )
     group.command("add", epilog=EXAMPLE)(add)
-    group.command("ls", epilog="Example: apportion device ls --profiles")(ls)
+    group.command("ls", epilog="Example: apportion device ls --here")(ls)
     group.command("probe", epilog="Example: apportion device probe pi@raspberrypi.local")(probe)
     group.command("logs", epilog="Example: apportion device logs pi-07 --lines 50")(logs)
     group.command("upgrade", epilog="Example: apportion device upgrade --all")(upgrade)
@@ -174,14 +174,17 @@ def add(
 @verb("device")
 def ls(
     profiles: Annotated[bool, typer.Option("--profiles", help="what each device is, as last profiled")] = False,
+    here: Annotated[bool, typer.Option("--here", help="ask over the broker who is there now; takes 2 s")] = False,
     fleet: Fleet = FLEET,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """The devices of the fleet book."""
     from coordinator.cli.device_table import listing
+    from coordinator.cli.device_work import who_is_here
     from coordinator.fleet.book import FleetBook
 
-    return listing(FleetBook(fleet), profiles=profiles)
+    states = who_is_here(*settled(fleet)) if here else None
+    return listing(FleetBook(fleet), profiles=profiles, states=states)
 
 
 @verb("device")

@@ -59,8 +59,12 @@ def outcome_lines(outcomes: Sequence[Outcome], seconds: float) -> list[str]:
     return [*columns(rows, right=frozenset({2, 3, 5, 6, 8})), f"{what}{said}, {seconds:.1f} s in all"]
 
 
-def listing(book: FleetBook, *, profiles: bool) -> dict[str, Any]:
-    """The devices of ``book``, printed; the values of ``--json``."""
+def listing(book: FleetBook, *, profiles: bool, states: dict[str, str] | None = None) -> dict[str, Any]:
+    """The devices of ``book``, printed; the values of ``--json``.
+
+    Args:
+        states: what those do that are there now; None: nobody was asked.
+    """
     entries = book.devices()
     stored = {entry.device: book.stored_profile(entry) for entry in entries}
     if not entries:
@@ -69,7 +73,7 @@ def listing(book: FleetBook, *, profiles: bool) -> dict[str, Any]:
         for line in _profile_table(entries, stored):
             print(line)
     else:
-        rows = [["device", "state", "reached as", "runtime", "budget", "last hello", "profiled"]]
+        rows = [["device", "state", "now", "reached as", "runtime", "budget", "last hello", "profiled"]]
         for entry in entries:
             found = stored[entry.device]
             budget = float(entry.installation.get("budget_mb", 0) or 0)
@@ -77,6 +81,7 @@ def listing(book: FleetBook, *, profiles: bool) -> dict[str, Any]:
                 [
                     entry.device,
                     entry.state,
+                    "" if states is None else states.get(entry.device, "away"),
                     "comes by itself" if entry.way == "claim" else Reach.of_entry(entry, Login()).shown,
                     str(entry.installation.get("runtime", "")),
                     f"{budget:.0f} MB" if budget else "",
@@ -84,7 +89,7 @@ def listing(book: FleetBook, *, profiles: bool) -> dict[str, Any]:
                     ago(found.stored_at) if found else "",
                 ]
             )
-        for line in columns(rows, right=frozenset({4})):
+        for line in columns(rows, right=frozenset({5})):
             print(line)
     for entry in entries:
         if entry.left:
@@ -95,7 +100,11 @@ def listing(book: FleetBook, *, profiles: bool) -> dict[str, Any]:
         "federation": settings.federation or None,
         "broker": settings.broker or None,
         "identity": settings.identity or None,
-        "devices": [_row(entry, stored[entry.device] if profiles else None) for entry in entries],
+        "devices": [
+            _row(entry, stored[entry.device] if profiles else None)
+            | ({} if states is None else {"now": states.get(entry.device)})
+            for entry in entries
+        ],
     }
 
 

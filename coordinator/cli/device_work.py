@@ -27,6 +27,9 @@ from profiles.device import DeviceProfile
 
 T = TypeVar("T")
 
+ROLL_CALL_S = 2.0
+"""Time for a device that trains to read its sensors and answer."""
+
 
 def run_together(work: Coroutine[Any, Any, T], *, waiting: int = 1) -> T:
     """What ``work`` gives; up to ``waiting`` devices are waited for in threads of their own."""
@@ -194,6 +197,16 @@ def _ask_over_broker(book: FleetBook, entry: DeviceEntry, wait_s: float) -> dict
     print(f"{entry.device} (over the broker)")
     values = {"device": entry.device, "target": None, "facts": None, "fit": True, "unfit": None}
     return {**values, **_kept(book, entry.device, hello.profile)}
+
+
+def who_is_here(book: FleetBook, settings: FleetSettings) -> dict[str, str]:
+    """Device -> what it does now, of those of the book that say hello when everyone is called."""
+    with open_greeter(settings) as greeter:
+        hellos = greeter.roll_call(ROLL_CALL_S)
+    here = {entry.device: hellos[entry.device] for entry in book.devices() if entry.device in hellos}
+    for device in here:
+        book.change(device, seen_at=time.time())
+    return {device: hello.state for device, hello in here.items()}
 
 
 def _kept(book: FleetBook, device: str, profile: DeviceProfile | None) -> dict[str, Any]:

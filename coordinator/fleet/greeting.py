@@ -101,6 +101,14 @@ class Greeter:
             what += f", nor of any other device; do the broker's files know '{fleet_name(self._federation)}'?"
         raise DeadlineExpired(f"device '{device}' said no hello over {self._broker} within {timeout_s:g} s; {what}")
 
+    def roll_call(self, wait_s: float) -> dict[str, Hello]:
+        """Device -> the hello that it says within ``wait_s``, of every device of the federation that is there."""
+        begun = time.monotonic()
+        self._transport.publish(topics.everyone(self._federation, "hello"), seal("hello", {}))
+        time.sleep(wait_s)
+        with self._changed:
+            return {device: hello for device, (came, hello) in self._hellos.items() if came >= begun}
+
     def _call(self, device: str) -> None:
         self._called.add(device)
         self._transport.publish(topics.down(self._federation, device, "hello"), seal("hello", {}))

@@ -114,6 +114,12 @@ def test_phone_scans_the_link_and_is_one_of_the_fleet(
     assert main(["device", "probe", "phone-1", "--json"]) == 0
     probed = json.loads(capsys.readouterr().out)
     assert (probed["target"], probed["profile"]["board"]) == (None, "Pixel 8")
+    book.change("phone-9", way="claim")
+    assert main(["device", "ls", "--here"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [["phone-1", "enrolled", "idle"], ["phone-9", "begun", "away"]]
+    assert main(["device", "ls", "--here", "--json"]) == 0
+    assert [row["now"] for row in json.loads(capsys.readouterr().out)["devices"]] == ["idle", None]
     phone.devices[0].transport.stop()
     assert main(["device", "probe", "phone-1", "--wait-s", "1", "--json"]) == 4
     assert "'phone-1' said no hello" in json.loads(capsys.readouterr().out)["error"]["message"]
