@@ -54,7 +54,7 @@ class Crashes:
         """The refusal of an order that was given up for good, else None."""
         before = self._before
         if work.identity not in self._for_good and before is not None and before.identity == work.identity:
-            if 0 < before.kills < self._kills.seen:  # a group that was made anew counts from 0
+            if before.kills < self._kills.seen:  # a group that was made anew counts from 0, and says nothing
                 self._for_good[work.identity] = self._memory_refusal(work, 0, "the agent itself was killed over it")
             elif before.deaths >= OWN_DEATHS:
                 reason = f"the agent ended {before.deaths} times in the middle of it"
@@ -63,9 +63,10 @@ class Crashes:
 
     def begins(self, work: Assignment) -> None:
         """Remember that ``work`` is being trained, should this process not live to say how it ended."""
+        self._kills.happened()  # what was killed until now was not killed over it
         before = self._before
         deaths = before.deaths if before is not None and before.identity == work.identity else 0
-        self._write(_Note(work.identity, deaths + 1, self._kills.count()))
+        self._write(_Note(work.identity, deaths + 1, self._kills.seen))
 
     def over(self) -> None:
         """Nothing is being trained any more, and this process lives."""

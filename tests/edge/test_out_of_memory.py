@@ -75,12 +75,14 @@ def test_errors_that_say_memory_are_memorys() -> None:
     assert not is_out_of_memory(ValueError("shape (3, 4) expected"))
 
 
-def kill_trainer_in(agent: Agent) -> None:
+def wait_for_training(agent: Agent, bench: Bench) -> int:
+    """The process id of the trainer that has begun."""
     deadline = time.monotonic() + 20
-    while agent.state != "training" or agent.trainer.pid is None:
+    note = bench.folder / "store" / "training"
+    while not note.exists() or not note.stat().st_size or agent.trainer.pid is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.kill(agent.trainer.pid, signal.SIGKILL)
+    return agent.trainer.pid
 
 
 def test_order_whose_trainer_was_killed_for_memory_is_not_begun_again(bench: Bench, tmp_path: Path) -> None:
@@ -88,8 +90,9 @@ def test_order_whose_trainer_was_killed_for_memory_is_not_begun_again(bench: Ben
     agent = bench.agent(around=Surroundings(root=root))
     job = bench.publish(steps=2_000_000)
     bench.coordinator.order(job.order)
+    trainer = wait_for_training(agent, bench)
     machine(root, kills=1)
-    kill_trainer_in(agent)
+    os.kill(trainer, signal.SIGKILL)
     refusal = bench.coordinator.wait_for("refuse")
     assert refusal.code == "out-of-memory"
     assert refusal.budget_bytes == LIMIT
@@ -105,21 +108,18 @@ def test_order_whose_trainer_was_killed_for_memory_is_not_begun_again(bench: Ben
 
 def test_order_that_killed_the_agent_itself_is_refused_by_its_successor(bench: Bench, tmp_path: Path) -> None:
     """The note of what was being trained stays where an agent is killed, and the group has counted a kill since."""
-    root = machine(tmp_path / "machine", kills=1)
+    root = machine(tmp_path / "machine")
     agent = bench.agent(around=Surroundings(root=root))
     job = bench.publish(steps=2_000_000)
     bench.coordinator.order(job.order)
+    wait_for_training(agent, bench)
     note = bench.folder / "store" / "training"
-    deadline = time.monotonic() + 20
-    while not note.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
     left = note.read_bytes()
     bench.stop()
     assert agent.state == "stopping"
     assert not note.exists()
     note.write_bytes(left)
-    machine(root, kills=2)
+    machine(root, kills=1)
     bench.agent(around=Surroundings(root=root), hello=2)
     bench.coordinator.order(job.order)
     refusal = bench.coordinator.wait_for("refuse")

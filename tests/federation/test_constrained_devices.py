@@ -15,6 +15,7 @@ from coordinator.ceilings import Ceiling, open_ceiling
 from coordinator.cli.assembly import RunOptions, start_run
 from coordinator.configuration_file import load_config_text
 from coordinator.control_groups import Limits, control_group
+from coordinator.ledger import Ledger
 from coordinator.planner import MB
 from tests.federation.small_run import config_text
 
@@ -125,3 +126,14 @@ def test_constrained_trainer_killed_at_its_limit_is_counted(summary: dict[str, A
     assert killed["peak_bytes"] <= 300 * MB
     assert summary["memory_kills"] == killed["kills"]
     assert "SIGKILL (killed, perhaps out of memory)" in (run_dir / "devices/device-03/agent.log").read_text()
+
+
+def test_constrained_order_that_was_killed_is_not_begun_again(summary: dict[str, Any], run_dir: Path) -> None:
+    """The kernel counted it, the agent refused at once, and the ledger keeps what it had and what there is."""
+    log = (run_dir / "devices/device-03/agent.log").read_text()
+    assert "it is not begun again" in log
+    assert "starting the order again" not in log
+    with Ledger.open(run_dir / "ledger.sqlite") as ledger:
+        (setback,) = ledger.setbacks()
+    assert (setback.device, setback.code, setback.limit_bytes) == ("device-03", "out-of-memory", 300 * MB)
+    assert 40 * MB < setback.peak_bytes <= 300 * MB
