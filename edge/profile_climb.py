@@ -5,10 +5,13 @@ Results are on the disk as they come (:mod:`edge.profile_results`); nothing is m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +53,28 @@ class Climb:
 def default_threads() -> tuple[int, ...]:
     """One, and all processors that this process may use."""
     return tuple(sorted({1, len(os.sched_getaffinity(0))}))
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """While it is open, SIGTERM and SIGHUP interrupt as SIGINT does, where nobody else handles them.
+
+    A setting that is interrupted is measured again; one whose process was simply gone would count as killed.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    ours: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        ours = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def climb(what: Climb, results: ResultsFile, tell: Callable[[str], None]) -> list[LadderRow]:

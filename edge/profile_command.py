@@ -195,6 +195,9 @@ def profile_command(arguments: list[str]) -> int:
             values["measured"] = rows
         if chosen.layer_times is not None:
             values["layer_times"] = layer_times(chosen.layer_times, chosen.iterations, values, tell)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where it was", file=sys.stderr)
+        return 130
     except (ApportionError, OSError) as error:
         code, status, hint = "system", 1, "see the rights and the space of that place"
         if isinstance(error, ApportionError):

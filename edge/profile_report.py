@@ -16,7 +16,7 @@ import msgspec
 
 from edge.contracts.errors import ConfigError, DeviceRefused
 from edge.idle_size import measure_idle_sizes
-from edge.profile_climb import MB, Climb, climb, default_threads
+from edge.profile_climb import MB, Climb, climb, default_threads, ended_by_signals
 from edge.profile_ladder import chosen_rungs, read_ladder
 from edge.profile_results import BUSY_SHARE, LadderRow, ResultsFile
 from edge.runtimes.environments import runtime_python
@@ -104,8 +104,10 @@ def climbed(arguments: LadderArguments, tell: Callable[[str], None]) -> Climbed:
     """
     started = time.monotonic()
     what, keep = arguments.climb(), arguments.keep
-    results = ResultsFile(keep or what.folder)
-    rows = climb(what, results, tell)
+    folder = keep or what.folder
+    with ResultsFile(folder).held(), ended_by_signals():
+        results = ResultsFile(folder)
+        rows = climb(what, results, tell)
     return Climbed(what, tuple(rows), results.path, time.monotonic() - started)
 
 

@@ -7,15 +7,18 @@ it: it counts as killed and is not begun again.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from edge.contracts.errors import ConfigError
 from edge.profile_ladder import Rung
 from edge.step_measurement import StepMeasurement
 
@@ -141,6 +144,25 @@ class ResultsFile:
         for row in read_rows(text.splitlines()):
             self._rows[row.identity] = row
         self._is_cut_off = bool(text) and not text.endswith("\n")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While it is open, no other climb writes here: what that one has begun would count as killed to this one.
+
+        Raises:
+            ConfigError: one does already.
+            OSError: the folder cannot be written.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(
+                    [f"{self.path}: another climb writes its results there"],
+                    hint="wait for it, or end it: the same command then goes on where it was",
+                ) from error
+            yield
 
     def of(self, identity: tuple[str, str, int, int]) -> LadderRow | None:
         """What is known of a setting; one that never ended counts as killed, one that was interrupted is unknown."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +22,11 @@ from edge.profile_command import profile_command
 from edge.profile_ladder import Ladder, Rung, chosen_rungs, ladder_path, read_ladder
 from edge.profile_results import FILE_NAME, TOOK_ALL, ResultsFile, read_rows, row_of
 from edge.step_measurement import MB, runtime_about
+from edge.trainer_link import child_environment
 from profiles.measured_lines import read_measured_lines
 from profiles.stored_profile import read_profile
 
+DEVICE = "import sys; sys.modules['typer'] = None; from edge.__main__ import main; sys.exit(main(sys.argv[1:]))"
 SIZES = (4 * MB, 16 * MB, 200 * MB)
 
 
@@ -52,6 +58,13 @@ def ladder(tmp_path: Path) -> Path:
         )
     ladder_path(folder).write_bytes(msgspec.json.encode(Ladder(rungs=tuple(rungs))))
     return folder
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 30.0) -> bool:
+    give_up_at = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < give_up_at:
+        time.sleep(0.02)
+    return condition()
 
 
 def quick_climb(folder: Path, **changes: object) -> Climb:
@@ -91,6 +104,24 @@ def test_what_began_and_never_ended_is_killed_and_what_was_interrupted_is_begun_
     assert [row.outcome for row in read_rows((ladder / FILE_NAME).read_text().splitlines())][-1] == "measured"
     forced = climb(quick_climb(ladder, again=True), ResultsFile(ladder), print)
     assert [row.outcome for row in forced] == ["measured"] * 3
+
+
+def test_a_climb_that_is_terminated_goes_on_where_it_was(ladder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DEVICE, "profile", "--ladder", str(ladder), "--threads", "1", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=child_environment()
+    ) as climber:
+        assert wait_for(lambda: (ladder / FILE_NAME).exists() and "begun" in (ladder / FILE_NAME).read_text())
+        with pytest.raises(ConfigError, match="another climb writes"), ResultsFile(ladder).held():
+            pass
+        climber.terminate()
+        assert climber.stderr is not None
+        assert b"goes on where it was" in climber.stderr.read()
+    assert climber.returncode == 130
+    last = read_rows((ladder / FILE_NAME).read_text().splitlines())[-1]
+    assert last.outcome in ("interrupted", "measured")
+    rows = climb(quick_climb(ladder), ResultsFile(ladder), print)
+    assert [row.outcome for row in rows] == ["measured"] * 3
 
 
 def test_a_rung_killed_at_its_limit_ends_the_climb(ladder: Path) -> None:
