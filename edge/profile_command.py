@@ -30,7 +30,7 @@ from edge.profile_report import (
 from edge.step_measurement import StepMeasurement, measure_steps
 from profiles.device import DeviceProfile
 from profiles.known_devices import known_device, known_names, recognise
-from profiles.measured_lines import read_measured_lines
+from profiles.measured_lines import WatchedLines
 from profiles.probe import probe
 from profiles.stored_profile import ProfileUnusable, profile_path, store_profile
 
@@ -78,7 +78,7 @@ def profile_values(
         else:
             found, method = probe(device or os.uname().nodename, storage=Path.home()), "probe"
             if keep is not None:
-                found = LinkRate(keep).put_into(read_measured_lines(keep).put_into(found))
+                found = LinkRate(keep).put_into(WatchedLines(keep).now().put_into(found))
             recognised = recognise(found)
             known = "" if recognised is None else recognised.name
         if store is not None:

@@ -211,9 +211,9 @@ def measure_folder(installation: Installation) -> str:
 
 
 def probe_profile(installation: Installation) -> str:
-    """Prints the device's profile as its own installation sees it, one JSON line."""
-    device = shlex.quote(installation.device)
-    return opening(installation) + f'cd "$folder"\nenvironment/bin/python -m edge profile --json --name {device}\n'
+    """Prints the device's profile as its own installation sees and has measured it, one JSON line."""
+    words = f"--json --name {shlex.quote(installation.device)} --keep store"
+    return opening(installation) + f'cd "$folder"\nenvironment/bin/python -m edge profile {words}\n'
 
 
 def remove_folder(installation: Installation) -> str:
