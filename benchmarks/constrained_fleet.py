@@ -2,7 +2,7 @@
 
     python -m benchmarks.constrained_fleet runs/fleet             # all four runs, one after the other
     python -m benchmarks.constrained_fleet runs/fleet --model resnet20 --method prism
-    python -m benchmarks.constrained_fleet runs/fleet --page      # the tables of what is there
+    python -m benchmarks.constrained_fleet runs/fleet --only-page --page PAGE.md      # of what is there
 
 Ten rounds of real agents on shards of CIFAR-10, two batches each: what is claimed is about memory, not accuracy. Every
 device has a control group that limits both of its processes to its budget (``[[cohort.local]] ceiling = "budget"``).
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.constrained_fleet_page import holds, page, table
 from coordinator.datasets import Dataset
 from coordinator.planner import MB
 
@@ -32,7 +33,6 @@ ROUNDS = 10
 BATCHES = 2
 TEST_IMAGES = 256
 RUNTIME = "onnxruntime"
-LEAST_SHARE = 0.7
 
 
 @dataclass(frozen=True)
@@ -224,40 +224,6 @@ def device_rows(run_dir: Path, summary: Mapping[str, Any], full: int) -> list[di
     return rows
 
 
-def holds(result: Mapping[str, Any]) -> dict[str, bool]:
-    """The claims and whether they hold."""
-    devices = result["devices"]
-    return {
-        "no kills by the limit": result["kills"] == 0,
-        "no peak above its budget": result["over_budget"] == 0,
-        "every device takes part": all(row["rounds"] for row in devices),
-        "in every round": all(row["rounds"] >= ROUNDS for row in devices),
-        f"every bound device uses {100 * LEAST_SHARE:.0f} %": all(
-            row["share"] >= LEAST_SHARE for row in devices if row["bound"]
-        ),
-    }
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """One run as Markdown."""
-    claims = "; ".join(f"{name}: {'yes' if held else '**no**'}" for name, held in holds(result).items())
-    lines = [
-        f"## {result['model']} under {result['method']}, batch {result['batch']}",
-        "",
-        f"The whole model takes {result['full_peak_mb']:.0f} MB on {RUNTIME}. {claims}.",
-        "",
-        "| budget MB | runtime | level at the peak | predicted MB | peak MB | share | charged MB | rounds | kills |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in result["devices"]:
-        share = f"{100 * row['share']:.0f} %" if row["bound"] else f"({100 * row['share']:.0f} %)"
-        lines.append(
-            f"| {row['budget_mb']} | {row['runtime']} | {row['level_at_peak']} | {row['predicted_mb']:.0f} "
-            f"| {row['peak_mb']:.0f} | {share} | {row['kernel_peak_mb']:.0f} | {row['rounds']} | {row['kills']} |"
-        )
-    return "\n".join(lines)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out what was asked, print tables on stdout, and end with one line of JSON; 1 when a claim does not hold."""
     parser = argparse.ArgumentParser(description="Devices under kernel-enforced budgets.")
@@ -266,21 +232,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--method", default="")
     parser.add_argument("--cache", type=Path, default=None, help="folder of exports that runs share")
     parser.add_argument("--again", action="store_true", help="also what has a result already")
-    parser.add_argument("--page", action="store_true", help="only print what is there")
+    parser.add_argument("--only-page", action="store_true", help="run nothing, print what is there")
+    parser.add_argument("--page", type=Path, default=None, help="file to write the page to")
     arguments = parser.parse_args(argv)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    results = []
+    results, missing = [], []
     for run in RUNS:
         if arguments.model not in ("", run.model) or arguments.method not in ("", run.method):
             continue
         file = arguments.folder / f"{run.name}.json"
-        if not arguments.page and (arguments.again or not file.exists()):
+        if not arguments.only_page and (arguments.again or not file.exists()):
             if arguments.again:
                 shutil.rmtree(arguments.folder / run.name, ignore_errors=True)
             file.write_text(json.dumps(carried_out(run, arguments.folder, arguments.cache), indent=1))
         if file.exists():
             results.append(json.loads(file.read_text()))
             print(table(results[-1]), end="\n\n")
+        else:
+            missing.append(f"{run.model} under {run.method}")
+    if arguments.page:
+        arguments.page.write_text(page(results, missing), encoding="utf-8")
     print(json.dumps({"schema": "apportion.constrained-fleet/1", "results": results}))
     return 0 if all(all(holds(result).values()) for result in results) else 1
 
