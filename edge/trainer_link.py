@@ -72,6 +72,7 @@ class TrainerLink:
         self._child: subprocess.Popen[bytes] | None = None
         self._paused: subprocess.Popen[bytes] | None = None
         self._heard_at = 0.0
+        self._programs: set[str] = set()
         self.artifact = ""
         """Digest of the artifact the child has loaded, empty before its first order."""
 
@@ -96,6 +97,7 @@ class TrainerLink:
         if running is not None:
             return running
         self.artifact = ""
+        self._programs.clear()
         self._heard_at = time.monotonic()
         try:
             child = subprocess.Popen(
@@ -120,10 +122,14 @@ class TrainerLink:
             log.info("the trainer is gone; its end is reported by the reader")
 
     def train(self, request: Train) -> None:
-        """Send an order; a child that has another artifact loaded is ended first."""
-        if self.artifact not in ("", request.order.artifact.digest):
+        """Send an order; a child that has another artifact loaded, or another program of it alone, is ended first."""
+        programs = {turn.program for turn in request.order.schedule.turns}
+        is_other = self.artifact not in ("", request.order.artifact.digest)
+        if is_other or (self._programs and self._programs.isdisjoint(programs)):
+            # Statistics beside a training step need more memory than was planned for either: 9 MB for ResNet-8.
             self.end()
         self.send(request)
+        self._programs |= programs
         self.artifact = request.order.artifact.digest
 
     @property

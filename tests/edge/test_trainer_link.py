@@ -10,12 +10,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tiny_artifact import write_data
 
 from edge.contracts.errors import ConfigError
+from edge.contracts.plan import BlobRef, Schedule, Turn
 from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid, exit_reason
-from edge.trainer_messages import Describe, Described, Ready
+from edge.trainer_messages import Describe, Described, Ready, Train
+from tests.contracts.samples import ORDER
 
 pytestmark = pytest.mark.runtime
 
@@ -124,3 +127,35 @@ def test_trainer_that_ends_before_the_first_request_is_reported(tmp_path: Path) 
         assert (ended.reason, ended.signal) == ("exit status 7", 0)
         assert ended.peak_bytes > 1_000_000
         link.kill()
+
+
+class Counted(Link):
+    """Counts how often a child would be ended, and starts none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = 0
+
+    def send(self, request: object) -> None:
+        """Nobody is there."""
+
+    def end(self) -> None:
+        self.ends += 1
+        self._programs.clear()
+
+
+def test_child_is_ended_for_another_artifact_or_other_programs_alone() -> None:
+    link = Counted()
+
+    def train(*programs: str, artifact: str = "a" * 64) -> int:
+        schedule = Schedule(steps=1, turns=tuple(Turn(name) for name in programs))
+        order = msgspec.structs.replace(ORDER, schedule=schedule, artifact=BlobRef(artifact, 1))
+        link.train(Train(order=order, manifest="", files={}, weights="", data="", update="", threads=1, progress_s=1.0))
+        return link.ends
+
+    assert train("train") == 0
+    assert train("train", "train_half") == 0
+    assert train("train_half") == 0
+    assert train("stats") == 1  # would lie beside the training step
+    assert train("train") == 2
+    assert train("train", artifact="b" * 64) == 3
