@@ -175,6 +175,7 @@ def profile_command(arguments: list[str]) -> int:
     parser.add_argument("--ceiling-mb", metavar="N", type=float, default=0.0, help=CEILING_HELP)
     parser.add_argument("--keep", metavar="DIR", type=Path, help=KEEP_HELP)
     parser.add_argument("--again", action="store_true", help=AGAIN_HELP)
+    parser.add_argument("--plot", metavar="FILE", help="draw the ladder: only where the coordinator is installed")
     parser.add_argument("--layer-times", metavar="DIR", type=Path, help=LAYER_TIMES_HELP)
     parser.add_argument("--iterations", metavar="N", type=int, default=5, help=ITERATIONS_HELP)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout at the end")
@@ -185,6 +186,11 @@ def profile_command(arguments: list[str]) -> int:
     tell = _to_stderr if chosen.json else print
     line: dict[str, Any] = {"schema": "apportion.profile/1", "ok": True}
     try:
+        if chosen.plot:
+            raise ConfigError(
+                ["--plot: figures are drawn where the coordinator is installed"],
+                hint="there: apportion profile NAME --ladder DIR --plot FILE, NAME being this device in the fleet book",
+            )
         if chosen.list:
             values = catalog_values(tell)
         else:

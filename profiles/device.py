@@ -6,7 +6,14 @@ came from where. Budgets are set by the owner, never guessed from free memory.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+# What comes from a device is multiplied and rounded by the coordinator: nothing may be infinite or not a number there.
+MOST_BYTES = 1 << 44
+Coefficient = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
 
 
 class CoreGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +39,12 @@ class MemoryLine(msgspec.Struct, frozen=True):
         floor_bytes: what loading an artifact takes, more than the steps of small ones.
     """
 
-    scale: float
-    offset_bytes: int
-    missing_bytes: int = 0
+    scale: Coefficient
+    offset_bytes: Annotated[int, msgspec.Meta(ge=-MOST_BYTES, le=MOST_BYTES)]
+    missing_bytes: Size = 0
     points: int = 0
     measured_at: float = 0.0
-    floor_bytes: int = 0
+    floor_bytes: Size = 0
 
     def growth_bytes(self, predicted_bytes: int) -> int:
         """The growth to expect where a manifest predicts ``predicted_bytes``; never negative."""
@@ -62,15 +69,15 @@ class StepLine(msgspec.Struct, frozen=True):
         measured_at: seconds since 1970.
     """
 
-    threads: int
-    constant_ms: float
-    gigamac_ms: float
-    megabyte_ms: float
+    threads: Annotated[int, msgspec.Meta(ge=1)]
+    constant_ms: Coefficient
+    gigamac_ms: Coefficient
+    megabyte_ms: Coefficient
     median_error: float = 0.0
     points: int = 0
     measured_at: float = 0.0
-    graph_kilobyte_ms: float = 0.0
-    megaparameter_ms: float = 0.0
+    graph_kilobyte_ms: Coefficient = 0.0
+    megaparameter_ms: Coefficient = 0.0
 
     def start_ms(self, graph_bytes: int = 0) -> float:
         """What a step of a graph takes whatever its batch, each time it is run; 0 bytes: a usual graph."""

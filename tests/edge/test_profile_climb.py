@@ -221,6 +221,7 @@ def test_the_verb_on_a_device_keeps_what_it_measured(
         (["--ladder", "{ladder}", "--threads", "two"], "--threads: 'two' is no list of numbers"),
         (["--ladder", "{ladder}", "--ceiling-mb", "-1"], "--ceiling-mb: -1.0 is negative"),
         (["--ladder", "{ladder}/none"], "has no ladder.json"),
+        (["--ladder", "{ladder}", "--plot", "p.png"], "figures are drawn where the coordinator is installed"),
         (["pi-4-4gb", "--ladder", "{ladder}"], "'pi-4-4gb' is a device of the catalog"),
     ],
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edge.agent_settings import AgentSettings
 from edge.contracts.envelope import seal, unseal
+from edge.contracts.errors import MessageRejected
 from edge.contracts.messages import Hello
 from edge.presence import Presence
 from profiles.device import DeviceProfile, MemoryLine, StepLine
@@ -61,6 +63,30 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "measured.json").write_text('{"schema": "apportion.measured-lines/9"}')
     with pytest.raises(ProfileUnusable, match="measured-lines/1"):
         read_measured_lines(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"memory_lines": {"onnxruntime": MemoryLine(float("nan"), 0)}},
+        {"memory_lines": {"onnxruntime": MemoryLine(1.0, 1 << 60)}},
+        {"step_lines": {"onnxruntime": (StepLine(1, 0.0, float("inf"), 0.0),)}},
+        {"step_lines": {"onnxruntime": (StepLine(0, 0.0, 1.0, 0.0),)}},
+    ],
+)
+def test_lines_that_cannot_be_reckoned_with_are_refused(line: dict[str, Any]) -> None:
+    hello = Hello(
+        device="pi-07",
+        agent_version="1",
+        profile=DeviceProfile(device="pi-07", **line),
+        runtimes={},
+        num_examples=1,
+        data_error="",
+        state="idle",
+        assignment_id="",
+    )
+    with pytest.raises(MessageRejected, match="Expected"):
+        unseal(seal("hello", hello)).read(Hello)
 
 
 def test_lines_that_are_not_measured_stay_the_profiles_own() -> None:
