@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import zstandard
-from conftest import Bench
+from agent_bench import Bench
 from tiny_artifact import TinyJob, numpy_training, sha
 
 from edge.agent import Agent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conftest import Bench
+from agent_bench import Bench
 
 from coordinator.blob_service import BlobService
 from coordinator.blob_store import BlobStore

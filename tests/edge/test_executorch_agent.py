@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from conftest import Bench
+from agent_bench import Bench
 
 from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import DeviceRefused

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Bench
+from agent_bench import Bench
 
 from edge.agent import Agent
 from edge.conditions import Surroundings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Bench
+from agent_bench import Bench
 from tiny_artifact import TinyJob
 
 from edge import gate
