@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.configuration import RunConfig, TlsFiles, canonical_toml
 from coordinator.configuration_file import load_config, load_config_text
-from coordinator.configuration_planning import LocalGroup
+from coordinator.configuration_planning import LocalGroup, PlannerConfig
 from edge.contracts.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -101,6 +101,8 @@ def test_four_mistakes_are_reported_together_each_with_its_path() -> None:
         ("cohort", "local = 3", "$.cohort.local: an array of tables expected ([[cohort.local]])"),
         ("cohort", "[[cohort.local]]\ncount = 0", "$.cohort.local[0].count: 0 is outside 1"),
         ("cohort", "[[cohort.local]]\ncount = 1\nbudget = 9", "$.cohort.local[0].budget: unknown key, did you mean"),
+        ("planner", 'runtimes = "all"', "$.planner.runtimes: 'all' is not known"),
+        ("planner", "max-step-s = -1", "$.planner.max-step-s: -1.0 is outside 0 to"),
         ("planner", "headroom = 1.5", "$.planner.headroom: 1.5 is outside 0 to 0.9"),
         ("runtime", 'name = "onnx"', "$.runtime.name: 'onnx' is not known"),
         (
@@ -222,6 +224,22 @@ def test_several_runtimes_and_the_groups_that_have_them() -> None:
 def test_environment_of_a_single_runtime() -> None:
     config = parse(SMALL + '[runtime]\nname = "executorch"\nenvironment = "e"\n')
     assert config.runtime.environments == {"executorch": "/somewhere/e"}
+
+
+def test_what_a_plan_may_choose_among_is_read_and_kept_in_the_runs_file() -> None:
+    lines = 'runtimes = "first"\nmicro-batches = false\nrecompute = false\nmax-step-s = 2.5\nexport-cache = "exports"'
+    config = parse(small_with("planner", lines))
+    assert config.planner == PlannerConfig(
+        runtimes="first", micro_batches=False, recompute=False, max_step_s=2.5, export_cache="/somewhere/exports"
+    )
+    assert load_config_text(canonical_toml(config)) == config
+    everything = parse(SMALL)
+    assert (everything.planner.micro_batches, everything.planner.recompute, everything.runtime.threads) == (
+        True,
+        True,
+        0,
+    )
+    assert (everything.runtime.threads_here, parse(small_with("runtime", "threads = 3")).runtime.threads_here) == (1, 3)
 
 
 def test_options_of_method_and_model_pass_through() -> None:
