@@ -42,6 +42,7 @@ class Run:
     Attributes:
         levels: of the method; close enough together that no budget falls into a gap.
         options: further ones of the method.
+        has_forms: whether steps that do not fit may be recomputed; of a large model each costs another export.
     """
 
     model: str
@@ -49,6 +50,7 @@ class Run:
     batch: int
     levels: tuple[float, ...]
     options: str = ""
+    has_forms: bool = True
 
     @property
     def name(self) -> str:
@@ -61,8 +63,8 @@ SLT_OPTIONS = f'rounds = {ROUNDS}\nschedule = "parameters"'
 RUNS = (
     Run("resnet20", "prism", 32, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)),
     Run("resnet20", "slt", 32, (1.0, 0.7, 0.5, 0.35, 0.25), SLT_OPTIONS),
-    Run("resnet18", "prism", 8, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)),
-    Run("resnet18", "slt", 8, (1.0, 0.8, 0.6, 0.35, 0.125), SLT_OPTIONS),
+    Run("resnet18", "prism", 8, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1), has_forms=False),
+    Run("resnet18", "slt", 8, (1.0, 0.8, 0.6, 0.35, 0.125), SLT_OPTIONS, has_forms=False),
 )
 
 
@@ -129,8 +131,8 @@ join-timeout-s = 300
 
 {groups}
 [planner]
-micro-batches = false
-recompute = false
+micro-batches = {str(run.has_forms).lower()}
+recompute = {str(run.has_forms).lower()}
 {f'export-cache = "{cache}"' if cache else ""}
 
 [runtime]
