@@ -47,15 +47,14 @@ def recomputed(program: Capture, batch: int, peak: Callable[[Capture], int]) -> 
 
 def keeping(program: Capture, kept: frozenset[str], batch: int) -> Capture:
     """``program`` that keeps, of its large forward values, those named in ``kept`` alone."""
-    graph = copy.deepcopy(program.graph)
+    graph = copy.deepcopy(program.graph.graph)
     dropped = {node.name for node in _saved(program, batch)} - kept
-    again = _Again(graph.graph, _forward(graph, program), dropped)
-    for node in list(graph.graph.nodes):
+    again = _Again(graph, _forward(graph, program), dropped)
+    for node in list(graph.nodes):
         if node.op == "call_function" and node not in again.forward:
             again.feed(node)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return replace(program, graph=graph)
+    graph.eliminate_dead_code()
+    return replace(program, graph=fx.GraphModule(program.graph, graph))
 
 
 class _Again:
@@ -113,9 +112,9 @@ class _Again:
         return made
 
 
-def _forward(graph: fx.GraphModule, program: Capture) -> set[fx.Node]:
+def _forward(graph: fx.Graph, program: Capture) -> set[fx.Node]:
     """The operations that loss and metrics are computed from."""
-    (output,) = graph.graph.find_nodes(op="output")
+    (output,) = graph.find_nodes(op="output")
     front = [output.args[0][program.outputs.index(name)] for name in ("loss", "correct")]
     found: set[fx.Node] = set()
     while front:
@@ -128,7 +127,7 @@ def _forward(graph: fx.GraphModule, program: Capture) -> set[fx.Node]:
 
 def _saved(program: Capture, batch: int) -> list[fx.Node]:
     """Large values of the forward pass, in its order; those that only pass through it are among them."""
-    forward = _forward(program.graph, program)
+    forward = _forward(program.graph.graph, program)
     sizes = {node: value_bytes(node, batch) for node in program.graph.graph.nodes if node in forward}
     least = _SMALL_SHARE * sum(size for node, size in sizes.items() if _is_read_backward(node, forward))
     return [node for node, size in sizes.items() if size > least]
@@ -141,7 +140,7 @@ def _is_read_backward(node: fx.Node, forward: set[fx.Node]) -> bool:
 def _choices(program: Capture, batch: int) -> Iterator[frozenset[str]]:
     """Names of values to keep, choice by choice."""
     saved = _saved(program, batch)
-    forward = _forward(program.graph, program)
+    forward = _forward(program.graph.graph, program)
     yield frozenset(node.name for node in saved if node.target in _PRODUCTS)
     gates = [node for node in _gates(saved, forward) if _is_read_backward(node, forward)]
     total = sum(value_bytes(node, batch) for node in saved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -14,7 +15,7 @@ from edge.leading_parts import FILE_NAME as PARTS_NAME
 from edge.leading_parts import parts_to_bytes
 from edge.micro_batches import ACCUMULATE
 from edge.native.library import has_kernel
-from edge.native.update_rule import FILE_NAME, UpdateRule
+from edge.native.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
 from edge.runtimes.executorch import GRADIENT
 from export.capture import Capture
 from export.cost import forward_macs
@@ -141,7 +142,10 @@ class ExecutorchProgram:
 
 
 def _recomputed(capture: Capture, outputs: Sequence[str], batch: int) -> Capture:
-    return recomputed(capture, batch, lambda program: peak_bytes(with_outputs(program, outputs).graph, batch))
+    """``capture`` with what it lowers to alone, and of that the form with the smallest peak."""
+    inputs = tuple(spec for spec in capture.inputs if spec.role not in RULE_ROLES)
+    needed = replace(capture, graph=with_outputs(capture, outputs), inputs=inputs, outputs=tuple(outputs), hidden=())
+    return recomputed(needed, batch, lambda program: peak_bytes(program.graph.graph, batch))
 
 
 def _outputs(capture: Capture, roles: Mapping[str, str]) -> list[str]:
