@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -72,6 +73,8 @@ def test_one_command_makes_a_device_that_trains_until_it_is_revoked(
     print(f"added in {added.seconds:.1f} s:\n{added.stderr}")
     assert (device["device"], device["machine"], device["examples"]) == (DEVICE, "aarch64", examples)
     assert {"wheels", "environment", "certificate", "service", "start"} <= set(device["changed"])
+    stored = json.loads((site.folder / device["profile"]).read_text())
+    assert stored["profile"]["board"] == BOARDS[1].model
     assert pi_4.run(f"find {FOLDER}/ -type d -name 'torch*'") == ""
     assert pi_4.run(f"find {FOLDER}/ -type d -name onnxruntime") != ""
     assert oct((pi_4.home / FOLDER / "identity/device.key").stat().st_mode & 0o777) == "0o600"
