@@ -58,13 +58,15 @@ class Run:
         return f"{self.model}-{self.method}"
 
 
-# Successive layers: as many rounds on a step as it has newly trained weights, so that ten of them reach the last steps.
-SLT_OPTIONS = f'rounds = {ROUNDS}\nschedule = "parameters"'
+# Successive layers in ten rounds. By newly trained weights they reach the last steps soon, where whole layers use large
+# budgets; in equal parts they pass the first ones, too, the only ones of ResNet-18 that 96 MB carry.
+BY_PARAMETERS = f'rounds = {ROUNDS}\nschedule = "parameters"'
+IN_EQUAL_PARTS = f'rounds = {ROUNDS}\nschedule = "equal"'
 RUNS = (
     Run("resnet20", "prism", 32, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)),
-    Run("resnet20", "slt", 32, (1.0, 0.7, 0.5, 0.35, 0.25), SLT_OPTIONS),
+    Run("resnet20", "slt", 32, (1.0, 0.7, 0.5, 0.35, 0.25), BY_PARAMETERS),
     Run("resnet18", "prism", 8, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1), has_forms=False),
-    Run("resnet18", "slt", 8, (1.0, 0.8, 0.6, 0.35, 0.125), SLT_OPTIONS, has_forms=False),
+    Run("resnet18", "slt", 8, (1.0, 0.8, 0.6, 0.35, 0.125), IN_EQUAL_PARTS, has_forms=False),
 )
 
 
