@@ -174,7 +174,8 @@ def ladder_values(done: Climbed, fits: LadderFits) -> dict[str, Any]:
         "rows": [row_values(row) for row in done.rows],
         "memory": [
             {"runtime": runtime, "scale": found.fit.scale, "offset_bytes": round(found.fit.offset_bytes),
-             "floor_bytes": found.fit.floor_bytes, "missing_bytes": found.fit.missing_bytes,
+             "floor_bytes": found.fit.floor_bytes, "floor_base_bytes": found.fit.floor_base_bytes,
+             "floor_graph_scale": found.fit.floor_graph_scale, "missing_bytes": found.fit.missing_bytes,
              **asdict(found.fit.quality),
              "held_out": None if found.held_out is None else asdict(found.held_out)}
             for runtime, found in fits.memory.items()
@@ -208,6 +209,8 @@ def fit_lines(done: Climbed, fits: LadderFits) -> list[str]:
     for runtime, memory in fits.memory.items():
         line, quality = memory.fit, memory.fit.quality
         floor = f", at least {line.floor_bytes / MB:.1f}" if line.floor_bytes else ""
+        if line.floor_graph_scale:
+            floor = f", at least {line.floor_base_bytes / MB:.1f} + {line.floor_graph_scale:.0f} x the graph's size"
         told += [
             f"memory on {runtime}: {line.scale:.3f} x predicted {line.offset_bytes / MB:+.1f} MB{floor}",
             f"  {quality.points} settings, {quality.left_out} left out, median error {quality.median_error:.1%}, worst "

@@ -36,7 +36,8 @@ class MemoryLine(msgspec.Struct, frozen=True):
         missing_bytes: the most that a measured peak was above that.
         points: settings it was fitted on.
         measured_at: seconds since 1970.
-        floor_bytes: what loading an artifact takes, more than the steps of small ones.
+        floor_bytes: what loading an artifact takes, more than the steps of small ones, where its graph's size is not
+            known; ``floor_base_bytes + floor_graph_scale x graph bytes`` where it is.
     """
 
     scale: Coefficient
@@ -45,10 +46,14 @@ class MemoryLine(msgspec.Struct, frozen=True):
     points: int = 0
     measured_at: float = 0.0
     floor_bytes: Size = 0
+    floor_base_bytes: Size = 0
+    floor_graph_scale: Coefficient = 0.0
 
-    def growth_bytes(self, predicted_bytes: int) -> int:
-        """The growth to expect where a manifest predicts ``predicted_bytes``; never negative."""
-        return max(0, self.floor_bytes, round(self.scale * predicted_bytes + self.offset_bytes))
+    def growth_bytes(self, predicted_bytes: int, graph_bytes: int = 0) -> int:
+        """The growth to expect where a manifest says so, the graph's size 0 if not known; never negative."""
+        by_graph = graph_bytes and self.floor_graph_scale
+        floor = self.floor_base_bytes + round(self.floor_graph_scale * graph_bytes) if by_graph else self.floor_bytes
+        return max(0, floor, round(self.scale * predicted_bytes + self.offset_bytes))
 
 
 PARAMETER_LIVE_BYTES = 36

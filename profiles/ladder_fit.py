@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from profiles.device import MemoryLine, StepLine
+from profiles.device import StepLine
 from profiles.fit import FitImpossible
 from profiles.latency import StepSample, StepTime, WorkSample, WorkTime, fit_step_time, fit_work_time
 from profiles.measured_lines import MeasuredLines
@@ -122,8 +122,9 @@ def _grouped(points: Sequence[LadderPoint], key: Callable[[LadderPoint], K]) -> 
 
 
 def _memory(runtime: str, points: Sequence[LadderPoint]) -> MemoryResult:
-    fit = fit_memory(runtime, [(point.predicted_bytes, point.grown_bytes) for point in points])
-    peaks = [PeakPoint(runtime, p.shape, p.idle_bytes, p.predicted_bytes, p.grown_bytes) for p in points]
+    samples = [(point.predicted_bytes, point.grown_bytes) for point in points]
+    fit = fit_memory(runtime, samples, [point.graph_bytes for point in points])
+    peaks = [PeakPoint(runtime, p.shape, p.idle_bytes, p.predicted_bytes, p.grown_bytes, p.graph_bytes) for p in points]
     try:
         return MemoryResult(fit, held_out_errors(peaks))
     except FitImpossible:
@@ -160,16 +161,6 @@ def _lines(
         line = found.fit.line(threads, measured_at=measured_at)
         step_lines[runtime] = (*step_lines.get(runtime, ()), line)
     return MeasuredLines(
-        memory_lines={
-            runtime: MemoryLine(
-                scale=found.fit.scale,
-                offset_bytes=round(found.fit.offset_bytes),
-                missing_bytes=found.fit.missing_bytes,
-                points=found.fit.quality.points,
-                measured_at=measured_at,
-                floor_bytes=found.fit.floor_bytes,
-            )
-            for runtime, found in memory.items()
-        },
+        memory_lines={runtime: found.fit.line(measured_at=measured_at) for runtime, found in memory.items()},
         step_lines=step_lines,
     )

@@ -21,6 +21,7 @@ class PeakPoint:
         shape: what is held out together.
         idle_bytes: supervisor and idle trainer, measured before the artifact.
         predicted_bytes, grown_bytes: above idle, as the manifest says and as measured.
+        graph_bytes: size of the step's graph; 0: not known.
     """
 
     runtime: str
@@ -28,6 +29,7 @@ class PeakPoint:
     idle_bytes: int
     predicted_bytes: int
     grown_bytes: int
+    graph_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,12 @@ def held_out_errors(points: Sequence[PeakPoint]) -> PeakErrors:
     for point in points:
         if (point.runtime, point.shape) in fits:
             continue
-        others = [
-            (other.predicted_bytes, other.grown_bytes)
-            for other in points
-            if other.runtime == point.runtime and other.shape != point.shape
-        ]
+        others = [other for other in points if other.runtime == point.runtime and other.shape != point.shape]
+        samples = [(other.predicted_bytes, other.grown_bytes) for other in others]
         try:
-            fits[point.runtime, point.shape] = fit_memory(point.runtime, others)
+            key = point.runtime, point.shape
+            fits[key] = fit_memory(point.runtime, samples, [other.graph_bytes for other in others])
         except FitImpossible as error:
             raise FitImpossible(f"{point.shape} on {point.runtime}, from the other shapes: {error}") from error
-    return peak_errors(points, [fits[p.runtime, p.shape].growth_bytes(p.predicted_bytes) for p in points])
+    growths = [fits[p.runtime, p.shape].growth_bytes(p.predicted_bytes, p.graph_bytes) for p in points]
+    return peak_errors(points, growths)

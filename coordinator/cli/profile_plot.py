@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from edge.contracts.errors import ConfigError
-from profiles.device import StepLine
+from profiles.device import MemoryLine, StepLine
 
 COLOURS = {"onnxruntime": "#0072B2", "executorch": "#D55E00", "onnxruntime_training": "#009E73"}
 OTHER_COLOUR, FIT_COLOUR, LIMIT_COLOUR = "#CC79A7", "#000000", "#A00000"
@@ -94,12 +96,8 @@ class _Panels:
         self._measured = [row for row in rows if row["outcome"] == "measured"]
         self._killed = [row for row in rows if row["outcome"] == "killed"]
         self._limit = max((row["limit_bytes"] for row in rows), default=0)
-        self._memory = {line["runtime"]: line for line in memory}
-        names = set(StepLine.__struct_fields__)
-        self._times = {
-            (line["runtime"], line["threads"]): StepLine(**{k: v for k, v in line.items() if k in names})
-            for line in step_times
-        }
+        self._memory = {line["runtime"]: msgspec.convert(line, MemoryLine) for line in memory}
+        self._times = {(line["runtime"], line["threads"]): msgspec.convert(line, StepLine) for line in step_times}
         self._batches = sorted({row["batch"] for row in self._measured})
         self._least = min((row["threads"] for row in self._measured), default=1)
 
@@ -179,7 +177,7 @@ class _Panels:
         line = self._memory.get(row["runtime"])
         if line is None:
             return None
-        grown = max(0.0, line["floor_bytes"], line["scale"] * row["predicted_bytes"] + line["offset_bytes"])
+        grown = line.growth_bytes(row["predicted_bytes"], row["graph_bytes"])
         return float(row["idle_bytes"] + grown) / MB
 
     def _fitted_ms(self, row: Row) -> float | None:

@@ -123,5 +123,6 @@ def describe_setback(entry: Setback) -> str:
 
 def _sample(profile: DeviceProfile, manifest: ArtifactManifest, peak_bytes: int) -> tuple[int, int]:
     """(expected growth, measured growth) of an artifact on a device."""
-    expected, _, _ = expected_growth(profile, manifest.runtime, manifest.cost.predicted_peak_bytes)
+    cost = manifest.cost
+    expected, _, _ = expected_growth(profile, manifest.runtime, cost.predicted_peak_bytes, cost.graph_bytes)
     return expected, growth_of(profile, manifest.runtime, peak_bytes)

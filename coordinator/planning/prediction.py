@@ -112,12 +112,14 @@ def idle_bytes(profile: DeviceProfile, runtime: str) -> tuple[int, int]:
     return profile.supervisor_idle_bytes + SUPERVISOR_TRANSFER_BYTES, trainer
 
 
-def expected_growth(profile: DeviceProfile, runtime: str, predicted_bytes: int) -> tuple[int, int, str]:
+def expected_growth(
+    profile: DeviceProfile, runtime: str, predicted_bytes: int, graph_bytes: int = 0
+) -> tuple[int, int, str]:
     """The growth to expect on the device, what its worst measured point needed beyond, and where both are from."""
     line = profile.memory_lines.get(runtime)
     if line is None:
         return predicted_bytes, 0, "the artifact's graph"
-    growth = line.growth_bytes(predicted_bytes)
+    growth = line.growth_bytes(predicted_bytes, graph_bytes)
     return growth, line.missing_bytes, f"the artifact's graph, by {line.points} points measured on the device"
 
 
@@ -131,18 +133,20 @@ def predict(
     form: StepForm = PLAIN,
     correction: float = 1.0,
     timing: Timing | None = None,
+    graph_bytes: int = 0,
 ) -> Prediction:
     """What ``level`` needs on the device of ``profile``.
 
     Args:
         predicted_bytes: the growth that the artifact's manifest says.
         headroom: fraction of the growth kept free, 0.05 for five percent.
+        graph_bytes: size of the step's graph, as the manifest says; 0: not known.
 
     Raises:
         PlanError: as :func:`idle_bytes`.
     """
     supervisor, trainer = idle_bytes(profile, runtime)
-    growth, missing, source = expected_growth(profile, runtime, predicted_bytes)
+    growth, missing, source = expected_growth(profile, runtime, predicted_bytes, graph_bytes)
     corrected = round(growth * correction)
     timing = timing or Timing(1, None, "[runtime] threads")
     return Prediction(

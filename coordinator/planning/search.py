@@ -212,6 +212,7 @@ def predicted(
         form=form,
         correction=past.correction(runtime, steps.key(level, runtime, form)),
         timing=timing(profile, runtime, steps.plain_cost(level, runtime) or cost, form, threads=wishes.threads),
+        graph_bytes=cost.graph_bytes,
     )
 
 

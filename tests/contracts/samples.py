@@ -69,7 +69,9 @@ PROFILE = DeviceProfile(
     python="3.11.2",
     runtimes={"onnxruntime": "1.31.1"},
     sources={"ram_bytes": "/proc/meminfo MemTotal"},
-    memory_lines={"onnxruntime": MemoryLine(0.9, 1_000_000, 2_000_000, 12, 1_760_000_000.5, 15_000_000)},
+    memory_lines={
+        "onnxruntime": MemoryLine(0.9, 1_000_000, 2_000_000, 12, 1_760_000_000.5, 15_000_000, 12_000_000, 48.5)
+    },
     step_lines={"onnxruntime": (StepLine(1, 0.5, 40.0, 0.1, 0.07, 12, 1_760_000_000.5, 0.02, 0.5),)},
 )
 

@@ -52,7 +52,7 @@ def test_a_ladder_gives_the_lines_back_and_predicts_shapes_held_out() -> None:
     line = fits.lines.memory_lines["onnxruntime"]
     assert (line.scale, line.offset_bytes) == (pytest.approx(1.1, rel=1e-3), pytest.approx(-3 * MB, rel=0.02))
     assert (line.points, line.measured_at) == (14, 7.0)
-    assert line.floor_bytes == pytest.approx(15 * MB, rel=0.05)
+    assert line.growth_bytes(10**6) == pytest.approx(15 * MB, rel=0.05)
     (step,) = fits.lines.step_lines["onnxruntime"]
     assert (step.threads, step.points, step.measured_at) == (1, 14, 7.0)
     assert step.gigamac_ms == pytest.approx(40.0, rel=1e-3)

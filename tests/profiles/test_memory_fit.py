@@ -56,6 +56,25 @@ def test_memory_fit_finds_the_floor_of_small_artifacts() -> None:
     assert fit.quality.points == len({predicted for predicted, _ in truth})
 
 
+def test_memory_fit_finds_a_floor_that_rises_with_the_graph() -> None:
+    draw = np.random.default_rng(6)
+    samples, graphs = [], []
+    for size in (2, 3, 5, 6, 8, 9, 11, 14, 18, 22, 26, 30, 38, 45, 60, 80):
+        graphs.append(int(draw.integers(10_000, 250_000)))
+        samples.append((size * MB, max(12 * MB + 48 * graphs[-1], size * MB - 2 * MB)))
+    fit = fit_memory("onnxruntime", samples, graphs)
+    assert (fit.scale, fit.offset_bytes) == (pytest.approx(1.0, rel=1e-3), pytest.approx(-2 * MB, rel=0.05))
+    assert (fit.floor_base_bytes, fit.floor_graph_scale) == (
+        pytest.approx(12 * MB, rel=1e-3),
+        pytest.approx(48, rel=1e-2),
+    )
+    assert fit.growth_bytes(MB, 100_000) == pytest.approx(12 * MB + 4_800_000, rel=1e-3)
+    assert fit.growth_bytes(MB) == fit.floor_bytes  # of the median graph
+    assert fit.line().growth_bytes(70 * MB, 10_000) == pytest.approx(68 * MB, rel=1e-3)
+    assert (fit.quality.points, fit.quality.left_out) == (16, 0)
+    assert fit_memory("onnxruntime", samples, [0, *graphs[1:]]).floor_graph_scale == 0.0
+
+
 def test_memory_fit_takes_no_floor_that_a_line_does_without() -> None:
     draw = np.random.default_rng(5)
     noisy = [(size * MB, round((size + 9) * MB * (1.0 + 0.03 * float(draw.normal())))) for size in SIZES]
