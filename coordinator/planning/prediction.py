@@ -3,7 +3,7 @@
 ``peak = supervisor idle + transfer + trainer idle + growth + margin``. Idle sizes are the device's own. Growth is what
 the artifact's manifest predicts, through the line that was measured on the device for the runtime where there is one,
 and corrected by what devices measured while training. The margin is what is kept free: the run's headroom of the
-growth, or as much as the worst point that the line was fitted on needed, whichever is more.
+growth, or as much as the worst point that the line was fitted on needed, or steps in that form, whichever is most.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ RECOMPUTATION = 4 / 3
 
 MICRO_BATCH_OVERHEAD = 0.02
 """Time of a further micro-batch relative to the step, where nothing was measured: to order forms by, not to promise."""
+
+MICRO_BATCH_MARGIN, RECOMPUTATION_MARGIN, BOTH_MARGIN = 0.15, 0.1, 0.25
+"""Of a step's growth: how much more than predicted steps in these forms took at most. Source: measured, ResNet-20,
+docs/measurements/2026-11-20-step-forms.md."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ def predict(
         trainer_bytes=trainer,
         predicted_bytes=predicted_bytes,
         growth_bytes=corrected,
-        margin_bytes=max(missing, round(corrected * headroom)),
+        margin_bytes=max(missing, round(corrected * max(headroom, form_margin(form)))),
         correction=correction,
         threads=timing.threads,
         step_ms=timing.step_ms,
@@ -187,6 +191,13 @@ def step_ms(line: StepLine, plain: Cost, form: StepForm) -> float:
         graph_bytes=plain.graph_bytes,
     )
     return form.micro_batches * start + (whole - start) * (RECOMPUTATION if form.recompute else 1.0)
+
+
+def form_margin(form: StepForm) -> float:
+    """The least share of its growth that a step in ``form`` is given beyond its prediction."""
+    if form.micro_batches > 1:
+        return BOTH_MARGIN if form.recompute else MICRO_BATCH_MARGIN
+    return RECOMPUTATION_MARGIN if form.recompute else 0.0
 
 
 def slowdown(form: StepForm) -> float:

@@ -152,6 +152,7 @@ class Search:
             level,
             estimate.least_bytes,
             headroom=self._wishes.headroom,
+            form=form,
             correction=self._past.usual_correction(runtime),
         )
         return least.peak_bytes > self._ceiling

@@ -13,7 +13,7 @@ from coordinator.methods.method import DeviceProgram, Level
 from coordinator.planner import MB, choose_runtimes, place, require_able
 from coordinator.planning.outlook import Estimate
 from coordinator.planning.past import Past
-from coordinator.planning.prediction import forms_of, predict
+from coordinator.planning.prediction import form_margin, forms_of, predict
 from coordinator.planning.wishes import Wishes
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import Cost, InputSpec
@@ -152,12 +152,13 @@ def test_place_downshifts_when_the_device_measured_more() -> None:
 
 
 def test_larger_level_in_a_slower_form_comes_before_a_smaller_level() -> None:
+    """Steps by micro-batches are given 15 % beyond their predictions: 153 and 130 MB."""
     sizes = {(FULL, PLAIN): 100, (FULL, MICRO_2): 60, (FULL, MICRO_4): 40, (HALF, PLAIN): 50, (QUARTER, PLAIN): 20}
-    placement = place(profile(130), ONE, LADDER, Steps(sizes), ALL_FORMS)
+    placement = place(profile(131), ONE, LADDER, Steps(sizes), ALL_FORMS)
     assert (placement.level, placement.form) == (FULL, MICRO_4)
-    assert place(profile(150), ONE, LADDER, Steps(sizes), ALL_FORMS).form == MICRO_2
+    assert place(profile(154), ONE, LADDER, Steps(sizes), ALL_FORMS).form == MICRO_2
     assert place(profile(194), ONE, LADDER, Steps(sizes), ALL_FORMS).form == PLAIN
-    assert place(profile(130), ONE, LADDER, Steps(sizes), PLAIN_ONLY).level is QUARTER
+    assert place(profile(131), ONE, LADDER, Steps(sizes), PLAIN_ONLY).level is QUARTER
 
 
 def test_forms_are_tried_by_the_devices_own_step_times() -> None:
@@ -234,7 +235,10 @@ def test_search_finds_what_trying_every_step_finds(seed: int) -> None:
     steps = Steps(sizes, error=draw.uniform(0.75, 1.25))
     wishes = Wishes(headroom=0.1, forms=(PLAIN, MICRO_2, MICRO_4, RECOMPUTE))
     fitting = [
-        (level, form) for level in levels for form in wishes.forms if 84 + 1.1 * sizes[level, form] <= budget - 1e-4
+        (level, form)
+        for level in levels
+        for form in wishes.forms
+        if 84 + (1 + max(0.1, form_margin(form))) * sizes[level, form] <= budget - 1e-4
     ]
     if not fitting:
         with pytest.raises(PlanError):
