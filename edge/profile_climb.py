@@ -156,9 +156,9 @@ def _too_much(rung: Rung, fallen: LadderRow | None, idle_bytes: int, limit: int)
 def _measure(what: Climb, rung: Rung, row: LadderRow, results: ResultsFile) -> LadderRow:
     if problem := _unusable(what.folder / rung.folder, rung):
         return msgspec.structs.replace(row, outcome="failed", reason=problem)
-    results.add(row)
-    started = time.monotonic()
     try:
+        results.add(row)
+        started = time.monotonic()
         found = measure_steps(
             what.folder / rung.folder,
             batch=rung.batch,
@@ -168,12 +168,13 @@ def _measure(what: Climb, rung: Rung, row: LadderRow, results: ResultsFile) -> L
             limit_bytes=row.limit_bytes,
             scratch=results.path.parent,
         )
+        ended = row.ended(found, time.monotonic() - started)
+        results.add(ended)
     except (KeyboardInterrupt, SystemExit, ApportionError, OSError):
-        results.add(msgspec.structs.replace(row, outcome="interrupted"))
+        with contextlib.suppress(OSError):  # a full disk is told by what is raised
+            results.add(msgspec.structs.replace(row, outcome="interrupted"))
         raise
-    row = row.ended(found, time.monotonic() - started)
-    results.add(row)
-    return row
+    return ended
 
 
 def _unusable(folder: Path, rung: Rung) -> str:
