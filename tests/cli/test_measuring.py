@@ -88,7 +88,8 @@ def test_plan_explains_what_was_too_large_and_fails_where_nothing_fits(command: 
     assert tight["level"] == "rank 1/8"
     assert tight["predicted_peak_bytes"] < 95 * 2**20
     whole = [trial for trial in tight["tried"] if trial["level"] == "full"]
-    assert whole and all(trial["outcome"] != "fits" for trial in whole)
+    assert whole
+    assert all(trial["outcome"] != "fits" for trial in whole)
     assert all(trial["predicted_peak_bytes"] > 95 * 2**20 for trial in whole if "predicted_peak_bytes" in trial)
     assert none["level"] is None
     assert line["ok"] is False

@@ -76,6 +76,8 @@ def test_pip_takes_our_wheel_as_whole(tmp_path: Path) -> None:
     wheel = write_device_wheel(tmp_path, {"lib/apportion/library.so": b"code"})
     target, pip = tmp_path / "installed", bundled_pip()
     command = [sys.executable, f"{pip}/pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
+    # Without it pip takes what this interpreter has under the same name away, whatever the prefix.
+    command.append("--ignore-installed")
     subprocess.run([*command, "--prefix", str(target), str(wheel)], check=True, capture_output=True)
     assert (target / "lib/apportion/library.so").read_bytes() == b"code"
     assert "edge.__main__" in (target / "bin/apportion").read_text()
