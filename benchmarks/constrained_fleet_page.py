@@ -22,6 +22,8 @@ is about memory, and nothing here says anything of accuracy. ResNet-20 has batch
 - *charged*: the most the kernel counted against the limit. It is less than the RSS: pages of libraries are charged
   to whoever read them first, here another device's group or none. A real device has no such help, so the RSS is
   what is held against the budget; the limit proves what is allocated.
+- A share above 100 % (bold): a step took more than was predicted. The device is then never given that step again, and
+  expects as much more of every other one.
 - *kills*: processes that the kernel ended for the limit, counted by the group itself.
 - A device that no cut fits in a round is left out of that round, with the reason; *rounds* counts those it trained
   in.
@@ -55,6 +57,7 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     for row in result["devices"]:
         share = f"{100 * row['share']:.0f} %" if row["bound"] else f"({100 * row['share']:.0f} %)"
+        share = f"**{share}**" if row["share"] > 1 else share
         lines.append(
             f"| {row['budget_mb']} | {row['level_at_peak']} | {row['predicted_mb']:.0f} | {row['peak_mb']:.0f} "
             f"| {share} | {row['kernel_peak_mb']:.0f} | {row['rounds']} | {row['kills']} |"
