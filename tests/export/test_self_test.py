@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import pytest
@@ -59,3 +60,15 @@ def test_values_on_which_a_rectifier_flips_are_passed_over(off: dict[int, float]
     assert made.seed == seed
     expected = exporter.self_test_losses(STEP, written.files, written.tensors, seed=seed, steps=STEPS)
     assert made.losses == expected
+
+
+def test_steps_from_where_training_diverges_are_left_out() -> None:
+    """Such a net has finite gradients and passes the gate; a loss that is no number cannot be written down."""
+    torch.manual_seed(0)
+    wild = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
+    for layer in wild:
+        layer.register_forward_hook(lambda _module, _inputs, out: out * 30)
+    exporter = format_for("onnxruntime")
+    made = self_test_of(wild, STEP, exporter, exporter.write(wild, STEP))
+    assert 1 <= len(made.losses) < STEPS
+    assert all(math.isfinite(loss) for loss in made.losses)
