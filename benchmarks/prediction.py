@@ -27,6 +27,8 @@ STEPS = 20
 
 def measured_line(point: Any, folder: Path) -> dict[str, Any]:
     """What the manifest says and what a process of its own found."""
+    import msgspec
+
     from edge.artifact_folder import read_artifact_folder
     from edge.step_measurement import measure_steps
 
@@ -39,6 +41,8 @@ def measured_line(point: Any, folder: Path) -> dict[str, Any]:
     step_files = {program.file for program in manifest.programs if program.name in ("accumulate", "train")}
     graph = sum(file.size for file in manifest.files if file.name in step_files)
     cost["graph_bytes"] = manifest.cost.graph_bytes or graph
+    work = manifest.cost.step_work
+    cost["step_work"] = None if work is None else msgspec.to_builtins(work)
     return {
         "schema": SCHEMA,
         **dataclasses.asdict(point),

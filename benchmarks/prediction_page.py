@@ -18,6 +18,7 @@ from typing import Any
 from profiles.fit import FitImpossible
 from profiles.latency import WorkSample, fit_work_time
 from profiles.memory_fit import fit_memory
+from profiles.step_work import StepWork
 
 MB = 2**20
 BUSY_SHARE = 0.9
@@ -77,6 +78,7 @@ def predictions(lines: Sequence[Line], group: Callable[[Line], tuple[Any, ...]])
                     moved_bytes=work.moved_bytes,
                     parameters=work.parameters,
                     graph_bytes=work.graph_bytes,
+                    work=work.work,
                 ),
             }
         )
@@ -85,8 +87,15 @@ def predictions(lines: Sequence[Line], group: Callable[[Line], tuple[Any, ...]])
 
 def _work(line: Line) -> WorkSample:
     cost = line["cost"]
+    work = cost.get("step_work")
     return WorkSample(
-        cost["macs"], line["batch"], cost["live_bytes"], step_ms(line), cost["parameters"], cost["graph_bytes"]
+        cost["macs"],
+        line["batch"],
+        cost["live_bytes"],
+        step_ms(line),
+        cost["parameters"],
+        cost["graph_bytes"],
+        None if work is None else StepWork(**work),
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from edge.contracts.codec import decode_json
 from edge.contracts.errors import ConfigError, MessageRejected
+from profiles.step_work import StepWork
 
 SCHEMA = "apportion.ladder/1"
 FILE_NAME = "ladder.json"
@@ -26,7 +27,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
         shape: model and cut; rungs of one shape differ in runtime and batch.
         folder: of the artifact, in the ladder's.
         digest: SHA-256 of the artifact's manifest.
-        parameters, macs, live_bytes, predicted_bytes, graph_bytes: as in the manifest's cost, for ``batch``.
+        parameters, macs, live_bytes, predicted_bytes, graph_bytes, work: as in the manifest's cost, for ``batch``.
         is_quick: whether a quick climb takes it.
     """
 
@@ -40,6 +41,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
     live_bytes: int
     predicted_bytes: int
     graph_bytes: int = 0
+    work: StepWork | None = None
     is_quick: bool = False
 
 

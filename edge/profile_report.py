@@ -25,6 +25,7 @@ from profiles.measured_lines import write_measured_lines
 
 if TYPE_CHECKING:
     from profiles.ladder_fit import LadderFits, LadderPoint
+    from profiles.latency import WorkTime
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def ladder_points(rows: Sequence[LadderRow]) -> list[LadderPoint]:
             step_ms=row.alone_ms,
             parameters=row.parameters,
             graph_bytes=row.graph_bytes,
+            work=row.work,
         )
         for row in rows
         if row.outcome == "measured"
@@ -184,6 +186,8 @@ def ladder_values(done: Climbed, fits: LadderFits) -> dict[str, Any]:
             {"runtime": runtime, "threads": threads, "constant_ms": found.fit.constant_ms,
              "gigamac_ms": found.fit.gigamac_ms, "megabyte_ms": found.fit.megabyte_ms,
              "graph_kilobyte_ms": found.fit.graph_kilobyte_ms, "megaparameter_ms": found.fit.megaparameter_ms,
+             "convolution_gigamac_ms": found.fit.convolution_gigamac_ms,
+             "padded_gigamac_ms": found.fit.padded_gigamac_ms, "matrix_gigamac_ms": found.fit.matrix_gigamac_ms,
              **asdict(found.fit.quality),
              "held_out": None if found.held_out is None else asdict(found.held_out)}
             for (runtime, threads), found in fits.steps.items()
@@ -201,6 +205,15 @@ def row_values(row: LadderRow) -> dict[str, Any]:
     values: dict[str, Any] = msgspec.to_builtins(row)
     del values["schema"]
     return {**values, "alone_ms": row.alone_ms, "is_busy": row.is_busy}
+
+
+def _rates(work: WorkTime) -> str:
+    if not (work.convolution_gigamac_ms or work.padded_gigamac_ms or work.matrix_gigamac_ms):
+        return f"{work.gigamac_ms:.1f} ms"
+    return (
+        f"{work.convolution_gigamac_ms:.1f} ms (convolutions), {work.padded_gigamac_ms:.1f} ms (those of channels in "
+        f"sixteens), {work.matrix_gigamac_ms:.1f} ms (products)"
+    )
 
 
 def fit_lines(done: Climbed, fits: LadderFits) -> list[str]:
@@ -227,8 +240,8 @@ def fit_lines(done: Climbed, fits: LadderFits) -> list[str]:
         by_graph = f"{1000 * work.graph_kilobyte_ms:.1f} ms per MB of graph"
         start = by_graph if work.graph_kilobyte_ms else f"{work.constant_ms:.2f} ms"
         told += [
-            f"step on {runtime}, {threads} thread{'s' if threads > 1 else ''}: {start} + {work.gigamac_ms:.1f} ms per "
-            f"10^9 multiply-accumulates + {work.megabyte_ms:.3f} ms per MB (10^6) of activations + "
+            f"step on {runtime}, {threads} thread{'s' if threads > 1 else ''}: {start} + {_rates(work)} per 10^9 "
+            f"multiply-accumulates + {work.megabyte_ms:.3f} ms per MB (10^6) of activations + "
             f"{work.megaparameter_ms:.2f} ms per 10^6 parameters",
             f"  {quality.points} settings, {quality.left_out} left out, median error {quality.median_error:.1%}, worst "
             f"{quality.worst_error:.1%}",

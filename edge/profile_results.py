@@ -21,6 +21,7 @@ import msgspec
 from edge.contracts.errors import ConfigError
 from edge.profile_ladder import Rung
 from edge.step_measurement import StepMeasurement
+from profiles.step_work import StepWork
 
 FILE_NAME = "ladder-results.jsonl"
 SCHEMA = "apportion.ladder-result/1"
@@ -62,6 +63,7 @@ class LadderRow(msgspec.Struct, frozen=True, kw_only=True):
     live_bytes: int
     predicted_bytes: int
     graph_bytes: int = 0
+    work: StepWork | None = None
     outcome: Outcome = "begun"
     reason: str = ""
     steps: int = 0
@@ -127,6 +129,7 @@ def row_of(rung: Rung, *, threads: int, runtime_version: str, limit_bytes: int, 
         live_bytes=rung.live_bytes,
         predicted_bytes=rung.predicted_bytes,
         graph_bytes=rung.graph_bytes,
+        work=rung.work,
         limit_bytes=limit_bytes,
         asked_steps=asked_steps,
         load=round(os.getloadavg()[0], 2),

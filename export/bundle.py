@@ -146,6 +146,7 @@ def _cost(written: WrittenPrograms, spec: StepSpec, predicted_peak_bytes: int) -
         live_bytes=written.memory.live,
         predicted_peak_bytes=predicted_peak_bytes,
         batch=spec.batch,
+        step_work=written.work,
         graph_bytes=sum(len(written.files[name]) for name in _step_files(written)),
     )
 

@@ -1,14 +1,23 @@
-"""Multiply-accumulates and parameters of a cut, counted on the traced evaluation program."""
+"""Multiply-accumulates of a cut, counted on its traced programs: of a forward pass, and of a whole training step."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
+from edge.micro_batches import ACCUMULATE
 from export.capture import Capture
+from export.training_step import StepSpec
+from profiles.step_work import StepWork
+
+_LANES = 16
+"""Channels that kernels of both runtimes compute at once on processors with 256 and 512 bit registers."""
+_PRODUCTS = ("mm", "bmm", "addmm")
+_RECURRENT = "apportion."
 
 
 def forward_macs(evaluation: Capture) -> int:
@@ -21,6 +30,64 @@ def forward_macs(evaluation: Capture) -> int:
     places = [node for node in nodes if node.op == "placeholder"]
     batch = next(_sizes(n)[0] for n, s in zip(places, evaluation.inputs, strict=True) if s.role == "input")
     return sum(_macs(node) for node in nodes if node.op == "call_function") // batch
+
+
+def step_work(programs: Mapping[str, Capture], spec: StepSpec) -> StepWork:
+    """Work of one training step of ``spec.batch`` examples: of those of the programs that it runs."""
+    counted = [0.0, 0.0, 0.0]
+    for name, times in ((ACCUMULATE, spec.micro_batches), ("train", 1)):
+        if name not in programs:
+            continue
+        nodes = list(programs[name].graph.graph.nodes)
+        places = [node for node in nodes if node.op == "placeholder"]
+        fed = [_sizes(n)[0] for n, s in zip(places, programs[name].inputs, strict=True) if s.role == "input"]
+        scale = spec.batch / spec.micro_batches / fed[0] if fed else 1.0
+        for node in nodes:
+            if node.op == "call_function":
+                share = times * (scale if _is_per_example(node) else 1.0)
+                counted = [have + share * count for have, count in zip(counted, _kinds(node), strict=True)]
+    return StepWork(*(round(count) for count in counted))
+
+
+def _kinds(node: fx.Node) -> tuple[int, int, int]:
+    """Convolution, padded and matrix multiply-accumulates of one operation, backward ones included."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    if name == "convolution":
+        macs = _macs(node)
+        return macs, macs * _padding(_sizes(node.args[1]), int(node.args[8])) // _PARTS, 0
+    if name == "convolution_backward":
+        gradient, x, weight = node.args[:3]
+        transposed, groups, wanted = bool(node.args[7]), int(node.args[9]), node.args[10]
+        each = _elements(x if transposed else gradient) * math.prod(_sizes(weight)[1:])
+        macs = each * (bool(wanted[0]) + bool(wanted[1]))
+        return macs, macs * _padding(_sizes(weight), groups) // _PARTS, 0
+    if name in _PRODUCTS:
+        return 0, 0, _macs(node)
+    if str(node.target).startswith(_RECURRENT):  # a loop's backward pass, another such operation, does it twice more
+        return 0, 0, 3 * _macs(node)
+    return 0, 0, 0
+
+
+_PARTS = 1 << 20
+
+
+def _padding(weight: list[int], groups: int) -> int:
+    """How much more a convolution computes with both channels rounded up, in parts of 2^20; 0 with groups."""
+    if groups > 1:
+        return 0
+    out, into = weight[0], weight[1]
+    return _PARTS * (-(-out // _LANES) * _LANES) * (-(-into // _LANES) * _LANES) // (out * into)
+
+
+def _is_per_example(node: fx.Node) -> bool:
+    """Whether the operation takes or gives anything whose size follows the batch."""
+    return any(_follows_batch(value) for value in (node, *node.args))
+
+
+def _follows_batch(value: Any) -> bool:
+    found = value.meta.get("val") if isinstance(value, fx.Node) else None
+    tensors = found if isinstance(found, list | tuple) else [found]
+    return any(isinstance(size, torch.SymInt) for t in tensors if isinstance(t, torch.Tensor) for size in t.shape)
 
 
 def _macs(node: fx.Node) -> int:

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import msgspec
 
+from profiles.step_work import StepWork
+
 # What comes from a device is multiplied and rounded by the coordinator: nothing may be infinite or not a number there.
 MOST_BYTES = 1 << 44
 Coefficient = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -64,8 +66,10 @@ what is live beyond that, activations, takes time by its bytes. Source: measured
 class StepLine(msgspec.Struct, frozen=True):
     """The time of a training step by its work, with one number of threads.
 
-    step_ms = graph kB x graph_kilobyte + batch x macs / 10^9 x gigamac + activation MB x megabyte + parameters / 10^6 x
-    megaparameter, kB and MB of 10^3 and 10^6 bytes, activations being the live bytes beyond those of the parameters.
+    step_ms = graph kB x graph_kilobyte + work + activation MB x megabyte + parameters / 10^6 x megaparameter, kB and MB
+    of 10^3 and 10^6 bytes, activations being the live bytes beyond those of the parameters. Work is convolution,
+    padded and matrix multiply-accumulates of the step (:class:`profiles.step_work.StepWork`) / 10^9, each x its
+    coefficient, where both line and artifact have them; else batch x macs of a forward pass / 10^9 x gigamac.
 
     Attributes:
         constant_ms: in place of the graph's part where its size is not known, or was not fitted.
@@ -83,6 +87,17 @@ class StepLine(msgspec.Struct, frozen=True):
     measured_at: float = 0.0
     graph_kilobyte_ms: Coefficient = 0.0
     megaparameter_ms: Coefficient = 0.0
+    convolution_gigamac_ms: Coefficient = 0.0
+    padded_gigamac_ms: Coefficient = 0.0
+    matrix_gigamac_ms: Coefficient = 0.0
+
+    def work_ms(self, *, macs: int, batch: int, work: StepWork | None = None) -> float:
+        """The part of a step that its multiply-accumulates take."""
+        rates = (self.convolution_gigamac_ms, self.padded_gigamac_ms, self.matrix_gigamac_ms)
+        if work is None or not any(rates):
+            return batch * macs / 1e9 * self.gigamac_ms
+        done = (work.convolution_macs, work.padded_macs, work.matrix_macs)
+        return sum(rate * count / 1e9 for rate, count in zip(rates, done, strict=True))
 
     def start_ms(self, graph_bytes: int = 0) -> float:
         """What a step of a graph takes whatever its batch, each time it is run; 0 bytes: a usual graph."""
@@ -90,11 +105,20 @@ class StepLine(msgspec.Struct, frozen=True):
             graph_bytes / 1e3 * self.graph_kilobyte_ms if graph_bytes and self.graph_kilobyte_ms else self.constant_ms
         )
 
-    def step_ms(self, *, macs: int, batch: int, live_bytes: int, parameters: int = 0, graph_bytes: int = 0) -> float:
-        """The step of an artifact whose manifest says so; parameters and graph may be unknown, 0."""
+    def step_ms(
+        self,
+        *,
+        macs: int,
+        batch: int,
+        live_bytes: int,
+        parameters: int = 0,
+        graph_bytes: int = 0,
+        work: StepWork | None = None,
+    ) -> float:
+        """The step of an artifact whose manifest says so; parameters and graph may be unknown, 0, and work, None."""
         activations = max(0, live_bytes - PARAMETER_LIVE_BYTES * parameters)
-        work = batch * macs / 1e9 * self.gigamac_ms + activations / 1e6 * self.megabyte_ms
-        return self.start_ms(graph_bytes) + work + parameters / 1e6 * self.megaparameter_ms
+        moved = activations / 1e6 * self.megabyte_ms + parameters / 1e6 * self.megaparameter_ms
+        return self.start_ms(graph_bytes) + self.work_ms(macs=macs, batch=batch, work=work) + moved
 
 
 class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from profiles.latency import StepSample, StepTime, WorkSample, WorkTime, fit_ste
 from profiles.measured_lines import MeasuredLines
 from profiles.memory_check import PeakErrors, PeakPoint, held_out_errors
 from profiles.memory_fit import MemoryFit, fit_memory
+from profiles.step_work import StepWork
 
 K = TypeVar("K")
 
@@ -45,6 +46,7 @@ class LadderPoint:
     step_ms: float
     parameters: int = 0
     graph_bytes: int = 0
+    work: StepWork | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def _memory(runtime: str, points: Sequence[LadderPoint]) -> MemoryResult:
 
 
 def _work(points: Sequence[LadderPoint]) -> list[WorkSample]:
-    return [WorkSample(p.macs, p.batch, p.live_bytes, p.step_ms, p.parameters, p.graph_bytes) for p in points]
+    return [WorkSample(p.macs, p.batch, p.live_bytes, p.step_ms, p.parameters, p.graph_bytes, p.work) for p in points]
 
 
 def _held_out_times(points: Sequence[LadderPoint]) -> TimeErrors | None:
@@ -149,7 +151,12 @@ def _held_out_times(points: Sequence[LadderPoint]) -> TimeErrors | None:
 
 def _predicted_ms(model: WorkTime, p: LadderPoint) -> float:
     return model.step_ms(
-        macs=p.macs, batch=p.batch, moved_bytes=p.live_bytes, parameters=p.parameters, graph_bytes=p.graph_bytes
+        macs=p.macs,
+        batch=p.batch,
+        moved_bytes=p.live_bytes,
+        parameters=p.parameters,
+        graph_bytes=p.graph_bytes,
+        work=p.work,
     )
 
 

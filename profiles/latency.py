@@ -13,9 +13,13 @@ from dataclasses import dataclass
 
 from profiles.device import PARAMETER_LIVE_BYTES, StepLine
 from profiles.fit import FitImpossible, FitQuality, LineFit, fit_line
+from profiles.step_work import StepWork
 
 _CONSTANT, _SHARED = "constant", "batch / threads"
 _WORK, _MOVED, _GRAPH, _PARAMETERS = "multiply-accumulates", "moved bytes", "graph size", "parameters"
+_KINDS = _CONVOLUTIONS, _PADDED, _PRODUCTS = "convolutions", "padded convolutions", "matrix products"
+
+Rows = list[tuple[dict[str, float], float]]
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,7 @@ class WorkSample:
         moved_bytes: any measure of what a step reads and writes that is made alike for every artifact; its live bytes.
         parameters: elements; 0: not known.
         graph_bytes: size of the step's graph, which rises with the operations in it; 0: not known.
+        work: of the whole step by kind; None: not known.
     """
 
     macs: int
@@ -172,6 +177,7 @@ class WorkSample:
     step_ms: float
     parameters: int = 0
     graph_bytes: int = 0
+    work: StepWork | None = None
 
 
 @dataclass(frozen=True)
@@ -190,11 +196,28 @@ class WorkTime:
     quality: FitQuality
     graph_kilobyte_ms: float = 0.0
     megaparameter_ms: float = 0.0
+    convolution_gigamac_ms: float = 0.0
+    padded_gigamac_ms: float = 0.0
+    matrix_gigamac_ms: float = 0.0
 
-    def step_ms(self, *, macs: int, batch: int, moved_bytes: int, parameters: int = 0, graph_bytes: int = 0) -> float:
+    def step_ms(
+        self,
+        *,
+        macs: int,
+        batch: int,
+        moved_bytes: int,
+        parameters: int = 0,
+        graph_bytes: int = 0,
+        work: StepWork | None = None,
+    ) -> float:
         """Predicted for an artifact of that work."""
         return self.line(1).step_ms(
-            macs=macs, batch=batch, live_bytes=moved_bytes, parameters=parameters, graph_bytes=graph_bytes
+            macs=macs,
+            batch=batch,
+            live_bytes=moved_bytes,
+            parameters=parameters,
+            graph_bytes=graph_bytes,
+            work=work,
         )
 
     def line(self, threads: int, *, measured_at: float = 0.0) -> StepLine:
@@ -209,25 +232,28 @@ class WorkTime:
             measured_at=measured_at,
             graph_kilobyte_ms=self.graph_kilobyte_ms,
             megaparameter_ms=self.megaparameter_ms,
+            convolution_gigamac_ms=self.convolution_gigamac_ms,
+            padded_gigamac_ms=self.padded_gigamac_ms,
+            matrix_gigamac_ms=self.matrix_gigamac_ms,
         )
 
 
 def fit_work_time(samples: Sequence[WorkSample]) -> WorkTime:
     """The model of a device's steps from several artifacts.
 
-    With graph sizes and parameters it is the whole model; without them, or where they do not vary on their own, a
-    constant, work and bytes.
+    With graph sizes, parameters and work by kind it is the whole model; without the kinds, one rate for all work;
+    without the others, or where they do not vary on their own, a constant, work and bytes.
 
     Raises:
         FitImpossible: fewer than three artifacts, or ones whose work and bytes rise together.
     """
     if samples and all(sample.graph_bytes > 0 and sample.parameters > 0 for sample in samples):
-        try:
-            fit = fit_line([(_by_graph(sample), sample.step_ms) for sample in samples])
-        except FitImpossible:
-            pass
-        else:
-            return _work_time(fit, fit.coefficients[_GRAPH] * statistics.median(s.graph_bytes for s in samples) / 1e3)
+        for features in (_by_kind, _by_graph) if all(sample.work is not None for sample in samples) else (_by_graph,):
+            try:
+                fit = fit_line(_told_apart([(features(sample), sample.step_ms) for sample in samples]))
+            except FitImpossible:
+                continue
+            return _work_time(fit, samples, statistics.median(sample.graph_bytes for sample in samples))
     fit = fit_line(
         [
             (
@@ -237,7 +263,7 @@ def fit_work_time(samples: Sequence[WorkSample]) -> WorkTime:
             for sample in samples
         ]
     )
-    return _work_time(fit, fit.coefficients[_CONSTANT])
+    return _work_time(fit, samples)
 
 
 def _by_graph(sample: WorkSample) -> dict[str, float]:
@@ -250,12 +276,40 @@ def _by_graph(sample: WorkSample) -> dict[str, float]:
     }
 
 
-def _work_time(fit: LineFit, constant_ms: float) -> WorkTime:
+def _by_kind(sample: WorkSample) -> dict[str, float]:
+    assert sample.work is not None
+    features = _by_graph(sample)
+    del features[_WORK]
+    done = (sample.work.convolution_macs, sample.work.padded_macs, sample.work.matrix_macs)
+    return features | {kind: count / 1e9 for kind, count in zip(_KINDS, done, strict=True)}
+
+
+def _told_apart(rows: Rows) -> Rows:
+    """Without the columns that are 0 in every row: a device whose models have no convolution."""
+    empty = {name for name in rows[0][0] if not any(features[name] for features, _ in rows)}
+    return [({name: value for name, value in f.items() if name not in empty}, measured) for f, measured in rows]
+
+
+def _work_time(fit: LineFit, samples: Sequence[WorkSample], graph_bytes: float = 0.0) -> WorkTime:
+    """Of the usual graph's size; where work was fitted by kind, its one rate is what the samples took of it."""
+    found = fit.coefficients
+    kinds = {kind: found.get(kind, 0.0) for kind in _KINDS}
+    rate = found.get(_WORK, 0.0)
+    if any(kinds.values()):
+        rates = [
+            sum(kinds[kind] * _by_kind(sample)[kind] for kind in _KINDS) / (sample.batch * sample.macs / 1e9)
+            for sample in samples
+            if sample.macs
+        ]
+        rate = statistics.median(rates) if rates else 0.0
     return WorkTime(
-        constant_ms=constant_ms,
-        gigamac_ms=fit.coefficients[_WORK],
-        megabyte_ms=fit.coefficients[_MOVED],
+        constant_ms=found[_CONSTANT] if _CONSTANT in found else found.get(_GRAPH, 0.0) * graph_bytes / 1e3,
+        gigamac_ms=rate,
+        megabyte_ms=found.get(_MOVED, 0.0),
         quality=fit.quality,
-        graph_kilobyte_ms=fit.coefficients.get(_GRAPH, 0.0),
-        megaparameter_ms=fit.coefficients.get(_PARAMETERS, 0.0),
+        graph_kilobyte_ms=found.get(_GRAPH, 0.0),
+        megaparameter_ms=found.get(_PARAMETERS, 0.0),
+        convolution_gigamac_ms=kinds[_CONVOLUTIONS],
+        padded_gigamac_ms=kinds[_PADDED],
+        matrix_gigamac_ms=kinds[_PRODUCTS],
     )

@@ -162,5 +162,6 @@ def _rung(folder: Path, shape: Shape, manifest: ArtifactManifest, *, is_quick: b
         live_bytes=cost.live_bytes,
         predicted_bytes=cost.predicted_peak_bytes,
         graph_bytes=cost.graph_bytes,
+        work=cost.step_work,
         is_quick=is_quick,
     )

@@ -189,6 +189,7 @@ def step_ms(line: StepLine, plain: Cost, form: StepForm) -> float:
         live_bytes=plain.live_bytes,
         parameters=plain.parameters,
         graph_bytes=plain.graph_bytes,
+        work=plain.step_work,
     )
     return form.micro_batches * start + (whole - start) * (RECOMPUTATION if form.recompute else 1.0)
 

@@ -13,6 +13,7 @@ import msgspec
 from edge.contracts.codec import decode_json, encode_json
 from edge.contracts.errors import MessageRejected, PlanError
 from edge.contracts.tensors import Role, TensorSpec
+from profiles.step_work import StepWork
 
 MANIFEST_SCHEMA = "apportion.manifest/1"
 MAX_MANIFEST_BYTES = 8 * 1024 * 1024
@@ -69,6 +70,7 @@ class Cost(msgspec.Struct, frozen=True):
         predicted_step_ms: on the reference machine, 0 when unknown.
         batch: batch size the figures are for.
         graph_bytes: size of the graphs that a training step runs, which rises with their operations; 0: not known.
+        step_work: multiply-accumulates of one training step at ``batch`` by kind; None: not known.
     """
 
     parameters: int
@@ -80,6 +82,7 @@ class Cost(msgspec.Struct, frozen=True):
     batch: int
     predicted_step_ms: float = 0.0
     graph_bytes: int = 0
+    step_work: StepWork | None = None
 
 
 class SelfTest(msgspec.Struct, frozen=True):

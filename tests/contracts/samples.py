@@ -34,6 +34,7 @@ from edge.contracts.plan import BlobRef, Schedule, Turn, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.tensors import TensorSpec
 from profiles.device import CoreGroup, DeviceProfile, MemoryLine, StepLine
+from profiles.step_work import StepWork
 
 A, B, C = "a1" * 32, "b2" * 32, "c3" * 32
 
@@ -72,7 +73,7 @@ PROFILE = DeviceProfile(
     memory_lines={
         "onnxruntime": MemoryLine(0.9, 1_000_000, 2_000_000, 12, 1_760_000_000.5, 15_000_000, 12_000_000, 48.5)
     },
-    step_lines={"onnxruntime": (StepLine(1, 0.5, 40.0, 0.1, 0.07, 12, 1_760_000_000.5, 0.02, 0.5),)},
+    step_lines={"onnxruntime": (StepLine(1, 0.5, 40.0, 0.1, 0.07, 12, 1_760_000_000.5, 0.02, 0.5, 12.0, 2.0, 8.0),)},
 )
 
 ORDER = WorkOrder(
@@ -221,6 +222,7 @@ MANIFEST = ArtifactManifest(
         batch=16,
         predicted_step_ms=0.5,
         graph_bytes=9_000,
+        step_work=StepWork(1_000, 4_000, 20_000),
     ),
     self_test=SelfTest(
         formula="splitmix64-uniform/1",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from edge.contracts.manifest import InputSpec
-from export.cost import forward_macs
+from export.cost import forward_macs, step_work
 from export.programs import capture_programs
-from export.training_step import StepSpec
+from export.training_step import FactorPair, StepSpec
+from profiles.step_work import StepWork
 
 
 def macs(module: nn.Module, spec: InputSpec, classes: int) -> int:
@@ -46,3 +47,48 @@ def test_macs_of_an_lstm_by_hand() -> None:
 
     # Six steps, four gates of four units, each from three inputs and four units.
     assert macs(Last(), InputSpec(layout="features", shape=(6, 3)), 4) == 6 * 4 * 4 * (3 + 4)
+
+
+def work(module: nn.Module, spec: StepSpec) -> StepWork:
+    return step_work(capture_programs(module, spec), spec)
+
+
+def test_work_of_a_step_by_hand() -> None:
+    """The first layer has no gradient of its input, a frozen one none of its weight; channels are padded to 16."""
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 20, 3, padding=1, bias=False),
+        nn.ReLU(),
+        nn.Conv2d(20, 20, 3, padding=1, groups=20),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(20, 5),
+    )
+    spec = StepSpec(input=InputSpec(layout="chw", shape=(3, 6, 6)), classes=5, batch=7, frozen=("2.weight",))
+    first, second, grouped = 7 * 36 * 27 * 8, 7 * 36 * 72 * 20, 7 * 36 * 9 * 20
+    found = work(module, spec)
+    assert found.convolution_macs == 2 * first + 2 * second + 3 * grouped
+    padded = 2 * first * (16 * 16 / (3 * 8)) + 2 * second * (16 * 32 / (8 * 20))
+    assert abs(found.padded_macs / padded - 1) < 1e-5
+    assert found.matrix_macs == 3 * 7 * 20 * 5
+
+
+def test_work_of_a_penalty_does_not_follow_the_batch() -> None:
+    module = nn.Sequential(nn.Linear(12, 4, bias=False), nn.Linear(4, 10, bias=False), nn.Linear(10, 3))
+
+    def matrix_macs(batch: int) -> int:
+        pair = FactorPair(u="1.weight", v="0.weight")
+        spec = StepSpec(input=InputSpec(layout="features", shape=(12,)), classes=3, batch=batch, frobenius=(pair,))
+        return work(module, spec).matrix_macs
+
+    each = 2 * 12 * 4 + 3 * 4 * 10 + 3 * 10 * 3
+    grams = 2 * 4 * 4 * (12 + 10)
+    assert (matrix_macs(5), matrix_macs(50)) == (5 * each + grams, 50 * each + grams)
+
+
+def test_micro_batches_do_the_work_of_the_whole_batch() -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
+    whole = StepSpec(input=InputSpec(layout="features", shape=(6,)), classes=3, batch=8)
+    parts = StepSpec(input=InputSpec(layout="features", shape=(6,)), classes=3, batch=8, micro_batches=4)
+    assert work(module, parts) == work(module, whole)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from profiles.device import PARAMETER_LIVE_BYTES, StepLine
 from profiles.fit import FitImpossible
 from profiles.latency import StepSample, WorkSample, fit_layer_times, fit_step_time, fit_work_time
+from profiles.step_work import StepWork
 
 # PruneFL's published coefficients of Conv-2 on a Raspberry Pi 4, with its layers' sizes; the first takes no time.
 LAYERS = {"conv1": 800, "conv2": 51_200, "fc1": 6_422_528, "fc2": 126_976}
@@ -152,3 +154,46 @@ def test_work_time_predicts_graphs_it_was_not_fitted_on() -> None:
     errors = [abs(fit.step_ms(macs=s.macs, batch=s.batch, moved_bytes=s.moved_bytes) / s.step_ms - 1) for s in others]
     assert np.median(errors) < 0.04
     assert fit.gigamac_ms == pytest.approx(40.0, rel=0.03)
+
+
+def test_work_by_kind_tells_convolutions_from_products() -> None:
+    """Work that one rate for all would get wrong by half."""
+    draw = np.random.default_rng(3)
+    rates = {"convolution_gigamac_ms": 10.0, "padded_gigamac_ms": 4.0, "matrix_gigamac_ms": 30.0}
+
+    def sample() -> WorkSample:
+        counts = [int(10 ** draw.uniform(6, 9)) for _ in range(3)]
+        work = StepWork(counts[0], counts[0] + counts[1], counts[2])
+        parameters, graph = int(10 ** draw.uniform(4, 7)), int(10 ** draw.uniform(3, 5))
+        live = PARAMETER_LIVE_BYTES * parameters + int(10 ** draw.uniform(6, 8))
+        line = StepLine(1, 0.0, 1.0, 0.2, graph_kilobyte_ms=0.05, megaparameter_ms=0.7, **rates)
+        macs = sum(counts) // 96
+        exact = line.step_ms(macs=macs, batch=32, live_bytes=live, parameters=parameters, graph_bytes=graph, work=work)
+        return WorkSample(macs, 32, live, exact * (1 + 0.01 * float(draw.normal())), parameters, graph, work)
+
+    fit = fit_work_time([sample() for _ in range(40)])
+    for name, rate in rates.items():
+        assert getattr(fit, name) == pytest.approx(rate, rel=0.05)
+    other = sample()
+    known = {"macs": other.macs, "batch": 32, "moved_bytes": other.moved_bytes, "parameters": other.parameters}
+    told = fit.step_ms(**known, graph_bytes=other.graph_bytes, work=other.work)
+    assert told == pytest.approx(other.step_ms, rel=0.05)
+    # An artifact that is not exported yet has its forward multiply-accumulates alone: the usual rate of all work.
+    assert fit.step_ms(**known, graph_bytes=other.graph_bytes) == pytest.approx(
+        told - fit.line(1).work_ms(macs=other.macs, batch=32, work=other.work) + 32 * other.macs / 1e9 * fit.gigamac_ms
+    )
+    assert fit.gigamac_ms > 0
+
+
+def test_a_device_without_convolutions_has_no_rate_of_them() -> None:
+    draw = np.random.default_rng(4)
+    samples = [
+        WorkSample(macs, 8, 36 * parameters + moved, 1.0 + 24 * macs / 1e9 * 20 + moved / 1e7, parameters, graph,
+                   StepWork(0, 0, 24 * macs))
+        for macs, moved, parameters, graph in zip(
+            *(draw.integers(low, 100 * low, 20).tolist() for low in (10**6, 10**6, 10**4, 10**3)), strict=True
+        )
+    ]  # fmt: skip
+    fit = fit_work_time(samples)
+    assert (fit.convolution_gigamac_ms, fit.padded_gigamac_ms) == (0.0, 0.0)
+    assert fit.matrix_gigamac_ms == pytest.approx(20.0, rel=0.2)

@@ -18,7 +18,7 @@ from edge.native.library import has_kernel
 from edge.native.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
 from edge.runtimes.executorch import GRADIENT
 from export.capture import Capture
-from export.cost import forward_macs
+from export.cost import forward_macs, step_work
 from export.formats.executorch_program.gate_run import GateRun
 from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_capacities, with_outputs
 from export.formats.executorch_program.survey import survey_programs
@@ -61,7 +61,7 @@ class ExecutorchProgram:
         training = {"train", ACCUMULATE, *(variant.program for variant in spec.variants)}
         if spec.variants:
             files[PARTS_NAME] = parts_to_bytes({variant.program: dict(variant.sizes) for variant in spec.variants})
-        programs, arena = [], 0
+        programs, arena, made = [], 0, dict(captures)
         for name, capture in captures.items():
             batch = micro_batch(spec, name)
             inputs = tuple(i.name for i in capture.inputs)
@@ -71,6 +71,7 @@ class ExecutorchProgram:
             batch_planned, outputs = batch or spec.batch, _outputs(capture, roles)
             if spec.recompute and name in training:
                 capture = _recomputed(capture, outputs, batch_planned)
+                made[name] = capture
             lowered = lower(capture, outputs, batch_planned)
             _require_kernels(lowered)
             # One program is loaded at a time.
@@ -91,7 +92,8 @@ class ExecutorchProgram:
         fed = sum(t.byte_count(spec.batch) for t in tensors if t.role in ("input", "target"))
         memory = MemoryPlan(state, 0, fed, arena, "train")
         self._programs = tuple(programs)
-        return WrittenPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory)
+        macs, work = forward_macs(captures["eval"]), step_work(made, spec)
+        return WrittenPrograms(files, self._programs, tensors, macs, memory, work)
 
     def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
         """Every layer that :meth:`write` refuses or rewrites."""

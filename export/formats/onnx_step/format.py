@@ -12,7 +12,7 @@ from edge.contracts.manifest import GraphOutput, Parity, Program
 from edge.contracts.tensors import BATCH, TensorSpec, is_carried
 from edge.micro_batches import ACCUMULATE
 from export.capture import Capture
-from export.cost import forward_macs
+from export.cost import forward_macs, step_work
 from export.formats.memory_plan import MemoryPlan, intermediate_peak, memory_plan
 from export.formats.onnx_step import translate
 from export.formats.onnx_step.execution_order import in_execution_order
@@ -68,7 +68,9 @@ class OnnxStep:
         macs = forward_macs(captures["eval"])
         ordered = {n: in_execution_order(model) for n, model in models.items() if n in (ACCUMULATE, "train")}
         plans = {n: memory_plan(model, tensors, spec.batch // spec.micro_batches) for n, model in ordered.items()}
-        return WrittenPrograms(files, programs, tensors, macs, _memory(plans, captures, spec))
+        return WrittenPrograms(
+            files, programs, tensors, macs, _memory(plans, captures, spec), step_work(captures, spec)
+        )
 
     def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
         """Every layer that :meth:`write` refuses."""

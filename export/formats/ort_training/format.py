@@ -17,7 +17,7 @@ from edge.leading_parts import FILE_NAME as PARTS_NAME
 from edge.leading_parts import parts_to_bytes
 from edge.native.update_rule import FILE_NAME, UpdateRule
 from export.capture import Capture, capture
-from export.cost import forward_macs
+from export.cost import forward_macs, step_work
 from export.formats.memory_plan import MemoryPlan
 from export.formats.onnx_step import translate
 from export.formats.ort_training.checkpoint import checkpoint_request
@@ -35,7 +35,7 @@ from export.formats.survey import Captured, Survey
 from export.formats.written_programs import WrittenPrograms
 from export.gate_values import gate_values
 from export.parity import check_parity, self_test_losses
-from export.programs import program_functions
+from export.programs import capture_programs, program_functions
 from export.traceable_module import LOOPS
 from export.training_step import StepSpec
 
@@ -111,7 +111,9 @@ class OrtTraining:
         memory = with_variants(
             training_memory(*models["train"], tensors, spec.batch), [models[name][0] for name in variants]
         )
-        return WrittenPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory)
+        # The runtime makes the backward pass itself; what it computes is counted on the step as other formats trace it.
+        work = step_work(capture_programs(module, spec), spec)
+        return WrittenPrograms(files, self._programs, tensors, forward_macs(captures["eval"]), memory, work)
 
     def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
         """Every layer that :meth:`write` refuses; needs no environment of the runtime."""

@@ -1,0 +1,27 @@
+"""What a training step computes, by the kind of kernel that computes it: the work that a device's step times follow.
+
+Measured on ONNX Runtime and ExecuTorch: convolutions and products run at different rates, and a convolution of few
+channels takes nearly as long as one with the next multiple of 16, which kernels are made for.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class StepWork(msgspec.Struct, frozen=True):
+    """Multiply-accumulates of one whole step of a batch: forward, backward, and what a penalty takes.
+
+    Attributes:
+        convolution_macs: of convolutions.
+        padded_macs: theirs with channels rounded up to multiples of 16; of those without groups alone.
+        matrix_macs: of matrix products and recurrent layers.
+    """
+
+    convolution_macs: Count
+    padded_macs: Count
+    matrix_macs: Count
