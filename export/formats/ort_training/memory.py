@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import onnx
 
-from edge.contracts.tensors import BATCH, STATE_ROLES, TensorSpec
+from edge.contracts.tensors import BATCH, TensorSpec, is_carried
 from export.formats.memory_plan import IN_PLACE, MemoryPlan, intermediate_peak, value_bytes
 from export.formats.onnx_step.execution_order import in_execution_order
 from export.formats.ort_training.training_model import FACTOR, POSITIVE
@@ -37,7 +37,7 @@ def training_memory(
         forward: what ``model`` was differentiated from.
     """
     tensors = list(tensors)
-    state = sum(t.byte_count() for t in tensors if t.role in STATE_ROLES or t.role == "teacher")
+    state = sum(t.byte_count() for t in tensors if is_carried(t))
     gradients = sum(t.byte_count() for t in tensors if t.role == "parameter")
     fed = sum(t.byte_count(batch) for t in tensors if t.role in ("input", "target"))
     sizes = _sizes(model, forward, tensors, batch)
