@@ -115,7 +115,7 @@ def test_runtime_that_cannot_train_the_model_is_named_and_its_devices_stay_away(
 
 
 def test_only_runtime_that_cannot_train_the_model_ends_the_run_with_the_layer(tmp_path: Path, exports: Path) -> None:
-    text = config_text(local=0, min_reports=1, rounds=1, runtimes=("executorch",))
+    text = config_text(local=0, size=1, min_reports=1, rounds=1, runtimes=("executorch",))
     with InProcessFederation(tmp_path, exports, text) as stage, device(stage, "board", "executorch"):
         export_with(stage, RefusingExporter(CutExporter(stage.config)))
         with pytest.raises(ExportRefused, match="layer 'fc1': no such kernel"):
