@@ -1,0 +1,3 @@
+/** The agent as a library: what an app that embeds it imports. */
+
+export type { Transport, TransportEvent } from "./transport/transport";
