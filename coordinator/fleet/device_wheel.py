@@ -48,7 +48,8 @@ def write_device_wheel(folder: Path, extra_files: Mapping[str, bytes] | None = N
     for package in PACKAGES:
         root = Path(str(resources.files(package)))
         for path in sorted(root.rglob("*")):
-            if path.suffix in _SUFFIXES and path.is_file():
+            is_of_browsers = path.is_relative_to(root / "web")  # the web agent and what builds it
+            if path.suffix in _SUFFIXES and path.is_file() and not is_of_browsers:
                 files[f"{package}/{path.relative_to(root).as_posix()}"] = path.read_bytes()
     for place, data in (extra_files or {}).items():
         files[f"{DISTRIBUTION}-{version}.data/data/{place}"] = data

@@ -17,7 +17,8 @@ MAX_LINES = 350
 
 
 def python_files() -> list[Path]:
-    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return sorted(path for path in found if "node_modules" not in path.parts)
 
 
 def tracked() -> list[str]:

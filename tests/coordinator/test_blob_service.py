@@ -111,9 +111,9 @@ def test_ticket_is_for_its_device_until_its_end(service: BlobService, identity: 
     for tried in forged:
         assert service.holder(tried) is None
         assert get(identity, url.replace(ticket, tried) + digest)[0] == 403
-    service._now.now += 119  # type: ignore[attr-defined]
+    service._tickets._now.now += 119  # type: ignore[attr-defined]
     assert service.holder(ticket) == "pi-1.lab"
-    service._now.now += 2  # type: ignore[attr-defined]
+    service._tickets._now.now += 2  # type: ignore[attr-defined]
     assert get(identity, url + digest) == (403, "", b"")
 
 
