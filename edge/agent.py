@@ -29,6 +29,7 @@ from edge.gate import Gate
 from edge.outbox import Outbox
 from edge.parent_process import is_alive
 from edge.presence import Presence, heartbeat
+from edge.settled_work import REPLAYED, SettledWork
 from edge.states import StateMachine
 from edge.trainer_link import TrainerEnded, TrainerLink, TrainerSaid
 from edge.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Trained
@@ -53,6 +54,7 @@ class Agent:
         self._outbox = Outbox(transport, settings.federation, settings.device)
         self._presence = Presence(settings, store.root, around.root)
         self._finished = FinishedWork(store.root / "work")
+        self._settled = SettledWork(store.root / "settled")
         # A SimpleQueue: putting into it is safe in a signal handler.
         self._events: queue.SimpleQueue[AgentEvent] = queue.SimpleQueue()
         self.trainer = TrainerLink(python=settings.python, runtime=settings.runtime, deliver=self._events.put)
@@ -100,6 +102,7 @@ class Agent:
         if record is not None:
             log.info("assignment %s is trained, its report not acknowledged yet", record.order.assignment_id[:12])
             self._work = Assignment.taken(record.order)
+            self._settled.is_replay(record.order)  # never: so that it is remembered once it is acknowledged
             self._upload(self._work, record.report)
             self._machine.move("restored")
 
@@ -156,13 +159,13 @@ class Agent:
     # order
 
     def _ordered(self, order: WorkOrder) -> None:
-        work = self._work
+        work, is_replay = self._work, self._settled.is_replay(order)
         if work is not None and work.identity == order_identity(order):
             work.deadline_at = deadline_of(order, time.monotonic())
             self._outbox.send("accept", Accept(order.assignment_id))
             return
         taken = Assignment.taken(order)
-        refusal = self._refusal(taken)
+        refusal = taken.refusal(REPLAYED, "this order is settled; order anew") if is_replay else self._refusal(taken)
         if refusal is not None:
             log.info("order %s refused: %s", order.assignment_id[:12], refusal.reason)
             self._outbox.send("refuse", refusal)
@@ -252,7 +255,7 @@ class Agent:
         else:
             self._train(work, manifest)
 
-    # upload
+    # upload, report, ack
 
     def _trained(self, work: Assignment, report: TrainReport) -> None:
         self._crashes.over()
@@ -268,10 +271,9 @@ class Agent:
         if self._work is not None and self._work.uploader is not None:
             self._work.uploader.granted(grant, time.monotonic())
 
-    # report and ack
-
     def _acknowledged(self, ack: Ack) -> None:
         work = self._work
+        self._settled.settle(ack.assignment_id)
         if work is None or ack.assignment_id != work.order.assignment_id:
             return
         if not ack.accepted:
