@@ -1,5 +1,6 @@
 /** Where a device's examples are kept, and how many there are. Page and worker open the same one by name. */
 
+import type { InputSpec } from "../contracts/manifest";
 import type { LocalData } from "./examples";
 
 export interface DataSummary {
@@ -12,6 +13,11 @@ export interface DataSummary {
 
 export interface DataSource {
   summary(): Promise<DataSummary>;
-  /** All examples; DataError when there are none or they do not fit together. */
-  load(): Promise<LocalData>;
+  /**
+   * All examples, for an artifact that takes `input`: images are kept as they were picked, and only the artifact says
+   * at which size and in how many channels they are wanted.
+   *
+   * @throws DataError when there are none or they do not fit together.
+   */
+  load(input: InputSpec): Promise<LocalData>;
 }
