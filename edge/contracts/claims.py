@@ -3,6 +3,8 @@
 ``POST /v1/claim`` takes a :class:`ClaimRequest` and gives a :class:`ClaimReply` or a :class:`ClaimRefusal`, as JSON.
 ``GET /v1/certificate/<SHA-256 of the public key>`` gives the reply again to a device that never got it: what it holds
 is public, and of no use without the private key. ``GET /v1/ca.pem`` gives the root, whose digest is the link's pin.
+``POST /v1/claim-key`` takes a :class:`KeyClaimRequest` of a browser, which has a key and no use for a certificate, and
+gives a :class:`KeyClaimReply`.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.topics import check_name
 
 CLAIM_PATH = "/v1/claim"
+KEY_CLAIM_PATH = "/v1/claim-key"
 CERTIFICATE_PATH = "/v1/certificate/"
 ROOT_PATH = "/v1/ca.pem"
 JOIN_PATH = "/join"
 MAX_CLAIM_BYTES = 24_576
 MAX_REPLY_BYTES = 65_536
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+"""Where a page is a secure context without TLS, and nobody is between it and its server."""
 
 T = TypeVar("T")
 
@@ -81,6 +86,62 @@ class ClaimReply(msgspec.Struct, frozen=True):
         return _decode(data, cls, MAX_REPLY_BYTES)
 
 
+class KeyClaimRequest(msgspec.Struct, frozen=True):
+    """What a browser sends: its token, its public key, and a proof that it has the private one.
+
+    Attributes:
+        public_key: base64 of the DER SubjectPublicKeyInfo of a key on P-256.
+        proof: base64 of the signature of :func:`edge.contracts.signing.claim_text`.
+    """
+
+    token: str
+    public_key: str
+    proof: str
+
+    def to_bytes(self) -> bytes:
+        """JSON."""
+        return encode_json(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> KeyClaimRequest:
+        """The request in ``data``; unknown fields are ignored.
+
+        Raises:
+            MessageRejected: over :data:`MAX_CLAIM_BYTES`, or not such JSON.
+        """
+        return _decode(data, cls, MAX_CLAIM_BYTES)
+
+
+class KeyClaimReply(msgspec.Struct, frozen=True):
+    """What a browser gets: how it connects, and the key that checks orders.
+
+    Attributes:
+        broker: ``wss://host:port[/path]``, or ``ws://`` on this machine.
+        user: the device's id; a broker asks for it and for ``password``, which is this device's own.
+        signing_public: PEM.
+    """
+
+    device: str
+    federation: str
+    broker: str
+    user: str
+    password: str
+    signing_public: str
+
+    def to_bytes(self) -> bytes:
+        """JSON."""
+        return encode_json(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> KeyClaimReply:
+        """The reply in ``data``.
+
+        Raises:
+            MessageRejected: over :data:`MAX_REPLY_BYTES`, or not such JSON.
+        """
+        return _decode(data, cls, MAX_REPLY_BYTES)
+
+
 class Refused(msgspec.Struct, frozen=True):
     """Why not: a stable name, what happened, what to do."""
 
@@ -112,7 +173,7 @@ class ClaimLink(msgspec.Struct, frozen=True):
     """An invitation: where to claim, with which token, and which root to trust. Whoever has it can claim.
 
     Attributes:
-        service: ``https://host:port``.
+        service: ``https://host:port``; also ``http://`` where the host is this machine itself, for browsers.
         pin: SHA-256 of the root's certificate (DER), 64 hexadecimal digits.
         device: the id the token is for; empty where the link does not say.
     """
@@ -143,7 +204,8 @@ class ClaimLink(msgspec.Struct, frozen=True):
             raise ConfigError([f"LINK: not a link ({error})"], hint=_AGAIN) from error
         values = dict(parse_qsl(parts.fragment))
         token, pin, device = (values.get(name, "") for name in "tpd")
-        if parts.scheme != "https" or not host or parts.path != JOIN_PATH:
+        is_safe = parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK_HOSTS)
+        if not is_safe or not host or parts.path != JOIN_PATH:
             problems.append(f"LINK: is not https://host:port{JOIN_PATH}#...")
         if not _TOKEN.fullmatch(token):
             problems.append("LINK: has no token after '#t='; put the link between quotes, '&' ends a shell's word")
@@ -158,7 +220,8 @@ class ClaimLink(msgspec.Struct, frozen=True):
             raise ConfigError(problems, hint=_AGAIN)
         shown = f"[{host}]" if ":" in host else host
         digest = base64.urlsafe_b64decode(pin + "=").hex()
-        return cls(f"https://{shown}:{port or 443}", token, digest, device)
+        usual_port = 443 if parts.scheme == "https" else 80
+        return cls(f"{parts.scheme}://{shown}:{port or usual_port}", token, digest, device)
 
 
 def _decode(data: bytes, kind: type[T], limit: int) -> T:

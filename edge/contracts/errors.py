@@ -13,7 +13,7 @@
     ├── UpdateRejected        an update whose tensors are not what was ordered       exit 1
     ├── MessageRejected       a message that cannot be read                          exit 1
     │   ├── UnsupportedVersion
-    │   └── SignatureRejected an order or manifest that no trusted key has signed
+    │   └── SignatureRejected an order, manifest or message that no trusted key has signed
     ├── IdentityRefused       a certificate, request or identity that cannot be used exit 2
     ├── StoreFull             the quota of a store is used up                        exit 1
     ├── LedgerError           the ledger and the run directory disagree              exit 1
@@ -126,10 +126,10 @@ class UnsupportedVersion(MessageRejected):
 
 
 class SignatureRejected(MessageRejected):
-    """An order or a manifest without a signature, or whose signature none of the trusted keys has made.
+    """An order, manifest or browser's message without a signature, or with one that none of the trusted keys has made.
 
     Attributes:
-        assignment_id: of the order, as the order says; empty for a manifest.
+        assignment_id: of the order, as the order says; empty for anything else.
     """
 
     code = "bad-signature"

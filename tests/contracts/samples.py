@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from edge.contracts.claims import ClaimLink, ClaimRefusal, ClaimReply, ClaimRequest, Refused
+from edge.contracts.claims import (
+    ClaimLink,
+    ClaimRefusal,
+    ClaimReply,
+    ClaimRequest,
+    KeyClaimReply,
+    KeyClaimRequest,
+    Refused,
+)
 from edge.contracts.manifest import (
     ArtifactFile,
     ArtifactManifest,
@@ -247,7 +255,7 @@ TENSORS: dict[str, np.ndarray] = {
 
 CLAIM_LINK = ClaimLink("https://192.168.1.10:8443", "0123456789abcdef." + "S" * 43, A, "pi-07")
 
-CLAIMS: dict[str, ClaimRequest | ClaimReply | ClaimRefusal] = {
+CLAIMS: dict[str, ClaimRequest | ClaimReply | ClaimRefusal | KeyClaimRequest | KeyClaimReply] = {
     "claim_request": ClaimRequest(CLAIM_LINK.token, "-----BEGIN CERTIFICATE REQUEST-----\n"),
     "claim_reply": ClaimReply(
         device="pi-07",
@@ -256,6 +264,15 @@ CLAIMS: dict[str, ClaimRequest | ClaimReply | ClaimRefusal] = {
         signing_public="-----BEGIN PUBLIC KEY-----\n",
         federation="digits",
         broker="mqtts://broker.local",
+    ),
+    "key_claim_request": KeyClaimRequest(CLAIM_LINK.token, "MFkwEwYHKoZIzj0CAQ==", "c2lnbmF0dXJl"),
+    "key_claim_reply": KeyClaimReply(
+        device="pi-07",
+        federation="digits",
+        broker="wss://broker.local:8084",
+        user="pi-07",
+        password="P" * 43,
+        signing_public="-----BEGIN PUBLIC KEY-----\n",
     ),
     "claim_refusal": ClaimRefusal(Refused("token-used", "the claim token for 'pi-07' was used", "make another")),
 }
