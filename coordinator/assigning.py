@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment
@@ -18,17 +18,17 @@ from coordinator.submodels.record import Cut, cut_to_json
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import ConfigError, ExportRefused, ParityError, PlanError
 from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.messages import Hello
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
 from export.step_form import StepForm, form_named
 from profiles.device import DeviceProfile
 
 
-def export_while_waiting(federation: Federation) -> None:
-    """Export what the devices that are here will be given, for as long as others are still arriving.
+def export_certain(federation: Federation) -> None:
+    """Before the first device is here, export what a local group has for certain.
 
-    Before the first of them that is what a local group has for certain: the level the run file names, or the whole
-    ladder's first for one without a budget.
+    That is the level the run file names, or the whole ladder's first for a group without a budget.
 
     Raises:
         PlanError: none of the run's runtimes can carry the method.
@@ -45,14 +45,26 @@ def export_while_waiting(federation: Federation) -> None:
         except (ConfigError, ExportRefused, ParityError):
             if len(config.runtime.names) == 1:
                 raise
+
+
+def export_on_arrival(federation: Federation) -> Callable[[Sequence[Hello]], bool]:
+    """For :meth:`coordinator.cohort.Cohort.wait_for`: exports what one device that has come will be given.
+
+    So a model that the run's only runtime cannot train is refused when the first device is here, and not when the wait
+    for all of them is over. What is called raises as :func:`place_device`, but for plans, which are made later.
+    """
     placed: set[str] = set()
-    while len(here := cohort.present()) < config.cohort.size:
+
+    def export_next(here: Sequence[Hello]) -> bool:
         waiting = [hello for hello in here if hello.device not in placed]
         if not waiting:
-            return
+            return False
         placed.add(waiting[0].device)
         with contextlib.suppress(PlanError):  # the plan says so, if it is so still
             place_device(federation, waiting[0].profile, None, 0)
+        return True
+
+    return export_next
 
 
 def _certain(federation: Federation) -> list[tuple[Level, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.planner import choose_runtimes
@@ -43,6 +43,7 @@ class Cohort:
     def __init__(self, runtimes: Sequence[str] = ()) -> None:
         self._runtimes = tuple(runtimes)
         self._members: dict[str, Member] = {}
+        self._arrivals = 0
         self._changed = threading.Condition()
 
     def greet(self, hello: Hello) -> None:
@@ -68,6 +69,7 @@ class Cohort:
     def _put(self, device: str, member: Member) -> None:
         with self._changed:
             self._members[device] = member
+            self._arrivals += 1
             self._changed.notify_all()
 
     def member(self, device: str) -> Member | None:
@@ -109,31 +111,47 @@ class Cohort:
         mismatch = self._runtime_error(hello)
         return line + trouble + (f"; {mismatch}" if mismatch else "")
 
-    def wait_for(self, count: int, timeout_s: float, *, least: int | None = None) -> list[Hello]:
+    def wait_for(
+        self,
+        count: int,
+        timeout_s: float,
+        *,
+        least: int | None = None,
+        meanwhile: Callable[[Sequence[Hello]], bool] = lambda here: False,
+    ) -> list[Hello]:
         """The present devices once there are at least ``count``, or ``least`` after ``timeout_s`` seconds.
 
         Devices that are here and cannot take part are not waited for once ``least`` others are here.
 
         Args:
             least: devices a round can do with; ``count`` when None.
+            meanwhile: work for those that are here while others are awaited, a piece at a time; False when there is
+                none now. The time it takes is added to the wait.
 
         Raises:
             DeadlineExpired: fewer than ``least`` then; the message names those that are here.
         """
         least = count if least is None else min(least, count)
         give_up_at = time.monotonic() + timeout_s
-        with self._changed:
-            while True:
-                here = self.present()
-                unusable, without_runtime = self.data_errors(), self.runtime_errors()
-                left = give_up_at - time.monotonic()
-                if len(here) >= count or (
-                    len(here) >= least and (left <= 0 or len(here) + len({*unusable, *without_runtime}) >= count)
-                ):
-                    return here
-                if left <= 0:
-                    break
-                self._changed.wait(min(left, 1.0))
+        while True:
+            with self._changed:
+                arrivals = self._arrivals
+            here = self.present()
+            unusable, without_runtime = self.data_errors(), self.runtime_errors()
+            began = time.monotonic()
+            left = give_up_at - began
+            if len(here) >= count or (
+                len(here) >= least and (left <= 0 or len(here) + len({*unusable, *without_runtime}) >= count)
+            ):
+                return here
+            if left <= 0:
+                break
+            if meanwhile(here):
+                give_up_at += time.monotonic() - began
+                continue
+            with self._changed:
+                if self._arrivals == arrivals:
+                    self._changed.wait(min(left, 1.0))
         names = ", ".join(h.device for h in here) or "none"
         why = "".join(f"; {device} cannot read its data: {error}" for device, error in unusable.items())
         why += "".join(f"; {error}" for error in without_runtime.values())

@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from coordinator.artifacts import Artifact
-from coordinator.assigning import assignment_of, export_while_waiting, history_of, place_device, store_weights
+from coordinator.assigning import (
+    assignment_of,
+    export_certain,
+    export_on_arrival,
+    history_of,
+    place_device,
+    store_weights,
+)
 from coordinator.cohort import select
 from coordinator.federation import Federation
 from coordinator.global_model import decode_state, encode_state
@@ -79,7 +86,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     """Choose devices, place each on the largest level that fits it, cut, export, and write all of it to the ledger."""
     config, ledger = federation.config, federation.ledger
     round_index, attempt = _next_attempt(federation, state)
-    export_while_waiting(federation)
+    export_certain(federation)
     profiles = _participants(federation, state, round_index, attempt)
     assignments = []
     able, history = len(profiles), history_of(federation)
@@ -142,7 +149,9 @@ def _participants(federation: Federation, state: State, round_index: int, attemp
     """Profiles, from the snapshot, of the devices selected among those that are here; new devices join the snapshot."""
     config = federation.config
     size = config.cohort.size
-    hellos = federation.cohort.wait_for(size, config.cohort.join_timeout_s, least=config.cohort.min_reports)
+    hellos = federation.cohort.wait_for(
+        size, config.cohort.join_timeout_s, least=config.cohort.min_reports, meanwhile=export_on_arrival(federation)
+    )
     for hello in hellos:
         federation.ledger.freeze_profile(hello.profile)
     chosen = select(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -136,3 +137,22 @@ def test_wait_for_does_not_wait_for_devices_that_cannot_read_their_data() -> Non
     assert time.monotonic() - started < 5.0
     with pytest.raises(DeadlineExpired, match=r"b cannot read its data: b\.npz is truncated"):
         cohort.wait_for(2, 0.1, least=2)
+
+
+def test_work_meanwhile_is_asked_for_at_each_arrival_and_its_time_is_not_counted() -> None:
+    cohort, seen = Cohort(), []
+    cohort.greet(hello("a"))
+
+    def meanwhile(here: Sequence[Hello]) -> bool:
+        names = [h.device for h in here]
+        if names in seen:
+            return False
+        seen.append(names)
+        time.sleep(0.3)
+        if names == ["a"]:
+            threading.Timer(0.02, cohort.greet, [hello("b")]).start()
+        return True
+
+    with pytest.raises(DeadlineExpired):
+        cohort.wait_for(3, timeout_s=0.1, least=3, meanwhile=meanwhile)
+    assert seen == [["a"], ["a", "b"]]

@@ -5,6 +5,8 @@ Their artifacts are those of onnxruntime under another name, so that nothing nee
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +122,25 @@ def test_only_runtime_that_cannot_train_the_model_ends_the_run_with_the_layer(tm
         export_with(stage, RefusingExporter(CutExporter(stage.config)))
         with pytest.raises(ExportRefused, match="layer 'fc1': no such kernel"):
             stage.run()
+
+
+def test_first_device_to_come_shows_that_the_only_runtime_cannot_train_the_model(tmp_path: Path, exports: Path) -> None:
+    text = config_text(local=0, size=3, rounds=1, runtimes=("executorch",), join_timeout_s=600.0)
+    board: list[HostileDevice] = []
+
+    def come_late() -> None:
+        board.append(device(stage, "board", "executorch"))
+        board[0].__enter__()
+
+    with InProcessFederation(tmp_path, exports, text) as stage:
+        export_with(stage, RefusingExporter(CutExporter(stage.config)))
+        threading.Timer(0.3, come_late).start()
+        started = time.monotonic()
+        # The two others are not awaited for ten minutes before anybody is told.
+        with pytest.raises(ExportRefused, match="layer 'fc1': no such kernel"):
+            stage.run()
+        assert time.monotonic() - started < 30
+        board[0].__exit__(None, None, None)
 
 
 def test_statistics_come_from_the_devices_that_can_gather_them(tmp_path: Path, exports: Path) -> None:
