@@ -151,6 +151,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         identity: folder that ``apportion ca init`` made: connections by certificate, manifests and orders signed. For
             ``mosquitto`` and ``mqtts://``.
         bulk: ``https://host:port`` where this coordinator serves blobs, beside the broker; needs ``identity``.
+        web: ``https://host:port`` where browsers find the page, claims and blobs; needs ``identity``. ``http://`` for
+            this machine alone.
+        web_socket: ``wss://host:port[/path]`` where browsers reach a broker that the run does not start.
     """
 
     url: str = "embedded"
@@ -159,6 +162,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     password_env: str = ""
     identity: str = ""
     bulk: str = ""
+    web: str = ""
+    web_socket: str = ""
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,7 +254,7 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, LocalGroup):
         return [] if section.runtime else ["runtime"]
     if isinstance(section, BrokerConfig):
-        return [key for key in ("identity", "bulk") if not getattr(section, key)]
+        return [key for key in ("identity", "bulk", "web", "web_socket") if not getattr(section, key)]
     return []
 
 

@@ -50,10 +50,15 @@ def read_cohort(table: TableReader, runtime: RuntimeConfig) -> tuple[CohortConfi
 
 def _group_runtime(group: TableReader, runtime: RuntimeConfig) -> str:
     from edge.runtimes import RUNTIMES
+    from export.formats import FORMATS
 
-    name: str = group.choice("runtime", RUNTIMES, "")
-    if name in RUNTIMES and name not in runtime.names:
-        group.problem("runtime", f"'{name}' is not one of $.runtime.name ({', '.join(runtime.names)}); add it there")
+    name: str = group.choice("runtime", {*RUNTIMES, *FORMATS}, "")
+    allowed = ", ".join(runtime.names)
+    if name in FORMATS and name not in runtime.names:
+        group.problem("runtime", f"'{name}' is not one of $.runtime.name ({allowed}); add it there")
+    elif runtime.of_group(LocalGroup(count=1, runtime=name)) not in RUNTIMES:
+        here = ", ".join(RUNTIMES)
+        group.problem("runtime", f"'{name or allowed}' is for agents of other kinds; those started here have {here}")
     return name
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from coordinator.configuration import (
-    BrokerConfig,
     DataConfig,
     EvaluationConfig,
     FederationConfig,
@@ -19,13 +17,13 @@ from coordinator.configuration import (
     RunConfig,
     SimulationConfig,
     StoreConfig,
-    TlsFiles,
     TrainingConfig,
 )
 from coordinator.configuration_base import read_document
+from coordinator.configuration_broker import read_broker
 from coordinator.configuration_cohort import read_cohort
 from coordinator.configuration_planning import PlannerConfig, RuntimeConfig
-from coordinator.configuration_reader import REQUIRED, TableReader
+from coordinator.configuration_reader import TableReader, absolute
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.plan import LastBatch
 from edge.contracts.topics import check_name
@@ -74,7 +72,7 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
         evaluation=_evaluation(tables["evaluation"]),
         planner=_planner(tables["planner"], folder),
         runtime=runtime,
-        broker=_broker(tables["broker"], folder),
+        broker=read_broker(tables["broker"], folder),
         store=_store(tables["store"], folder),
         simulation=_simulation(tables["simulation"]),
     )
@@ -121,7 +119,7 @@ def _model(table: TableReader, folder: Path) -> ModelConfig:
         table.problem("input", "is missing; your own model needs the shape of one example, e.g. [3, 32, 32]")
     if ":" in build and not names:
         table.problem("classes", "is missing; your own model needs a number of classes or their names")
-    weights = _absolute(table.text("weights", ""), folder)
+    weights = absolute(table.text("weights", ""), folder)
     exceptions = table.list_of("weights-except", str, "name patterns", ())
     if weights and not Path(weights).is_file():
         table.problem("weights", f"{weights}: no such file; give a safetensors file of this model's weights")
@@ -212,7 +210,7 @@ def _data_path(table: TableReader, source: str, folder: Path, environ: Mapping[s
         given = environ.get(DATA_VARIABLE, "")
         if not given:
             table.problem("path", f"source '{source}' needs a folder; set it here or in {DATA_VARIABLE}")
-    path = _absolute(given, folder)
+    path = absolute(given, folder)
     if path and needed and not Path(path).is_dir():
         table.problem("path", f"{path} is not a folder; set it here or in {DATA_VARIABLE}")
     return path
@@ -237,18 +235,20 @@ def _planner(table: TableReader, folder: Path) -> PlannerConfig:
         micro_batches=table.flag("micro-batches", default.micro_batches),
         recompute=table.flag("recompute", default.recompute),
         max_step_s=table.number("max-step-s", default.max_step_s, low=0.0),
-        export_cache=_absolute(table.text("export-cache", ""), folder),
+        export_cache=absolute(table.text("export-cache", ""), folder),
     )
 
 
 def _runtime(table: TableReader, folder: Path) -> RuntimeConfig:
     from edge.runtimes import RUNTIMES
+    from export.formats import FORMATS
 
-    names = table.choices("name", RUNTIMES, RuntimeConfig().names)
+    # Some agents are no process of ours: there is a format for their runtime alone.
+    names = table.choices("name", {*RUNTIMES, *FORMATS}, RuntimeConfig().names)
     folders = table.table("environments")
-    paths = {name: _absolute(folders.text(name, ""), folder) for name in names}
+    paths = {name: absolute(folders.text(name, ""), folder) for name in names}
     folders.finish()
-    alone = _absolute(table.text("environment", ""), folder)
+    alone = absolute(table.text("environment", ""), folder)
     if alone and (len(names) > 1 or any(paths.values())):
         table.problem("environment", f'is for a single runtime; write environments = {{ {names[0]} = "..." }}')
     elif alone:
@@ -257,51 +257,8 @@ def _runtime(table: TableReader, folder: Path) -> RuntimeConfig:
     return RuntimeConfig(names=names, environments=environments, threads=table.integer("threads", 0, low=0, high=1024))
 
 
-def _broker(table: TableReader, folder: Path) -> BrokerConfig:
-    url = table.text("url", BrokerConfig().url)
-    started_here = url in ("embedded", "mosquitto")
-    if not started_here and not url.startswith(("mqtt://", "mqtts://")):
-        table.problem("url", f"'{url}' is not usable; give embedded, mosquitto, mqtt://host:port or mqtts://host:port")
-    tls: bool | TlsFiles
-    if isinstance(table.raw("tls"), Mapping):
-        files = table.table("tls")
-        names = {
-            key: _absolute(files.text(key, "" if key != "ca" else REQUIRED), folder)
-            for key in TlsFiles.__struct_fields__
-        }
-        files.finish()
-        tls = TlsFiles(**names)
-        if started_here:
-            table.problem("tls", f"the {url} broker makes its own certificates; give true or false")
-        if bool(tls.cert) != bool(tls.key):
-            table.problem("tls", "cert and key belong together; give both or neither")
-    else:
-        tls = table.flag("tls", False)
-    if tls is not False and url.startswith("mqtt://"):
-        table.problem("tls", "is given for an mqtt:// address; write mqtts://")
-    broker = BrokerConfig(
-        url=url,
-        tls=tls,
-        user=table.text("user", ""),
-        password_env=table.text("password-env", ""),
-        identity=_absolute(table.text("identity", ""), folder),
-        bulk=table.text("bulk", ""),
-    )
-    if broker.bulk and not re.fullmatch(r"https://[A-Za-z0-9.-]+:[0-9]{1,5}", broker.bulk):
-        table.problem("bulk", f"'{broker.bulk}' is not https://host:port")
-    elif broker.bulk and not broker.identity:
-        table.problem("bulk", "is served with a certificate of an identity; give identity too")
-    if broker.identity and url != "mosquitto" and not url.startswith("mqtts://"):
-        table.problem("identity", f'certificates are for url = "mosquitto" or mqtts://host:port, not for {url}')
-    if broker.identity and (tls is not False or broker.user):
-        table.problem("identity", "brings certificates of its own; leave out tls, user and password-env")
-    if bool(broker.user) != bool(broker.password_env):
-        table.problem("user", "user and password-env belong together; give both or neither")
-    return broker
-
-
 def _store(table: TableReader, folder: Path) -> StoreConfig:
-    return StoreConfig(dir=_absolute(table.text("dir", ""), folder), quota_mb=table.number("quota-mb", 0.0, low=0.0))
+    return StoreConfig(dir=absolute(table.text("dir", ""), folder), quota_mb=table.number("quota-mb", 0.0, low=0.0))
 
 
 def _simulation(table: TableReader) -> SimulationConfig:
@@ -324,7 +281,3 @@ def _choices(struct: type, field: str) -> Iterable[str]:
     """The strings that ``field`` may hold, from its type, so that they are written down once."""
     hint: Any = typing.get_type_hints(struct)[field]
     return get_args(hint)
-
-
-def _absolute(path: str, folder: Path) -> str:
-    return str((folder / Path(path).expanduser()).resolve()) if path else ""

@@ -95,5 +95,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.threads or 1
 
     def of_group(self, group: LocalGroup) -> str:
-        """The runtime of the agents of ``group``."""
-        return group.runtime or self.names[0]
+        """The runtime of the agents of ``group``: the first of the run's that agents of this machine can have."""
+        from edge.runtimes import RUNTIMES
+
+        return group.runtime or next((name for name in self.names if name in RUNTIMES), self.names[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 REQUIRED: Any = object()
@@ -147,6 +148,11 @@ class TableReader:
             return True
         self.problem(key, f"{value} is outside {low:g} to {high:g}")
         return False
+
+
+def absolute(path: str, folder: Path) -> str:
+    """``path``, relative to ``folder`` when it is not absolute; empty stays empty."""
+    return str((folder / Path(path).expanduser()).resolve()) if path else ""
 
 
 def _did_you_mean(word: str, known: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Tickets for blobs over HTTPS: each names a device and an end, and is sealed with a key that lives as long as the process.
+"""Tickets for blobs over HTTPS: each names a device and an end, sealed with a key that lives as long as the process.
 
 After a restart devices fall back to MQTT until they get a new order. What a ticket opens is for whoever serves blobs.
 """

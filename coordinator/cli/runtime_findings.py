@@ -8,6 +8,7 @@ from coordinator.cli.doctor import Finding
 from coordinator.planner import MB
 from edge.contracts.errors import ApportionError
 from edge.idle_size import measure_idle_sizes
+from edge.runtimes import RUNTIMES
 from edge.runtimes.environments import runtime_python
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def runtime_findings(config: RunConfig) -> list[Finding]:
 
 def _finding(config: RunConfig, name: str, *, is_needed: bool) -> Finding:
     what = f"runtime {name}"
+    if name not in RUNTIMES:
+        return Finding(what, "ok", "nothing to start here: browsers bring it with the page")
     install = f"make runtime-{name.replace('_', '-')}"
     if name == "onnxruntime":
         install = "pip install 'apportion[onnxruntime]'"
