@@ -197,11 +197,7 @@ export class Upload {
       if (!this.isComplete) return;
       // All had arrived, and it was not what was announced: it is wanted again from there.
       this.#sent = grant.offset;
-    } else if (
-      grant.offset === this.confirmed &&
-      grant.offset !== this.#sent &&
-      grant.offset !== this.#repeated
-    ) {
+    } else if (grant.offset === this.confirmed && grant.offset !== this.#sent && grant.offset !== this.#repeated) {
       // Said again instead of risen: the block that begins there was lost, what followed it was ignored.
       this.#sent = this.#repeated = grant.offset;
     }

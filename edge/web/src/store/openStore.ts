@@ -1,0 +1,41 @@
+/** Opens the blob store called `name` in the best storage that the browser gives; page and worker get the same one. */
+
+import { FileStore, type FileStoreOptions } from "./fileStore";
+import type { Files } from "./files";
+import { IndexedDbFiles } from "./indexedDbStore";
+import { MemoryFiles } from "./memoryStore";
+import { OpfsFiles } from "./opfsStore";
+
+/** Left to the page's other needs and to the browser. */
+const RESERVE_BYTES = 16 << 20;
+
+export interface OpenedStore {
+  readonly store: FileStore;
+  readonly kind: "opfs" | "indexeddb" | "memory";
+  /** Why it is not the one before in that list; empty for the first. A store in memory is no worker's and ends with the page. */
+  readonly reason: string;
+}
+
+export async function openStore(name: string, options: FileStoreOptions = {}): Promise<OpenedStore> {
+  const all: FileStoreOptions = { available, ...options };
+  const reasons: string[] = [];
+  const kinds: [OpenedStore["kind"], () => Promise<Files>][] = [
+    ["opfs", () => OpfsFiles.open(name)],
+    ["indexeddb", () => IndexedDbFiles.open(name)],
+  ];
+  for (const [kind, open] of kinds) {
+    try {
+      return { store: new FileStore(await open(), all), kind, reason: reasons.join("; ") };
+    } catch (error) {
+      reasons.push(`no ${kind} here (${error instanceof Error ? error.message : String(error)})`);
+    }
+  }
+  return { store: new FileStore(new MemoryFiles(), all), kind: "memory", reason: reasons.join("; ") };
+}
+
+/** Bytes that the browser would still take from this origin. */
+async function available(): Promise<number> {
+  const estimate = await globalThis.navigator?.storage?.estimate?.();
+  if (estimate?.quota === undefined) return Number.MAX_SAFE_INTEGER;
+  return Math.max(0, estimate.quota - (estimate.usage ?? 0) - RESERVE_BYTES);
+}
