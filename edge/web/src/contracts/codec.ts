@@ -1,7 +1,8 @@
 /** Structs to bytes and back: size first, then schema, then content; a parser's own exceptions end here. */
 
 import { ApportionError, MessageRejected, UnsupportedVersion } from "./errors";
-import { MsgpackReader, MsgpackWriter } from "./msgpack";
+import { MsgpackReader } from "./msgpackReader";
+import { MsgpackWriter } from "./msgpackWriter";
 import type { Shape, Struct } from "./shapes";
 
 const UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });

@@ -9,7 +9,8 @@ import { bytesToHex } from "@noble/hashes/utils";
 import { checkSize, decodeMsgpack, encodeMsgpack } from "./codec";
 import { ApportionError, MessageRejected, UnsupportedVersion } from "./errors";
 import { BODIES, type Bodies, type Kind } from "./messages";
-import { MsgpackReader, MsgpackWriter } from "./msgpack";
+import { MsgpackReader } from "./msgpackReader";
+import { MsgpackWriter } from "./msgpackWriter";
 import { bytes as binary, float, integer, type Struct, text } from "./shapes";
 
 export const VERSION = 1;

@@ -6,7 +6,8 @@
  */
 
 import { MessageRejected } from "./errors";
-import { Float, type MsgpackWriter } from "./msgpack";
+import { Float } from "./msgpackReader";
+import type { MsgpackWriter } from "./msgpackWriter";
 
 export interface Shape<T> {
   /** `value` as a parser gave it (msgpack or JSON), as a T; MessageRejected when it is none. */
