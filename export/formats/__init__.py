@@ -64,10 +64,11 @@ FEATURES = {
 
 FORMATS = {
     "onnxruntime": "export.formats.onnx_step.format:OnnxStep",
+    "onnxruntime_web": "export.formats.onnx_web:OnnxWeb",
     "onnxruntime_training": "export.formats.ort_training.format:OrtTraining",
     "executorch": "export.formats.executorch_program.format:ExecutorchProgram",
 }
-"""Runtime name, as registered in ``edge/runtimes`` -> format class that writes for it."""
+"""Runtime name, as registered in ``edge/runtimes`` or of the browser's agent -> format class that writes for it."""
 
 
 def format_for(runtime: str) -> Format:

@@ -53,4 +53,3 @@ export interface Trainer {
   /** Ends it at once and frees its memory; a pending train rejects. */
   kill(): void;
 }
-
