@@ -1,0 +1,20 @@
+/** Registers the service worker, once the page stands: storing the build must not slow its first sight. */
+
+/** Whether a newer build took over; then the page is being reloaded, and nothing else should begin. */
+export async function takeNewBuild(): Promise<boolean> {
+  if (!("serviceWorker" in navigator)) return false;
+  const waiting = (await navigator.serviceWorker.getRegistration())?.waiting;
+  if (!waiting || navigator.serviceWorker.controller === null) return false;
+  const isTaken = new Promise<void>((resolve) => {
+    navigator.serviceWorker.addEventListener("controllerchange", () => resolve(), { once: true });
+  });
+  waiting.postMessage("activate");
+  await isTaken;
+  location.reload();
+  return true;
+}
+
+export async function storeForOffline(): Promise<void> {
+  if (!("serviceWorker" in navigator) || import.meta.env.DEV) return;
+  await navigator.serviceWorker.register(new URL("serviceWorker.js", document.baseURI), { scope: "./" });
+}

@@ -1,0 +1,178 @@
+/** States, reasons and problems in the words of whoever owns the phone. */
+
+import type { PageState, Problem, TrainingState } from "./model";
+import { bytesText, countText, kept } from "./quantities";
+
+/** A headline of at most four words, a sentence, and how it is meant. */
+export interface Headline {
+  readonly title: string;
+  readonly detail: string;
+  readonly tone: "busy" | "calm" | "waiting" | "bad";
+}
+
+const WAITING: Readonly<Record<string, string>> = {
+  battery: "Waiting: battery low",
+  charging: "Waiting for the charger",
+  temperature: "Waiting to cool down",
+  memory: "Waiting for memory",
+  storage: "Waiting for storage",
+  time: "Waiting for its hours",
+  hidden: "Waiting: page is hidden",
+  network: "Waiting for Wi-Fi",
+};
+
+/** The state of training. Offline is told only where it stops anything. */
+export function headline(state: PageState): Headline {
+  const { training } = state;
+  if (state.missing.length > 0) {
+    return { title: "This browser cannot train", detail: `It lacks ${listed(state.missing)}.`, tone: "bad" };
+  }
+  if (training.activity === "elsewhere") {
+    return {
+      title: "Open in another tab",
+      detail: "Another tab of this browser takes part already. Go there, or close it and reload this one.",
+      tone: "waiting",
+    };
+  }
+  if (training.connection === "denied") {
+    return {
+      title: "No longer admitted",
+      detail: "The coordinator refuses this phone: its admission was revoked, or its token replaced.",
+      tone: "bad",
+    };
+  }
+  if (!state.wantsTraining || training.activity === "stopped") {
+    return { title: "Stopped by you", detail: "Nothing is trained or sent until you switch it on.", tone: "calm" };
+  }
+  switch (training.activity) {
+    case "waiting":
+      return {
+        title: WAITING[training.waitingFor] ?? "Waiting",
+        detail: sentence(training.reason) || "Training goes on by itself.",
+        tone: "waiting",
+      };
+    case "training":
+      return { title: "Training", detail: trainingDetail(state), tone: "busy" };
+    case "fetching":
+      return { title: "Getting the model", detail: fetchedText(training), tone: "busy" };
+    case "uploading":
+      return { title: "Sending the result", detail: "The trained weights go to the coordinator.", tone: "busy" };
+    default:
+      return idle(state);
+  }
+}
+
+function idle(state: PageState): Headline {
+  if (state.training.connection !== "connected") {
+    const isFirst = state.training.connection === "connecting";
+    return {
+      title: isFirst ? "Connecting" : "Offline",
+      detail: isFirst ? "Looking for the coordinator." : "It will go on when the coordinator is reached.",
+      tone: isFirst ? "calm" : "waiting",
+    };
+  }
+  if (state.data.entries.length === 0) {
+    return { title: "No examples yet", detail: "Add some under Data, and this phone can take part.", tone: "waiting" };
+  }
+  return { title: "Ready", detail: "This phone trains as soon as its turn comes.", tone: "calm" };
+}
+
+function trainingDetail(state: PageState): string {
+  const examples = countText(exampleCount(state), "example");
+  const isOffline = state.training.connection !== "connected";
+  return isOffline ? `On ${examples}; offline, the result is sent later.` : `On ${examples} that stay on this phone.`;
+}
+
+function fetchedText(training: TrainingState): string {
+  if (training.totalBytes === 0) return "It is kept here, and fetched only once.";
+  return `${bytesText(training.fetchedBytes)} of ${bytesText(training.totalBytes)}; what is here already is not fetched again.`;
+}
+
+const PROBLEMS: Readonly<Record<string, readonly [title: string, next: string]>> = {
+  "token-used": ["This link was used already", "Ask for a new link; each admits one device, once."],
+  "token-expired": ["This link has expired", "Ask for a new link."],
+  "service-unreachable": ["The coordinator is not reached", "Check the network, then try again."],
+  "answer-lost": ["The connection ended too early", "Try again: it goes on where this ended."],
+  "bad-reply": ["The coordinator's answer is unusable", "Nothing was kept. Tell whoever invited you."],
+  "no-such-token": ["This link is not known", "Copy the whole link again, or ask for a new one."],
+  "access-denied": ["No longer admitted", "Ask for a new link, then join again."],
+  "bad-signature": [
+    "An order was not genuine",
+    "Nothing was done with it. If this comes again, tell whoever invited you.",
+  ],
+  "replayed-order": ["An old order came again", "Nothing was done with it."],
+  "artifact-corrupt": ["The model arrived damaged", "It was thrown away and is fetched again."],
+  "bad-data": ["These examples do not fit", "Change or remove them under Data."],
+  "no-data": ["No examples yet", "Add some under Data."],
+  "store-full": ["No room left", "Clear the cache under Device, or free some storage."],
+  "broker-unreachable": ["The coordinator is not reached", "It is tried again by itself."],
+  "device-refused": ["This work does not fit here", "The coordinator is told, and sends other work."],
+  unsupported: ["This browser cannot train", "Use a current Chrome, Firefox or Safari, over https."],
+  "bad-config": ["This is not a join link", "Copy the whole link, or scan the code."],
+};
+
+/** Their hints name the coordinator's commands, which are of no use on a phone. */
+const OWN_HINT = new Set(["token-used", "token-expired", "no-such-token", "access-denied"]);
+
+/** Title and next step of a problem; the library's own hint goes before ours where it is meant for this reader. */
+export function problemWords(problem: Problem): { readonly title: string; readonly next: string } {
+  const [title, next] = PROBLEMS[problem.code] ?? ["Something went wrong", "Reload the page; it goes on where it was."];
+  return { title, next: (!OWN_HINT.has(problem.code) && sentence(problem.hint)) || next };
+}
+
+const PRESSURES: Readonly<Record<string, string>> = {
+  nominal: "Light",
+  fair: "Moderate",
+  serious: "High",
+  critical: "Very high",
+};
+
+export function pressureText(pressure: string): string {
+  return PRESSURES[pressure] ?? "Not told";
+}
+
+const KINDS: Readonly<Record<string, string>> = {
+  hello: "Hello: who this is",
+  goodbye: "Goodbye",
+  profile: "What this device can do",
+  heartbeat: "Still here, and the step",
+  order: "Work order",
+  report: "Result: counts and timing",
+  refuse: "Work refused, and why",
+  error: "An error",
+  blocks: "Piece of a file",
+  block: "Piece of a file",
+  put: "Piece of the trained weights",
+  fetch: "Request for a piece",
+  grant: "Leave to send",
+  ack: "Receipt",
+};
+
+export function kindText(kind: string): string {
+  return KINDS[kind] ?? kind;
+}
+
+export function exampleCount(state: PageState): number {
+  return Object.values(classCounts(state)).reduce((sum, count) => sum + count, 0);
+}
+
+/** Class -> examples, over all that was added. */
+export function classCounts(state: PageState): Record<string, number> {
+  const counts: Record<string, number> = {};
+  for (const entry of state.data.entries) {
+    for (const [label, count] of Object.entries(entry.labels)) counts[label] = (counts[label] ?? 0) + count;
+  }
+  return counts;
+}
+
+/** With a capital and a full stop. */
+export function sentence(text: string): string {
+  const plain = kept(text.trim());
+  if (plain === "") return "";
+  const ended = /[.!?]$/.test(plain) ? plain : `${plain}.`;
+  return ended.charAt(0).toUpperCase() + ended.slice(1);
+}
+
+function listed(names: readonly string[]): string {
+  return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
+}
