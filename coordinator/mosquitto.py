@@ -34,6 +34,40 @@ class MutualTls:
     access: Path
 
 
+@dataclass(frozen=True)
+class WebSocketListener:
+    """Where a broker listens for browser devices, which have passwords, beside its own listener.
+
+    Attributes:
+        bind: address; empty for all.
+        host: how browsers reach it, for its URL; ``bind``, or this machine's loopback address, where empty.
+        certificate, key: PEM files; without them, ``ws`` in clear, for pages of this machine itself.
+        port: 0: any free one, kept for the next start.
+    """
+
+    bind: str = "127.0.0.1"
+    certificate: Path | None = None
+    key: Path | None = None
+    host: str = ""
+    port: int = 0
+
+    def url(self, port: int) -> str:
+        """``wss://host:port``, or ``ws://``."""
+        host = self.host or self.bind or "127.0.0.1"
+        return f"{'wss' if self.certificate else 'ws'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+@dataclass(frozen=True)
+class WebSocketFiles:
+    """The same as Mosquitto's configuration names it, with the file of its users' hashed passwords."""
+
+    port: int
+    bind: str
+    passwords: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+
 def find_mosquitto() -> str | None:
     """Path of the Mosquitto program, or None; Debian keeps it outside an ordinary user's PATH."""
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
@@ -54,14 +88,22 @@ def mosquitto_config(
     *,
     bind: str = "127.0.0.1",
     mutual: MutualTls | None = None,
+    web_socket: WebSocketFiles | None = None,
 ) -> bytes:
     """Mosquitto's configuration: known users only, packets up to one block and its envelope.
+
+    Passwords and topic rules are the broker's, not a listener's (``per_listener_settings`` would have to come before
+    everything that includes this file). That lets nobody in at the wrong door: a listener that takes its users' names
+    from certificates asks for one and reads no password.
 
     Args:
         persistent: whether queued messages are kept on disk; None leaves that, and the log, to other files.
         bind: address to listen at; empty for all.
         mutual: let in certificates instead of passwords.
+        web_socket: listen there for browsers with passwords, too; only with ``mutual``, whose topic rules it needs.
     """
+    if web_socket is not None and mutual is None:
+        raise ValueError("a listener for browsers needs the topic rules of an identity")
     lines = [
         f"listener {port} {bind}".rstrip(),
         "allow_anonymous false",
@@ -84,7 +126,21 @@ def mosquitto_config(
     if os.geteuid() == 0 and persistent is not None:
         # It would change to the user "mosquitto", which can neither read this folder nor be ended with its parent.
         lines.append("user root")
+    if web_socket is not None:
+        lines += _web_socket_lines(web_socket)
     return ("\n".join(lines) + "\n").encode()
+
+
+def _web_socket_lines(files: WebSocketFiles) -> list[str]:
+    lines = [
+        f"listener {files.port} {files.bind}".rstrip(),
+        "protocol websockets",
+        f"password_file {files.passwords}",
+        "use_username_as_clientid true",
+    ]
+    if files.certificate is not None:
+        lines += [f"certfile {files.certificate}", f"keyfile {files.key}", "tls_version tlsv1.2"]
+    return lines
 
 
 def _mutual_lines(files: MutualTls) -> list[str]:

@@ -35,7 +35,7 @@ class BrokerNews:
 
 
 def revoke_device(identity: Path, device: str, *, reason: str) -> list[str]:
-    """Serial numbers of the certificates that this call revoked; the identity's revocation list is written anew.
+    """Serial numbers of what this call revoked, a browser's as ``key-...``; the revocation list is written anew.
 
     A device that was never enrolled has none, and loses its claim tokens.
 
@@ -43,7 +43,7 @@ def revoke_device(identity: Path, device: str, *, reason: str) -> list[str]:
         IdentityRefused: no identity is there.
     """
     with Authority(identity) as authority:
-        if not authority.records.certificates("device", device):
+        if not authority.records.certificates("device", device) and device not in _browsers(authority):
             with authority.records.transaction():
                 authority.records.drop_tokens(device)
             return []
@@ -51,9 +51,15 @@ def revoke_device(identity: Path, device: str, *, reason: str) -> list[str]:
 
 
 def was_revoked(identity: Path, device: str) -> bool:
-    """Whether a certificate of ``device`` was ever revoked, or replaced: a broker's lists may know no later one."""
+    """Whether anything of ``device`` was ever revoked, or replaced: a broker's lists may know no later one."""
     with Authority(identity) as authority:
-        return any(c.revoked_at is not None for c in authority.records.certificates("device", device))
+        records = authority.records
+        issued = [*records.certificates("device", device), *(b for b in records.browsers() if b.device == device)]
+        return any(one.revoked_at is not None for one in issued)
+
+
+def _browsers(authority: Authority) -> set[str]:
+    return {browser.device for browser in authority.records.browsers()}
 
 
 def lets_in(folder: Path, name: str) -> bool:

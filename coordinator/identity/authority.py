@@ -32,7 +32,7 @@ from coordinator.identity.certificates import (
 )
 from coordinator.identity.folder import PRIVATE, PUBLIC, IdentityFolder, key_beside, write_file
 from coordinator.identity.names import check_host, check_id, coordinator_name, fleet_name
-from coordinator.identity.records import IssuedCertificate, Records
+from coordinator.identity.records import BrowserDevice, IssuedCertificate, Records
 from coordinator.identity.signing import SigningKey
 from edge.contracts.errors import IdentityRefused
 
@@ -183,6 +183,13 @@ class Authority:
         """As :meth:`sign_device`, in a transaction of the caller's and without the file, which is :meth:`deliver`'s."""
         check_id(device, what="device id")
         key = read_request(request, device)
+        if self.records.standing_browser(device) is not None:
+            if not replace:
+                raise IdentityRefused(
+                    f"device '{device}' is in a browser that has its key: it cannot have a certificate too",
+                    hint=f"revoke it first (apportion ca revoke {device}), or give --replace",
+                )
+            self.records.revoke_browser(device, self.now(), SUPERSEDED)
         return self._certify("device", device, self.folder.device(device), key, (), replace, days)
 
     def deliver(self, issued: Issued) -> Issued:
@@ -267,23 +274,27 @@ class Authority:
 
     # revoke
 
-    def revoke(self, name: str, *, reason: str = "revoked") -> list[IssuedCertificate]:
-        """Revoke every certificate of ``name`` (a device, ``@<federation>``, a host) and its unused claim tokens.
+    def revoke(self, name: str, *, reason: str = "revoked") -> list[IssuedCertificate | BrowserDevice]:
+        """Revoke all that ``name`` (a device, ``@<federation>``, a host) has: certificates, a browser's key, and unused
+        claim tokens.
 
-        Gives those revoked by this call, none if all were; the revocation list is written either way.
+        Gives what this call revoked, nothing if all was; the revocation list is written either way.
 
         Raises:
             IdentityRefused: nothing was ever issued to that name.
         """
         with self.records.transaction():
             tokens = self.records.drop_tokens(name)
-            issued = self.records.certificates(None, name)
-            if not issued and not tokens:
-                known = ", ".join(sorted({c.name for c in self.records.certificates()})) or "none"
+            issued, browsers = self.records.certificates(None, name), self.records.browsers()
+            if not issued and not tokens and not any(browser.device == name for browser in browsers):
+                names = {c.name for c in self.records.certificates()} | {browser.device for browser in browsers}
+                known = ", ".join(sorted(names)) or "none"
                 raise IdentityRefused(f"nothing was issued to '{name}'; known: {known}", hint="apportion ca ls")
-            revoked = [c for c in issued if c.revoked_at is None]
+            revoked: list[IssuedCertificate | BrowserDevice] = [c for c in issued if c.revoked_at is None]
             for certificate in revoked:
                 self.records.revoke(certificate.serial, self.now(), reason)
+            browser = self.records.revoke_browser(name, self.now(), reason)
+            revoked += [] if browser is None else [browser]
         self.write_crl()
         return revoked
 

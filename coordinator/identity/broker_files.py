@@ -8,15 +8,18 @@ from pathlib import Path
 
 from coordinator.identity.access import access_rules
 from coordinator.identity.authority import CRL_DAYS, Authority
+from coordinator.identity.browsers import password_lines
 from coordinator.identity.folder import PRIVATE, PUBLIC, key_beside, write_file
 from coordinator.identity.names import coordinator_name
 from coordinator.identity.records import IssuedCertificate
-from coordinator.mosquitto import MutualTls, mosquitto_config
+from coordinator.mosquitto import MutualTls, WebSocketFiles, mosquitto_config
 from edge.contracts.errors import IdentityRefused
 from edge.device_identity import make_request
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CONFIG_NAME = "mosquitto.conf"
+PASSWORDS_NAME = "passwords"
+"""Of the browser devices, hashed; in the folder of a broker that has a listener for them."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,12 @@ class ClientFiles:
     certificate: Path
     key: Path
     trust: Path
+
+
+def browser_passwords(identity: Path, folder: Path) -> Path:
+    """The password file of the browser devices, written anew in ``folder``."""
+    with Authority(identity) as authority:
+        return _write_passwords(authority, folder)
 
 
 def loopback_broker(identity: Path, folder: Path) -> MutualTls:
@@ -62,9 +71,18 @@ def server_files(identity: Path, host: str) -> tuple[Path, Path]:
 
 
 def write_broker_folder(
-    identity: Path, out: Path, *, server: str = "", port: int = 8883, bind: str = "", at: Path | None = None
+    identity: Path,
+    out: Path,
+    *,
+    server: str = "",
+    port: int = 8883,
+    bind: str = "",
+    at: Path | None = None,
+    web_socket_port: int = 0,
 ) -> Path:
     """All that a Mosquitto elsewhere needs, in ``out``: its configuration, which names its files below ``at``.
+
+    With ``web_socket_port`` it listens there for browser devices too, at the same address with the same certificate.
 
     May be repeated after every change of the identity; the configuration's path comes back.
 
@@ -91,6 +109,10 @@ def write_broker_folder(
         write_file(out / "server.pem", path.read_bytes(), PUBLIC)
         write_file(out / "server.key", key_beside(path).read_bytes(), PRIVATE)
         _write_access(authority, out)
+        if web_socket_port:
+            _write_passwords(authority, out)
+        else:
+            (out / PASSWORDS_NAME).unlink(missing_ok=True)
     there = at if at is not None else out.resolve()
     files = MutualTls(
         ca=there / "ca.pem",
@@ -100,13 +122,16 @@ def write_broker_folder(
         access=there / "access",
     )
     # The system's own configuration says where messages are kept; ours would be a second opinion.
-    config = mosquitto_config(there, port, None, None, bind=bind, mutual=files)
+    web = WebSocketFiles(web_socket_port, bind, there / PASSWORDS_NAME, files.certificate, files.key)
+    config = mosquitto_config(
+        there, port, None, None, bind=bind, mutual=files, web_socket=web if web_socket_port else None
+    )
     write_file(out / CONFIG_NAME, config, PUBLIC)
     return out / CONFIG_NAME
 
 
 def renew_broker_lists(identity: Path, out: Path) -> None:
-    """Write anew what changes with every revocation in a broker's folder: the access file and the revocation list.
+    """Write anew what claims and revocations change in a broker's folder: access file, revocation list, passwords.
 
     Raises:
         IdentityRefused: ``out`` is no broker's folder, or one of another identity.
@@ -122,6 +147,8 @@ def renew_broker_lists(identity: Path, out: Path) -> None:
         _renew_list(authority)
         owner = own.stat()
         written = [_write_access(authority, out)]
+        if (out / PASSWORDS_NAME).exists():
+            written.append(_write_passwords(authority, out))
         if (out / "crl.pem").exists():  # the broker of a run reads the identity's own
             write_file(out / "crl.pem", authority.folder.crl.read_bytes(), PUBLIC)
             written.append(out / "crl.pem")
@@ -190,5 +217,12 @@ def _renew_list(authority: Authority) -> None:
 
 def _write_access(authority: Authority, folder: Path) -> Path:
     path = folder / "access"
-    write_file(path, access_rules(authority.records.certificates(), authority.now()), PRIVATE)
+    rules = access_rules(authority.records.certificates(), authority.now(), authority.records.browsers())
+    write_file(path, rules, PRIVATE)
+    return path
+
+
+def _write_passwords(authority: Authority, folder: Path) -> Path:
+    path = folder / PASSWORDS_NAME
+    write_file(path, password_lines(authority), PRIVATE)
     return path

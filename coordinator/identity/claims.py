@@ -60,7 +60,7 @@ def create_token(authority: Authority, device: str, expires_s: int) -> str:
     """A token for ``device``, the only place where its secret ever is; earlier unused ones of the device end.
 
     Raises:
-        IdentityRefused: an unusable device id, or the device has a certificate.
+        IdentityRefused: an unusable device id, or the device has a certificate or a browser's key.
     """
     check_id(device, what="device id")
     if not 0 < expires_s <= MAX_TOKEN_S:
@@ -68,6 +68,11 @@ def create_token(authority: Authority, device: str, expires_s: int) -> str:
     if any(c.status(authority.now()) == "valid" for c in authority.records.certificates("device", device)):
         raise IdentityRefused(
             f"device '{device}' has a certificate: a token would be refused",
+            hint=f"revoke it first: apportion ca revoke {device}",
+        )
+    if authority.records.standing_browser(device) is not None:
+        raise IdentityRefused(
+            f"device '{device}' is in a browser that has its key: a token would be refused",
             hint=f"revoke it first: apportion ca revoke {device}",
         )
     token_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
@@ -88,31 +93,54 @@ def exchange_token(authority: Authority, token: str, request: bytes) -> Claimed:
         TokenRefused: no such token, or it has expired or was used.
         IdentityRefused: the request is not one for the token's device.
     """
-    match = _TOKEN.fullmatch(token)
     with authority.records.transaction():
-        row = authority.records.token(match[1]) if match else None
-        is_right = hmac.compare_digest(
-            _hash(match[2]) if match else b"", row.secret_sha256 if row is not None else _NOBODYS
-        )
-        if row is None or match is None or not is_right:
-            raise TokenRefused(
-                "no-such-token", "no such claim token", hint="check it, or make one: apportion ca token DEVICE"
-            )
-        again = f"make another: apportion ca token {row.device}"
+        token_id, row = known_token(authority, token)
         if row.used_at is not None:
-            raise TokenRefused(
-                "token-used",
-                f"the claim token for '{row.device}' was used {_time(row.used_at)}; it is good for one certificate",
-                hint=f"if that was not the device: apportion ca revoke {row.device}; then {again}",
-            )
+            raise token_used(row)
         if authority.now() >= row.expires_at:
-            expired = f"the claim token for '{row.device}' expired {_time(row.expires_at)}"
-            raise TokenRefused("token-expired", expired, hint=again)
+            raise token_expired(row)
         issued = authority.certify_device(request, row.device)
-        authority.records.use_token(match[1], authority.now(), issued.certificate.serial)
+        authority.records.use_token(token_id, authority.now(), issued.certificate.serial)
     authority.deliver(issued)
     folder = authority.folder
     return Claimed(row.device, issued.certificate.pem, folder.ca.read_bytes(), folder.signing_public.read_bytes())
+
+
+def known_token(authority: Authority, token: str) -> tuple[str, TokenRow]:
+    """Id and row of a token whose secret is right, used or not; to be called in a transaction.
+
+    Raises:
+        TokenRefused: there is none.
+    """
+    match = _TOKEN.fullmatch(token)
+    row = authority.records.token(match[1]) if match else None
+    is_right = hmac.compare_digest(
+        _hash(match[2]) if match else b"", row.secret_sha256 if row is not None else _NOBODYS
+    )
+    if row is None or match is None or not is_right:
+        raise TokenRefused(
+            "no-such-token", "no such claim token", hint="check it, or make one: apportion ca token DEVICE"
+        )
+    return match[1], row
+
+
+def token_used(row: TokenRow) -> TokenRefused:
+    """What whoever comes with a used token is told."""
+    return TokenRefused(
+        "token-used",
+        f"the claim token for '{row.device}' was used {_time(row.used_at or 0.0)}; it is good for one device, once",
+        hint=f"if that was not the device: apportion ca revoke {row.device}; then {_another(row)}",
+    )
+
+
+def token_expired(row: TokenRow) -> TokenRefused:
+    """What whoever comes with an expired token is told."""
+    expired = f"the claim token for '{row.device}' expired {_time(row.expires_at)}"
+    return TokenRefused("token-expired", expired, hint=_another(row))
+
+
+def _another(row: TokenRow) -> str:
+    return f"make another: apportion ca token {row.device}"
 
 
 def _hash(secret: str) -> bytes:

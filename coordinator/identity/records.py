@@ -6,6 +6,7 @@ A row is on disk before a certificate leaves the authority: what was never recor
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -30,8 +31,13 @@ CREATE TABLE tokens (
 );
 CREATE TABLE revocation_list (number INTEGER NOT NULL, this_update REAL NOT NULL, next_update REAL NOT NULL);
 INSERT INTO revocation_list VALUES (0, 0.0, 0.0);
-PRAGMA user_version = 1;
 """
+_BROWSERS = """CREATE TABLE browsers (
+    device TEXT NOT NULL, public_key BLOB NOT NULL, password_line TEXT NOT NULL, since REAL NOT NULL, revoked_at REAL,
+    reason TEXT NOT NULL
+)"""
+"""Came with version 2."""
+_VERSION = 2
 _COLUMNS = "serial, kind, name, hosts, public_key, not_before, not_after, pem, revoked_at, reason"
 
 
@@ -64,13 +70,40 @@ class IssuedCertificate:
 
 
 @dataclass(frozen=True)
+class BrowserDevice:
+    """A device in a browser: its public key (DER) and the line of a Mosquitto's password file, which holds a hash.
+
+    Attributes:
+        since: when its password was made, in seconds since 1970.
+        revoked_at: None as long as it stands.
+    """
+
+    device: str
+    public_key: bytes
+    password_line: str
+    since: float
+    revoked_at: float | None = None
+    reason: str = ""
+
+    @property
+    def serial(self) -> str:
+        """What it is called by where certificates have a serial number."""
+        return f"key-{hashlib.sha256(self.public_key).hexdigest()[:32]}"
+
+    def __repr__(self) -> str:
+        """Without the hash of its password."""
+        return f"BrowserDevice({self.device}, {self.serial})"
+
+
+@dataclass(frozen=True)
 class TokenRow:
-    """A claim token without its secret."""
+    """A claim token without its secret; ``used_for`` is a certificate's serial number or ``key-<SHA-256>``."""
 
     device: str
     secret_sha256: bytes
     expires_at: float
     used_at: float | None
+    used_for: str = ""
 
 
 class Records:
@@ -89,17 +122,33 @@ class Records:
         except sqlite3.DatabaseError as error:
             self.close()
             raise IdentityRefused(f"{path}: {error}", hint="bring the folder back from a backup") from error
-        if version != 1:
+        if version == 1:
+            self._add_browsers()
+        elif version != _VERSION:
             self.close()
-            raise IdentityRefused(f"{path} has version {version}, this release reads 1", hint="upgrade this release")
+            raise IdentityRefused(
+                f"{path} has version {version}, this release reads {_VERSION}", hint="upgrade this release"
+            )
 
     @classmethod
     def create(cls, path: Path) -> Records:
         """An empty record, readable by its owner only."""
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.executescript(_SCHEMA)
+            connection.executescript(f"{_SCHEMA}{_BROWSERS};\nPRAGMA user_version = {_VERSION};")
         return cls(path)
+
+    def _add_browsers(self) -> None:
+        """Bring a file of version 1 up to date."""
+        try:
+            with self.transaction():
+                # Of two commands at a time the second finds it done.
+                if self._connection.execute("PRAGMA user_version").fetchone() == (1,):
+                    self._connection.execute(_BROWSERS)
+                    self._connection.execute(f"PRAGMA user_version = {_VERSION}")
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -192,12 +241,13 @@ class Records:
     def token(self, token_id: str) -> TokenRow | None:
         """The token, if there is one."""
         row = self._connection.execute(
-            "SELECT device, secret_sha256, expires_at, used_at FROM tokens WHERE id = ?", (token_id,)
+            "SELECT device, secret_sha256, expires_at, used_at, coalesce(serial, '') FROM tokens WHERE id = ?",
+            (token_id,),
         ).fetchone()
         return None if row is None else TokenRow(*row)
 
     def use_token(self, token_id: str, when: float, serial: str) -> None:
-        """Mark a token as used for the certificate ``serial``."""
+        """Mark a token as used for the certificate ``serial``, or a browser's key."""
         self._connection.execute(
             "UPDATE tokens SET used_at = ?, serial = ? WHERE id = ? AND used_at IS NULL", (when, serial, token_id)
         )
@@ -205,3 +255,36 @@ class Records:
     def drop_tokens(self, device: str) -> int:
         """Forget the unused tokens of ``device``; how many there were."""
         return self._connection.execute("DELETE FROM tokens WHERE device = ? AND used_at IS NULL", (device,)).rowcount
+
+    def browsers(self) -> list[BrowserDevice]:
+        """All there are and were, oldest first."""
+        rows = self._connection.execute(
+            "SELECT device, public_key, password_line, since, revoked_at, reason FROM browsers ORDER BY rowid"
+        )
+        return [BrowserDevice(*row) for row in rows]
+
+    def standing_browser(self, device: str) -> BrowserDevice | None:
+        """The key and password of ``device`` which are not revoked."""
+        return next((b for b in self.browsers() if b.device == device and b.revoked_at is None), None)
+
+    def keep_browser(self, browser: BrowserDevice) -> None:
+        """Record a browser device; where its key is known and stands, the password is replaced."""
+        changed = self._connection.execute(
+            "UPDATE browsers SET password_line = ?, since = ? "
+            "WHERE device = ? AND public_key = ? AND revoked_at IS NULL",
+            (browser.password_line, browser.since, browser.device, browser.public_key),
+        ).rowcount
+        if not changed:
+            self._connection.execute(
+                "INSERT INTO browsers VALUES (?, ?, ?, ?, NULL, '')",
+                (browser.device, browser.public_key, browser.password_line, browser.since),
+            )
+
+    def revoke_browser(self, device: str, when: float, reason: str) -> BrowserDevice | None:
+        """Mark the key of ``device`` that stands as revoked; it, or None where there is none."""
+        standing = self.standing_browser(device)
+        self._connection.execute(
+            "UPDATE browsers SET revoked_at = ?, reason = ? WHERE device = ? AND revoked_at IS NULL",
+            (when, reason, device),
+        )
+        return standing

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.fleet.claim_link import claim_link, root_fingerprint
-from coordinator.fleet.claim_service import ClaimService, RateLimit, claim_server
+from coordinator.fleet.claim_service import ClaimService, claim_server
+from coordinator.fleet.rate_limit import RateLimit
 from coordinator.https_server import HttpsServer, Request
 from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import server_files

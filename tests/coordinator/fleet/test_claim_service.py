@@ -19,7 +19,8 @@ from cryptography import x509
 from coordinator.blob_service import BlobService
 from coordinator.blob_store import BlobStore
 from coordinator.fleet.claim_link import claim_link, root_fingerprint
-from coordinator.fleet.claim_service import ClaimService, RateLimit, claim_server
+from coordinator.fleet.claim_service import ClaimService, claim_server
+from coordinator.fleet.rate_limit import RateLimit
 from coordinator.https_server import HttpsServer
 from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import server_files
@@ -286,7 +287,7 @@ def test_rate_limit_counts_each_address_and_all() -> None:
 
 
 def test_rate_limit_forgets_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.fleet.claim_service._MAX_ADDRESSES", 10)
+    monkeypatch.setattr("coordinator.fleet.rate_limit._MAX_ADDRESSES", 10)
     limit = RateLimit((1, 1e-9), (10_000, 1.0))
     for number in range(100):
         limit.wait_s(f"10.0.0.{number}")
