@@ -1,0 +1,184 @@
+"""A web server in a thread of this process: TLS with a host's certificate, or plain on the loopback.
+
+What it answers is an ASGI application's. Whoever says nothing, a letter at a time, or does not read, is cut off; no
+path is logged, since paths hold tickets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from edge.contracts.errors import BrokerUnreachable
+
+REQUEST_TIMEOUT_S = 15.0
+"""For a request's head to arrive."""
+STALL_TIMEOUT_S = 30.0
+"""For a client to read the 64 KB that are under way to it."""
+KEEP_ALIVE_S = 15
+MAX_CONNECTIONS = 512
+MAX_HEAD_BYTES = 16_384
+START_TIMEOUT_S = 10.0
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class WebServer:
+    """Serves ``app`` while its context is open.
+
+    Args:
+        url: ``https://host:port`` as phones reach it, port 0 for any. On a loopback name it listens there only, else
+            everywhere.
+        certificate, key: PEM files for that host; None for ``http://``, which is for a loopback name alone.
+        hint: for the message when the port is taken.
+
+    Attributes:
+        address: ``url`` with the port that was found.
+
+    Raises:
+        BrokerUnreachable: nobody can listen there.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        app: ASGIApp,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        *,
+        hint: str = "free the port, or change $.broker.web",
+        max_connections: int = MAX_CONNECTIONS,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
+    ) -> None:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        self._socket = _listening(host, parts.port or 0, url, hint)
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{parts.scheme}://{shown}:{self._socket.getsockname()[1]}"
+
+        class Connection(_Connection):
+            max_count = max_connections
+            head_timeout_s = request_timeout_s
+            read_timeout_s = stall_timeout_s
+
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            ssl_certfile=None if certificate is None else str(certificate),
+            ssl_keyfile=None if key is None else str(key),
+        )
+        # Of strangers' requests; it also tells of every start and stop, which the run does in its own words.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        try:
+            config.load()
+        except (OSError, ValueError) as error:
+            self._socket.close()
+            raise BrokerUnreachable(f"the page cannot be served at {url}: {error}", hint=hint) from error
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._serve, name="web", daemon=True)
+        self._url, self._hint = url, hint
+
+    def __enter__(self) -> WebServer:
+        self._thread.start()
+        give_up_at = time.monotonic() + START_TIMEOUT_S
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > give_up_at:
+                raise BrokerUnreachable(f"the web server at {self._url} did not start", hint=self._hint)
+            time.sleep(0.005)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(5.0)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._server.serve(sockets=[self._socket]))
+
+
+def _listening(host: str, port: int, url: str, hint: str) -> socket.socket:
+    is_v6 = ":" in host
+    here = host if is_v6 and host in LOOPBACK else "127.0.0.1" if host in LOOPBACK else ""
+    listener = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((here, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise BrokerUnreachable(f"the page cannot be served at {url}: {error}", hint=hint) from error
+    return listener
+
+
+class _Connection(H11Protocol):
+    """A connection that is not waited for: uvicorn's own waits for a head, or for a reader, without end."""
+
+    max_count = MAX_CONNECTIONS
+    head_timeout_s = REQUEST_TIMEOUT_S
+    read_timeout_s = STALL_TIMEOUT_S
+
+    _late: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self.max_count:
+            transport.abort()
+        else:
+            self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._late, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._stalled = self.loop.call_later(self.read_timeout_s, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        # Closing waits for the end of the answer to be read.
+        self._stalled = self.loop.call_later(self.read_timeout_s, self.transport.abort)
+
+    def _expect(self) -> None:
+        """Set the clock for the next head when none is being answered, and stop it once it is there."""
+        is_waiting = self.cycle is None or self.cycle.response_complete
+        if is_waiting and self._late is None:
+            self._late = self.loop.call_later(self.head_timeout_s, self.transport.abort)
+        elif not is_waiting and self._late is not None:
+            self._late.cancel()
+            self._late = None
