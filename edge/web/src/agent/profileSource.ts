@@ -1,6 +1,9 @@
 /** What the device knows of itself, and what its own trainings add to that. */
 
+import type { ArtifactManifest } from "../contracts/manifest";
+import type { WorkOrder } from "../contracts/plan";
 import type { DeviceProfile } from "../contracts/profile";
+import type { Trained } from "../trainer/trainer";
 
 /** One finished training, from which later predictions are mended. */
 export interface Measured {
@@ -27,4 +30,18 @@ export interface ProfileSource {
   profile(): Promise<DeviceProfile>;
   measured(entry: Measured): Promise<void>;
   linkMeasured?(entry: LinkMeasured): Promise<void>;
+}
+
+export function measuredOf(order: WorkOrder, manifest: ArtifactManifest, trained: Trained): Measured {
+  return {
+    runtime: manifest.runtime,
+    artifact: order.artifact.digest,
+    batch: order.batch,
+    threads: trained.threads,
+    stepMsP50: trained.stepMsP50,
+    peakBytes: trained.peakBytes,
+    idleBytes: trained.idleBytes,
+    predictedPeakBytes: manifest.cost.predicted_peak_bytes,
+    predictedStepMs: manifest.cost.predicted_step_ms,
+  };
 }

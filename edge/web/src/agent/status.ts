@@ -1,0 +1,125 @@
+/** What the page shows of an agent: a snapshot that never changes, and a call when there is a new one. */
+
+import type { AgentState } from "../contracts/messages";
+
+export type Connection = "connecting" | "connected" | "offline" | "denied";
+
+/** `elsewhere`: another tab of this browser runs this device's agent. `stopped`: the agent has ended. */
+export type Activity = AgentState | "elsewhere" | "stopped";
+
+export interface LastError {
+  readonly code: string;
+  readonly message: string;
+  readonly hint: string;
+  /** Milliseconds since 1970. */
+  readonly at: number;
+}
+
+/** Messages of one kind that followed one another. */
+export interface TrafficEntry {
+  readonly isSent: boolean;
+  readonly kind: string;
+  readonly count: number;
+  readonly bytes: number;
+  /** Of the last one, milliseconds since 1970. */
+  readonly at: number;
+}
+
+export interface AgentStatus {
+  readonly connection: Connection;
+  readonly state: Activity;
+  /** The condition that is waited for, and a sentence with its values; empty when none is. */
+  readonly waitingFor: string;
+  readonly reason: string;
+  readonly assignmentId: string;
+  readonly round: number | null;
+  readonly step: number;
+  readonly totalSteps: number;
+  readonly loss: number | null;
+  /** Of the running or last assignment, the latest 500. */
+  readonly lossHistory: readonly number[];
+  readonly stepMs: number | null;
+  readonly peakBytes: number | null;
+  /** Of what is being fetched for the order; both 0 when nothing is. */
+  readonly fetchedBytes: number;
+  readonly totalBytes: number;
+  /** Payloads over MQTT and bytes over HTTPS. */
+  readonly bytesUp: number;
+  readonly bytesDown: number;
+  readonly roundsDone: number;
+  readonly lastError: LastError | null;
+  /** The latest 200, oldest first. */
+  readonly log: readonly TrafficEntry[];
+}
+
+const FIRST: AgentStatus = {
+  connection: "connecting",
+  state: "idle",
+  waitingFor: "",
+  reason: "",
+  assignmentId: "",
+  round: null,
+  step: 0,
+  totalSteps: 0,
+  loss: null,
+  lossHistory: [],
+  stepMs: null,
+  peakBytes: null,
+  fetchedBytes: 0,
+  totalBytes: 0,
+  bytesUp: 0,
+  bytesDown: 0,
+  roundsDone: 0,
+  lastError: null,
+  log: [],
+};
+const MOST_LOSSES = 500;
+const MOST_ENTRIES = 200;
+
+export class StatusBoard {
+  #status = FIRST;
+  readonly #listeners = new Set<(status: AgentStatus) => void>();
+
+  get current(): AgentStatus {
+    return this.#status;
+  }
+
+  /** Calls `listener` with every new status; gives back what ends that. */
+  subscribe(listener: (status: AgentStatus) => void): () => void {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  set(change: Partial<AgentStatus>): void {
+    const keys = Object.keys(change) as (keyof AgentStatus)[];
+    if (keys.every((key) => Object.is(this.#status[key], change[key]))) return;
+    this.#status = { ...this.#status, ...change };
+    for (const listener of this.#listeners) listener(this.#status);
+  }
+
+  progress(step: number, totalSteps: number, loss: number): void {
+    const lossHistory = [...this.#status.lossHistory, loss].slice(-MOST_LOSSES);
+    this.set({ step, totalSteps, loss, lossHistory });
+  }
+
+  failed(code: string, message: string, hint = ""): void {
+    this.set({ lastError: { code, message, hint, at: Date.now() } });
+  }
+
+  /** A message of `bytes` went, or came. */
+  passed(isSent: boolean, kind: string, bytes: number): void {
+    const log = [...this.#status.log];
+    const last = log.at(-1);
+    if (last?.kind === kind && last.isSent === isSent) {
+      log[log.length - 1] = { isSent, kind, count: last.count + 1, bytes: last.bytes + bytes, at: Date.now() };
+    } else {
+      log.push({ isSent, kind, count: 1, bytes, at: Date.now() });
+    }
+    const { bytesUp, bytesDown } = this.#status;
+    this.set({
+      log: log.slice(-MOST_ENTRIES),
+      bytesUp: bytesUp + (isSent ? bytes : 0),
+      bytesDown: bytesDown + (isSent ? 0 : bytes),
+    });
+  }
+}
