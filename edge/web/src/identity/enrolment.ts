@@ -43,15 +43,14 @@ export interface Enrolment {
   readonly claimed_at: number;
 }
 
-interface Enrolled {
-  readonly enrolment: Enrolment;
-  readonly pair: CryptoKeyPair;
-}
-
 interface Claimed {
   /** Of the token, which is a secret as long as it is good. */
   readonly tokenDigest: string;
   readonly pair: CryptoKeyPair;
+}
+
+interface Enrolled extends Claimed {
+  readonly enrolment: Enrolment;
 }
 
 export interface EnrolOptions {
@@ -77,12 +76,16 @@ export async function forget(records: Records): Promise<void> {
 }
 
 /**
- * This device's enrolment, claimed with `link`; what it was enrolled as before is replaced when that has worked.
+ * This device's enrolment, claimed with `link`, or the standing one when this very link made it (the page was opened
+ * again). What it was enrolled as before is replaced when that has worked.
  * EnrolmentFailed: the service cannot be reached, refuses, or answers what cannot be used. Then nothing is replaced.
  */
 export async function enrol(link: ClaimLink, options: EnrolOptions): Promise<Enrolment> {
   const { records } = options;
-  const key = await claimKey(link, records);
+  const tokenDigest = bytesToHex(sha256(new TextEncoder().encode(link.token)));
+  const standing = await records.get<Enrolled>(ENROLLED);
+  if (standing?.tokenDigest === tokenDigest) return standing.enrolment;
+  const key = await claimKey(tokenDigest, records);
   const publicKey = await key.publicKey();
   const request: KeyClaimRequest = {
     token: link.token,
@@ -98,14 +101,13 @@ export async function enrol(link: ClaimLink, options: EnrolOptions): Promise<Enr
   }
   const reply = checkedReply(link, body);
   const made: Enrolment = { ...reply, claimed_at: Date.now() / 1000 };
-  await records.put(ENROLLED, { enrolment: made, pair: key.pair } satisfies Enrolled);
+  await records.put(ENROLLED, { enrolment: made, tokenDigest, pair: key.pair } satisfies Enrolled);
   await records.delete(CLAIMED);
   return made;
 }
 
 /** The key that this link was tried with before, or a new one, in the records before anything is sent. */
-async function claimKey(link: ClaimLink, records: Records): Promise<DeviceKey> {
-  const tokenDigest = bytesToHex(sha256(new TextEncoder().encode(link.token)));
+async function claimKey(tokenDigest: string, records: Records): Promise<DeviceKey> {
   const kept = await records.get<Claimed>(CLAIMED);
   if (kept?.tokenDigest === tokenDigest) return new DeviceKey(kept.pair);
   const made = await DeviceKey.make();

@@ -40,6 +40,19 @@ export interface Vectors {
     manifest: { hex: string; signature: string };
     order: { hex: string; signature: string };
   };
+  browser_signatures: {
+    public_key: string;
+    message: {
+      federation: string;
+      device: string;
+      kind: string;
+      id: string;
+      body: string;
+      text: string;
+      signature: string;
+    };
+    claim: { token: string; text: string; proof: string };
+  };
   self_test: {
     seed: number;
     batch: number;

@@ -55,10 +55,14 @@ test("permutations are those of the page", () => {
 
 test("a permutation of many exchanges what 64-bit arithmetic says, and is quick", () => {
   const count = 60_000;
-  const started = performance.now();
+  const times = [1, 2, 3, 4, 5].map(() => {
+    const started = performance.now();
+    permutation(42n, count);
+    return performance.now() - started;
+  });
+  // The best of five, because the machine may be busy.
+  expect(Math.min(...times)).toBeLessThan(50);
   const order = permutation(42n, count);
-  // Measured 4 ms; bigint arithmetic would take over 100.
-  expect(performance.now() - started).toBeLessThan(100);
   const expected = Array.from({ length: count }, (_, i) => i);
   const draws = splitmix64(42n, count - 1);
   for (let i = count - 1; i > 0; i--) {
