@@ -1,6 +1,6 @@
-# setup, demo, test, test-arm, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, web, test, test-arm, test-web, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
-# Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...).
+# Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), and npm's.
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
 # searched besides yours, and a CPU build wins over a plain one of the same version):
 #     make setup TORCH_INDEX=<address of a wheel index with CPU builds of torch>
@@ -12,13 +12,18 @@ TORCH_INDEX ?=
 TORCH = torch==2.13.0
 EXECUTORCH = executorch==1.5.1
 ORT_TRAINING = onnxruntime-training-cpu==1.19.2
-EXTRAS = coordinator,fleet,onnxruntime,images,dev
+EXTRAS = coordinator,fleet,dashboard,onnxruntime,images,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
 TESTS ?= tests
 ARGS ?=
+WEB = edge/web
+WEB_SOURCES = $(wildcard $(WEB)/*.*) \
+  $(shell find $(WEB)/src $(WEB)/public -type f 2>/dev/null)
+HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18)' 2>/dev/null
+NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo test test-arm check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web test test-arm test-web test-web-here check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -46,6 +51,27 @@ test: setup
 # The device side on emulated aarch64 processors; fetches an aarch64 userland into .arm the first time.
 test-arm: setup
 	APPORTION_TEST_ARM=1 $(BIN)/python -m pytest tests/arm $(ARGS)
+
+# The page that phones join with. Its server needs the built page and no node.
+web: $(WEB)/dist/index.html
+
+$(WEB)/dist/index.html: $(WEB)/node_modules/.package-lock.json $(WEB_SOURCES)
+	npm --prefix $(WEB) run --silent build
+	@touch $@
+
+$(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
+	@$(HAS_NODE) || { echo "web: $(NO_NODE)" >&2; exit 1; }
+	npm --prefix $(WEB) ci --no-audit --no-fund
+	@touch $@
+
+# The web agent's own checks, then its page in a browser. Chromium is found on PATH, or named: APPORTION_CHROMIUM.
+test-web: setup
+	@if $(HAS_NODE); then $(MAKE) --no-print-directory test-web-here; else echo "test-web: skipped, it $(NO_NODE)"; fi
+
+test-web-here: web
+	npm --prefix $(WEB) run --silent check
+	npm --prefix $(WEB) test
+	APPORTION_TEST_WEB=1 $(BIN)/python -m pytest tests/web $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -88,5 +114,6 @@ runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 	@touch $@
 
 clean:
+	rm -rf $(WEB)/node_modules $(WEB)/dist
 	rm -rf .arm .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
