@@ -1,7 +1,8 @@
-"""The embedded broker's process: amqtt on the loopback interface, one user, nothing anonymous.
+"""The embedded broker's process: amqtt on the loopback interface, one user, nothing anonymous; and browsers, if any.
 
 Run as ``python -m coordinator.embedded_broker`` by :mod:`coordinator.broker`, which hands it a JSON line on standard
-input (``port``, ``user``, ``password``, ``certificate``, ``key``, ``parent``) and waits until the port answers.
+input (``port``, ``user``, ``password``, ``certificate``, ``key``, ``parent``, and ``web`` with ``bind``, ``port``,
+``users``, ``certificate``, ``key``) and waits until the ports answer. On SIGHUP it reads the browsers' users again.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import logging
 import signal
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from amqtt.broker import Broker
 from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 
+from coordinator.embedded_browsers import BrowserBroker, BrowserUsers
 from coordinator.parent_death import die_with_parent
+
+MAX_BROWSERS = 256
+"""Connections at a time; whoever comes beyond waits."""
 
 
 class OneUser(BaseAuthPlugin):  # type: ignore[misc]
@@ -58,7 +63,7 @@ class Payload(bytes):
         return f"<{len(self)} bytes>"
 
 
-class BlockBroker(Broker):  # type: ignore[misc]
+class BlockBroker(BrowserBroker):
     """amqtt's broker, made fit for relaying blocks.
 
     amqtt delivers with the subscription's QoS whatever the publisher asked for. MQTT says the lower of both
@@ -84,8 +89,14 @@ def broker_config(settings: dict[str, Any]) -> dict[str, Any]:
     listener: dict[str, Any] = {"type": "tcp", "bind": f"127.0.0.1:{settings['port']}"}
     if settings.get("certificate"):
         listener |= {"ssl": True, "certfile": settings["certificate"], "keyfile": settings["key"]}
+    listeners = {"default": listener}
+    if web := settings.get("web"):
+        host = f"[{web['bind']}]" if ":" in web["bind"] else web["bind"]
+        listeners["browsers"] = {"type": "ws", "bind": f"{host}:{web['port']}", "max_connections": MAX_BROWSERS}
+        if web.get("certificate"):
+            listeners["browsers"] |= {"ssl": True, "certfile": web["certificate"], "keyfile": web["key"]}
     return {
-        "listeners": {"default": listener},
+        "listeners": listeners,
         "plugins": {
             "coordinator.embedded_broker.OneUser": {"user": settings["user"], "password": settings["password"]},
         },
@@ -94,10 +105,12 @@ def broker_config(settings: dict[str, Any]) -> dict[str, Any]:
 
 async def serve(settings: dict[str, Any]) -> None:
     """Serves until SIGTERM."""
-    broker = BlockBroker(broker_config(settings))
+    web = settings.get("web")
+    broker = BlockBroker(broker_config(settings), BrowserUsers(Path(web["users"])) if web else None)
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, broker.reload)
     await broker.start()
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await stop.wait()
     await broker.shutdown()
 

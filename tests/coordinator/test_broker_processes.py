@@ -221,7 +221,7 @@ def test_mosquitto_drops_what_is_over_the_limit(tmp_path: Path) -> None:
 
 
 def test_missing_mosquitto_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.broker.find_mosquitto", lambda: None)
+    monkeypatch.setattr("coordinator.broker_process.find_mosquitto", lambda: None)
     with pytest.raises(BrokerUnreachable, match="not on PATH") as caught:
         BrokerProcess("mosquitto", tmp_path).start()
     assert "embedded" in caught.value.hint
