@@ -26,7 +26,15 @@ export interface Membership {
 export type Connection = "connected" | "connecting" | "offline" | "denied";
 
 /** `stopped` is the owner's own doing; `elsewhere` means that another tab of this browser runs the agent. */
-export type Activity = "idle" | "fetching" | "training" | "uploading" | "waiting" | "stopped" | "elsewhere";
+export type Activity =
+  | "idle"
+  | "fetching"
+  | "training"
+  | "uploading"
+  | "waiting"
+  | "stopping"
+  | "stopped"
+  | "elsewhere";
 
 export interface TrainingState {
   readonly connection: Connection;
@@ -79,9 +87,10 @@ export interface OwnerConditions {
 export interface DataEntry {
   readonly id: string;
   readonly name: string;
-  readonly kind: "images" | "npz" | "csv" | "camera" | "motion";
+  readonly kind: "arrays" | "images" | "camera" | "motion";
+  readonly count: number;
   readonly bytes: number;
-  /** Class -> examples. */
+  /** Class -> examples; none where labels are no classes. */
   readonly labels: Readonly<Record<string, number>>;
 }
 
@@ -97,6 +106,8 @@ export interface TrafficRow {
   readonly at: number;
   readonly isSent: boolean;
   readonly kind: string;
+  /** Messages of this kind that followed one another. */
+  readonly count: number;
   readonly bytes: number;
 }
 

@@ -133,19 +133,21 @@ export function pressureText(pressure: string): string {
 
 const KINDS: Readonly<Record<string, string>> = {
   hello: "Hello: who this is",
-  goodbye: "Goodbye",
-  profile: "What this device can do",
   heartbeat: "Still here, and the step",
+  bye: "Goodbye",
+  profile: "What this device can do",
   order: "Work order",
-  report: "Result: counts and timing",
+  accept: "Work accepted",
   refuse: "Work refused, and why",
-  error: "An error",
-  blocks: "Piece of a file",
-  block: "Piece of a file",
+  get: "Request for a piece of the model",
+  block: "Piece of the model",
+  offer: "Offer of the trained weights",
+  grant: "Leave to send them",
   put: "Piece of the trained weights",
-  fetch: "Request for a piece",
-  grant: "Leave to send",
+  report: "Result: counts and timing",
   ack: "Receipt",
+  error: "An error",
+  https: "Model, over HTTPS",
 };
 
 export function kindText(kind: string): string {
@@ -153,7 +155,7 @@ export function kindText(kind: string): string {
 }
 
 export function exampleCount(state: PageState): number {
-  return Object.values(classCounts(state)).reduce((sum, count) => sum + count, 0);
+  return state.data.entries.reduce((sum, entry) => sum + entry.count, 0);
 }
 
 /** Class -> examples, over all that was added. */

@@ -2,13 +2,13 @@ import { expect, test } from "vitest";
 import { FIRST_STATE, type PageState, type TrainingState } from "../../src/page/model";
 import { classCounts, exampleCount, headline, problemWords, sentence } from "../../src/page/words";
 
-const ENTRY = { id: "1", name: "a", kind: "npz", bytes: 10, labels: { cat: 3, dog: 2 } } as const;
+const ENTRY = { id: "1", name: "a", kind: "arrays", count: 5, bytes: 10, labels: { cat: 3, dog: 2 } } as const;
 
 function joined(training: Partial<TrainingState>, more: Partial<PageState> = {}): PageState {
   return {
     ...FIRST_STATE,
     phase: "joined",
-    data: { entries: [ENTRY, { ...ENTRY, id: "2", labels: { cat: 1 } }], error: "", busy: "" },
+    data: { entries: [ENTRY, { ...ENTRY, id: "2", count: 1, labels: { cat: 1 } }], error: "", busy: "" },
     training: { ...FIRST_STATE.training, connection: "connected", ...training },
     ...more,
   };

@@ -8,7 +8,7 @@ import { motionPanel } from "../motionPanel";
 import { bytesText, countText } from "../quantities";
 import { classCounts, exampleCount } from "../words";
 
-const KINDS = { images: "Images", npz: "NumPy file", csv: "Table", camera: "Camera", motion: "Motion" } as const;
+const KINDS = { arrays: "File", images: "Images", camera: "Camera", motion: "Motion" } as const;
 
 export function examplesView(actions: PageActions): View {
   const busy = element("p.detail", { role: "status" });
@@ -58,7 +58,6 @@ export function examplesView(actions: PageActions): View {
   const entryRow = (entry: DataEntry) => {
     const remove = button("Delete", () => void actions.deleteData(entry.id));
     remove.setAttribute("aria-label", `Delete ${entry.name}`);
-    const count = Object.values(entry.labels).reduce((sum, each) => sum + each, 0);
     return element(
       "li.row",
       {},
@@ -66,7 +65,11 @@ export function examplesView(actions: PageActions): View {
         "span.words",
         {},
         element("span.name", {}, entry.name),
-        element("span.detail", {}, `${KINDS[entry.kind]}, ${countText(count, "example")}, ${bytesText(entry.bytes)}`),
+        element(
+          "span.detail",
+          {},
+          `${KINDS[entry.kind]}, ${countText(entry.count, "example")}, ${bytesText(entry.bytes)}`,
+        ),
       ),
       remove,
     );

@@ -1,0 +1,50 @@
+/** What the views show of an agent's status. */
+
+import type { AgentStatus, LastError } from "../agent/status";
+import type { PageState, Problem, Traffic, TrainingState } from "./model";
+
+/** A connection that comes back by itself is a state, not a problem. */
+const NO_PROBLEM = new Set(["broker-unreachable"]);
+
+export function trainingOf(status: AgentStatus): TrainingState {
+  return {
+    connection: status.connection,
+    activity: status.state,
+    waitingFor: status.waitingFor,
+    reason: status.reason,
+    round: status.round,
+    step: status.step,
+    totalSteps: status.totalSteps,
+    losses: status.lossHistory,
+    stepMs: status.stepMs,
+    usedBytes: status.peakBytes,
+    fetchedBytes: status.fetchedBytes,
+    totalBytes: status.totalBytes,
+    rounds: status.roundsDone,
+  };
+}
+
+export function trafficOf(status: AgentStatus): Traffic {
+  return { sentBytes: status.bytesUp, receivedBytes: status.bytesDown, rows: [...status.log].reverse() };
+}
+
+/** The problem that a status tells, or null for one that was shown before (`shownAt`) or is none. */
+export function newProblem(error: LastError | null, shownAt: number): Problem | null {
+  if (error === null || error.at <= shownAt || NO_PROBLEM.has(error.code)) return null;
+  return { code: error.code, message: error.message, hint: error.hint };
+}
+
+/** What is remembered of a session, so that a start without a network shows where it ended. */
+export interface LastSeen {
+  readonly round: number | null;
+  readonly step: number;
+  readonly totalSteps: number;
+  readonly losses: readonly number[];
+  readonly stepMs: number | null;
+  readonly rounds: number;
+}
+
+export function lastSeen({ training }: PageState): LastSeen {
+  const { round, step, totalSteps, losses, stepMs, rounds } = training;
+  return { round, step, totalSteps, losses, stepMs, rounds };
+}

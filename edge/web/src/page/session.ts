@@ -1,0 +1,173 @@
+/** What runs behind the page of a device that has joined: its stores, its facts, and the agent while it takes part. */
+
+import { Agent } from "../agent/agent";
+import { farewell } from "../agent/outbox";
+import { DEFAULT_SETTINGS } from "../agent/settings";
+import { deviceFilters } from "../contracts/topics";
+import { DataStore } from "../data/dataStore";
+import { enrolledKey, enrolment } from "../identity/enrolment";
+import { messageSigner } from "../identity/messageSigner";
+import { Trust } from "../identity/trust";
+import type { FileStore } from "../store/fileStore";
+import { openStore } from "../store/openStore";
+import type { Records } from "../store/records";
+import { WorkerTrainer } from "../trainer/workerTrainer";
+import { MqttTransport } from "../transport/mqtt";
+import { newProblem, trafficOf, trainingOf } from "./agentView";
+import { BrowserDevice } from "./browserDevice";
+import type { OwnerConditions } from "./model";
+import type { PageStore } from "./pageStore";
+import { PhoneExamples } from "./phoneExamples";
+import { problemOf } from "./problem";
+
+const { store: STORE, data: DATA } = DEFAULT_SETTINGS;
+const LOCK = "apportion-agent";
+const LOCK_MS = 1_500;
+
+export async function openSession(page: PageStore, records: Records, conditions: OwnerConditions): Promise<Session> {
+  const opened = await openStore(STORE);
+  const device = await BrowserDevice.open(records, conditions, (facts) => {
+    page.change({ device: { ...page.state.device, ...facts } });
+  });
+  const session = new Session(page, records, opened.store, await DataStore.open(DATA), device);
+  await session.examples.refresh();
+  await session.showUsage();
+  return session;
+}
+
+/** Examples and cached models go; the identity is the caller's. */
+export async function eraseAll(_records: Records): Promise<void> {
+  await (await DataStore.open(DATA)).clear();
+  await (await openStore(STORE)).store.clear();
+}
+
+export class Session {
+  readonly examples: PhoneExamples;
+  #agent: Agent | null = null;
+  #running: Promise<void> = Promise.resolve();
+  #release: () => void = () => {};
+  #shownErrorAt = Date.now();
+
+  constructor(
+    private readonly page: PageStore,
+    private readonly records: Records,
+    private readonly store: FileStore,
+    private readonly data: DataStore,
+    private readonly device: BrowserDevice,
+  ) {
+    this.examples = new PhoneExamples(data, (found) => {
+      page.change({ data: { ...page.state.data, ...found } });
+      this.#agent?.dataChanged();
+    });
+  }
+
+  /** Takes part until `stop`; with another tab at it already, says so. */
+  async start(budgetBytes: number, threads: number): Promise<void> {
+    if (this.#agent !== null) return;
+    const [enrolled, key] = await Promise.all([enrolment(this.records), enrolledKey(this.records)]);
+    if (enrolled === null || key === null) return;
+    if (!(await this.#takeLock())) return this.#show({ activity: "elsewhere" });
+    const { federation, device } = enrolled;
+    const sign = messageSigner(key, federation, device);
+    const transport = new MqttTransport({
+      url: enrolled.broker,
+      device,
+      password: enrolled.password,
+      subscriptions: deviceFilters(federation, device),
+      will: await farewell(federation, device, "connection lost", sign),
+      farewell: () => farewell(federation, device, "stopped", sign),
+    });
+    const settings = {
+      ...DEFAULT_SETTINGS,
+      federation,
+      device,
+      budgetBytes,
+      threads,
+      trust: Trust.fromPem(enrolled.signing_public),
+    };
+    const agent = new Agent(settings, {
+      transport,
+      store: this.store,
+      records: this.records,
+      trainer: new WorkerTrainer(),
+      data: this.data,
+      profile: this.device.profileSource,
+      conditions: this.device.conditions,
+      sign,
+    });
+    this.#agent = agent;
+    const unsubscribe = agent.status.subscribe((status) => this.#follow(status));
+    this.#follow(agent.status.current);
+    this.#running = agent
+      .run()
+      .catch((error) => this.page.change({ problem: problemOf(error) }))
+      .finally(() => {
+        unsubscribe();
+        this.device.isTraining(false);
+        if (this.#agent === agent) this.#agent = null;
+        this.#release();
+      });
+  }
+
+  /** Says goodbye and ends the trainer; what is done and not acknowledged is kept for the next start. */
+  async stop(): Promise<void> {
+    this.#agent?.stop();
+    await this.#running;
+    this.#show({ activity: "stopped", connection: "connecting" });
+  }
+
+  setConditions(conditions: OwnerConditions): void {
+    this.device.setConditions(conditions);
+  }
+
+  async clearCache(): Promise<void> {
+    await this.store.clear();
+    await this.showUsage();
+  }
+
+  async showUsage(): Promise<void> {
+    const { bytes, quota } = await this.store.usage();
+    this.page.change({ device: { ...this.page.state.device, storageBytes: bytes, storageQuota: quota } });
+  }
+
+  #follow(status: Agent["status"]["current"]): void {
+    const before = this.page.state.training.activity;
+    // After a start nothing is known yet; what was seen last stays on the page until there is something new.
+    const isFresh = status.totalSteps === 0 && status.round === null;
+    const shown = trainingOf(status);
+    const { round, step, totalSteps, losses, stepMs, usedBytes } = this.page.state.training;
+    this.page.change({
+      training: isFresh ? { ...shown, round, step, totalSteps, losses, stepMs, usedBytes } : shown,
+      traffic: trafficOf(status),
+    });
+    const problem = newProblem(status.lastError, this.#shownErrorAt);
+    if (problem !== null && status.lastError !== null) {
+      this.#shownErrorAt = status.lastError.at;
+      this.page.change({ problem });
+    }
+    if (before !== shown.activity) {
+      this.device.isTraining(shown.activity === "training");
+      void this.showUsage();
+    }
+  }
+
+  #show(change: Partial<PageStore["state"]["training"]>): void {
+    this.page.change({ training: { ...this.page.state.training, ...change } });
+  }
+
+  /** One agent per browser: two with one identity would push each other off the broker. */
+  async #takeLock(): Promise<boolean> {
+    if (navigator.locks === undefined) return true;
+    return new Promise((resolve) => {
+      const hold = () => {
+        resolve(true);
+        return new Promise<void>((release) => {
+          this.#release = release;
+        });
+      };
+      // A page that was just reloaded waits for the one before it to let go.
+      const signal = AbortSignal.timeout(LOCK_MS);
+      navigator.locks.request(LOCK, { signal }, hold).catch(() => resolve(false));
+    });
+  }
+}
