@@ -35,6 +35,7 @@ VERBS: dict[str, str] = {
     "bench": "coordinator.cli.bench",
     "costs": "coordinator.cli.costs",
     "doctor": "coordinator.cli.doctor",
+    "conformance": "coordinator.cli.conformance",
     "profile": "coordinator.cli.profile",
     "ca": "coordinator.cli.ca",
     "device": "coordinator.cli.device",
