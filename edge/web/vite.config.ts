@@ -1,4 +1,4 @@
-import { defineConfig } from "vite";
+import { defaultClientConditions, defineConfig } from "vite";
 import { offlineBuild } from "./offlineBuild";
 
 // One origin, relative addresses: the page works wherever the coordinator serves it, at `/` and at `/join`.
@@ -17,6 +17,8 @@ export default defineConfig({
       },
     },
   },
+  // The runtime's module stays a file of its own: its threads are workers that load it, and nothing else, again.
+  resolve: { conditions: ["onnxruntime-web-use-extern-wasm", ...defaultClientConditions] },
   worker: { format: "es" },
   plugins: [offlineBuild()],
 });
