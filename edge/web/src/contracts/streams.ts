@@ -19,7 +19,7 @@ export function streamSeed(seed: bigint | number, purpose: string, round = 0, de
 
 /**
  * The first `count` outputs of SplitMix64 started at `seed`: [high 32 bits, low 32 bits] of each, one after the other.
- * In halves because bigint is 50 times slower.
+ * In halves of 32 bits: measured about 50 times as fast as bigint.
  */
 export function splitmix64Halves(seed: bigint, count: number): Uint32Array {
   const draws = new Uint32Array(2 * count);

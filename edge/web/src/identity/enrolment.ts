@@ -85,14 +85,31 @@ export async function enrol(link: ClaimLink, options: EnrolOptions): Promise<Enr
   const tokenDigest = bytesToHex(sha256(new TextEncoder().encode(link.token)));
   const standing = await records.get<Enrolled>(ENROLLED);
   if (standing?.tokenDigest === tokenDigest) return standing.enrolment;
-  const key = await claimKey(tokenDigest, records);
+  const begun = await records.get<Claimed>(CLAIMED);
+  if (begun?.tokenDigest === tokenDigest) return claim(link, begun, options);
+  // A coordinator keeps one key of a device, so another link for it comes with the key that it knows ...
+  if (standing !== undefined && standing.enrolment.device === link.device) {
+    try {
+      return await claim(link, { tokenDigest, pair: standing.pair }, options);
+    } catch (error) {
+      if (!(error instanceof EnrolmentFailed) || error.code !== "identity-refused") throw error;
+    }
+  }
+  // ... unless that was revoked there: the token is still good, and a new key may have it.
+  return claim(link, { tokenDigest, pair: (await DeviceKey.make()).pair }, options);
+}
+
+/** Claims with the key of `claimed`, which is in the records before anything is sent. */
+async function claim(link: ClaimLink, claimed: Claimed, { records, fetch }: EnrolOptions): Promise<Enrolment> {
+  await records.put(CLAIMED, claimed);
+  const key = new DeviceKey(claimed.pair);
   const publicKey = await key.publicKey();
   const request: KeyClaimRequest = {
     token: link.token,
     public_key: publicKey,
     proof: toBase64(await key.sign(claimText(link.token, publicKey))),
   };
-  const { status, body } = await post(link.service, request, options.fetch ?? globalThis.fetch.bind(globalThis));
+  const { status, body } = await post(link.service, request, fetch ?? globalThis.fetch.bind(globalThis));
   if (status !== 200) {
     const failure = refusal(link.service, status, body);
     // Refused for good: the key is of no further use. A service that is busy or broken is asked again with it.
@@ -101,17 +118,8 @@ export async function enrol(link: ClaimLink, options: EnrolOptions): Promise<Enr
   }
   const reply = checkedReply(link, body);
   const made: Enrolment = { ...reply, claimed_at: Date.now() / 1000 };
-  await records.put(ENROLLED, { enrolment: made, tokenDigest, pair: key.pair } satisfies Enrolled);
+  await records.put(ENROLLED, { ...claimed, enrolment: made } satisfies Enrolled);
   await records.delete(CLAIMED);
-  return made;
-}
-
-/** The key that this link was tried with before, or a new one, in the records before anything is sent. */
-async function claimKey(tokenDigest: string, records: Records): Promise<DeviceKey> {
-  const kept = await records.get<Claimed>(CLAIMED);
-  if (kept?.tokenDigest === tokenDigest) return new DeviceKey(kept.pair);
-  const made = await DeviceKey.make();
-  await records.put(CLAIMED, { tokenDigest, pair: made.pair } satisfies Claimed);
   return made;
 }
 

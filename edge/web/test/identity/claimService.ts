@@ -17,6 +17,9 @@ export type Failure = "cut" | "half" | { status: number; body: string };
 export class ClaimService {
   /** Token -> the public key that claimed it; empty until one has. */
   readonly tokens = new Map<string, string>();
+  /** The key that the device has, and keys that it must not have any more. */
+  standing = "";
+  readonly revoked = new Set<string>();
   readonly failures: Failure[] = [];
   /** Changes to a good reply. */
   changes: Record<string, unknown> = {};
@@ -41,6 +44,12 @@ export class ClaimService {
     this.tokens.set(token, "");
     const { port } = this.server.address() as AddressInfo;
     return { service: `http://127.0.0.1:${port}`, token, pin: "a1".repeat(32), device };
+  }
+
+  /** The device's key is revoked; another may come. */
+  revoke(): void {
+    this.revoked.add(this.standing);
+    this.standing = "";
   }
 
   private async answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -70,7 +79,10 @@ export class ClaimService {
     const isProved = await crypto.subtle.verify(ECDSA, key, fromBase64(proof), claimText(token, public_key));
     if (!isProved) return refused(422, "identity-refused");
     if (claimedBy !== "" && claimedBy !== public_key) return refused(410, "token-used");
+    const isAnother = this.standing !== "" && this.standing !== public_key;
+    if (isAnother || this.revoked.has(public_key)) return refused(422, "identity-refused");
     this.tokens.set(token, public_key);
+    this.standing = public_key;
     this.claims++;
     const reply = {
       device: "phone-1",

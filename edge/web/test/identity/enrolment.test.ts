@@ -71,6 +71,7 @@ test("the same link again after it worked gives what there is, and asks nobody",
 
 test("a link that another device has used is refused, and what there was stays", async () => {
   const made = await enrol(service.link(), { records });
+  service.revoke();
   const link = service.link();
   const elsewhere = new IndexedDbRecords(`enrolment-${databases++}`);
   await enrol(link, { records: elsewhere });
@@ -79,12 +80,38 @@ test("a link that another device has used is refused, and what there was stays",
   expect(await enrolment(records)).toEqual(made);
 });
 
-test("another link replaces enrolment and key", async () => {
+test("another link for the same device gives a new password to the same key", async () => {
   await enrol(service.link(), { records });
   const first = await (await enrolledKey(records))?.publicKey();
   const made = await enrol(service.link(), { records });
+  expect(made.password).toBe("password-2");
   expect(await enrolment(records)).toEqual(made);
+  expect(await (await enrolledKey(records))?.publicKey()).toBe(first);
+});
+
+test("another link after the key was revoked makes a new one", async () => {
+  await enrol(service.link(), { records });
+  const first = await (await enrolledKey(records))?.publicKey();
+  service.revoke();
+  await enrol(service.link(), { records });
+  const second = await (await enrolledKey(records))?.publicKey();
+  expect([second === first, second === service.standing]).toEqual([false, true]);
+});
+
+test("a link for another device makes a key of its own", async () => {
+  await enrol(service.link(), { records });
+  const first = await (await enrolledKey(records))?.publicKey();
+  service.standing = "";
+  service.changes = { device: "phone-2", user: "phone-2" };
+  expect((await enrol(service.link("phone-2"), { records })).device).toBe("phone-2");
   expect(await (await enrolledKey(records))?.publicKey()).not.toBe(first);
+});
+
+test("a device that the coordinator knows by another key is refused, with the reason", async () => {
+  await enrol(service.link(), { records });
+  await forget(records);
+  await expect(enrol(service.link(), { records })).rejects.toMatchObject({ code: "identity-refused" });
+  expect(await records.keys("")).toEqual([]);
 });
 
 test("a refusal has the service's code, message and hint, and leaves nothing behind", async () => {
