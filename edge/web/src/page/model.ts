@@ -73,14 +73,18 @@ export interface DeviceFacts {
   readonly pressure: string;
   readonly storageBytes: number;
   readonly storageQuota: number;
+  /** Conditions that this browser cannot tell about, a sentence each. */
+  readonly unreadable: readonly string[];
 }
 
 /** What the owner decides. */
 export interface OwnerConditions {
   readonly onlyWhileCharging: boolean;
-  readonly minBatteryPercent: number;
+  /** 0: any; null: nothing was chosen, see `leastBattery`. */
+  readonly minBatteryPercent: number | null;
   readonly allowMetered: boolean;
   readonly trainHidden: boolean;
+  /** 0: as many as ordered. */
   readonly threads: number;
 }
 
@@ -193,8 +197,15 @@ export const FIRST_STATE: PageState = {
     pressure: "",
     storageBytes: 0,
     storageQuota: 0,
+    unreadable: [],
   },
-  conditions: { onlyWhileCharging: false, minBatteryPercent: 20, allowMetered: false, trainHidden: false, threads: 1 },
+  conditions: {
+    onlyWhileCharging: false,
+    minBatteryPercent: null,
+    allowMetered: false,
+    trainHidden: false,
+    threads: 0,
+  },
   data: { entries: [], error: "", busy: "" },
   traffic: { sentBytes: 0, receivedBytes: 0, rows: [] },
 };

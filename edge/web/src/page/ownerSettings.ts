@@ -1,7 +1,7 @@
 /** What the owner chose on this page, over reloads. */
 
 import type { Records } from "../store/records";
-import { FIRST_STATE, type OwnerConditions } from "./model";
+import { type Battery, FIRST_STATE, type OwnerConditions } from "./model";
 
 export interface OwnerSettings {
   readonly wantsTraining: boolean;
@@ -12,6 +12,14 @@ export interface OwnerSettings {
 
 const KEY = "page/settings";
 const FIRST: OwnerSettings = { wantsTraining: true, budgetBytes: 0, conditions: FIRST_STATE.conditions };
+
+/** A phone in use should last the day. */
+const LEAST_BATTERY_PERCENT = 20;
+
+/** The chosen limit, 0 for none. Not chosen: one only where a battery can be read, or it would never be met. */
+export function leastBattery({ minBatteryPercent }: OwnerConditions, battery: Battery | null): number {
+  return minBatteryPercent ?? (battery === null ? 0 : LEAST_BATTERY_PERCENT);
+}
 
 /** With what newer versions added in its default. */
 export async function readSettings(records: Records): Promise<OwnerSettings> {

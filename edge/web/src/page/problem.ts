@@ -5,8 +5,8 @@ import type { Problem } from "./model";
 
 export function problemOf(error: unknown): Problem {
   if (error instanceof ConfigError) {
-    // "LINK: " and the count are for whoever reads a terminal.
-    const message = error.problems.map((problem) => problem.replace(/^LINK: /, "")).join("; ");
+    // The others follow from the first: what is no link has no token either.
+    const message = (error.problems[0] ?? error.message).replace(/^LINK: /, "it ");
     return { code: error.code, message, hint: error.hint };
   }
   if (error instanceof ApportionError) return { code: error.code, message: error.message, hint: error.hint };

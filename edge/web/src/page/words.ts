@@ -167,12 +167,12 @@ export function classCounts(state: PageState): Record<string, number> {
   return counts;
 }
 
-/** With a capital and a full stop. */
+/** With a capital, where it does not begin with an address, and a full stop. */
 export function sentence(text: string): string {
   const plain = kept(text.trim());
   if (plain === "") return "";
   const ended = /[.!?]$/.test(plain) ? plain : `${plain}.`;
-  return ended.charAt(0).toUpperCase() + ended.slice(1);
+  return /^\S+:\/\//.test(ended) ? ended : ended.charAt(0).toUpperCase() + ended.slice(1);
 }
 
 function listed(names: readonly string[]): string {

@@ -64,5 +64,6 @@ test("problemWords prefers the library's hint, but not commands of the coordinat
 test("sentence has a capital and one full stop", () => {
   expect(sentence(" why not? ")).toBe("Why not?");
   expect(sentence("so")).toBe("So.");
+  expect(sentence("https://host refused")).toBe("https://host refused.");
   expect(sentence("")).toBe("");
 });

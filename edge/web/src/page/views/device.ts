@@ -1,8 +1,9 @@
 /** This device, what it may use, and under which conditions. */
 
 import { button, card, confirmed, fact, stepper, toggle } from "../controls";
-import { element, setText } from "../element";
+import { element, setList, setText } from "../element";
 import type { PageActions, View } from "../model";
+import { leastBattery } from "../ownerSettings";
 import { bytesText, countText } from "../quantities";
 
 const STEP_BYTES = 32_000_000;
@@ -41,8 +42,14 @@ export function deviceView(actions: PageActions): View {
     (value) => (value === 0 ? "any" : `${value}\u00a0%`),
     (value) => void set({ minBatteryPercent: value }),
   );
-  const threads = stepper("Threads", 1, String, (value) => void set({ threads: value }));
+  const threads = stepper(
+    "Threads",
+    1,
+    (value) => (value === 0 ? "auto" : String(value)),
+    (value) => void set({ threads: value }),
+  );
 
+  const unreadable = element("ul.notes.detail");
   const storage = element("p");
   const meter = element("meter.wide", { min: "0", max: "1", value: "0", "aria-label": "Storage used" });
   const leave = confirmed(
@@ -56,7 +63,7 @@ export function deviceView(actions: PageActions): View {
     { id: "view-device", "aria-labelledby": "device-title" },
     element("h2", { id: "device-title" }, "Device"),
     card("Memory", budget.root, suggestion),
-    card("When it may train", charging.root, battery.root, metered.root, hidden.root, threads.root),
+    card("When it may train", charging.root, battery.root, metered.root, hidden.root, threads.root, unreadable),
     card(
       "Storage",
       storage,
@@ -84,8 +91,9 @@ export function deviceView(actions: PageActions): View {
       charging.set(conditions.onlyWhileCharging);
       metered.set(conditions.allowMetered);
       hidden.set(conditions.trainHidden);
-      battery.set(conditions.minBatteryPercent, 0, 95);
-      threads.set(conditions.threads, 1, Math.max(1, device.maxThreads));
+      battery.set(leastBattery(conditions, device.battery), 0, 95);
+      setList(unreadable, device.unreadable, (text) => element("li", {}, text));
+      threads.set(conditions.threads, 0, Math.max(1, device.maxThreads));
       const quota = device.storageQuota;
       setText(
         storage,

@@ -24,6 +24,7 @@ const JOINED: PageState = {
     pressure: "fair",
     storageBytes: 41_300_000,
     storageQuota: 500_000_000,
+    unreadable: ["Metered links: this browser does not tell which link it uses; training goes on over any."],
   },
   conditions: { onlyWhileCharging: false, minBatteryPercent: 20, allowMetered: false, trainHidden: false, threads: 2 },
   data: {

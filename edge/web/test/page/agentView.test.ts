@@ -1,0 +1,31 @@
+import { expect, test } from "vitest";
+import { StatusBoard } from "../../src/agent/status";
+import { lastSeen, newProblem, trafficOf, trainingOf } from "../../src/page/agentView";
+import { FIRST_STATE } from "../../src/page/model";
+
+test("what the agent tells is what the page shows", () => {
+  const board = new StatusBoard();
+  board.set({ state: "training", round: 4, connection: "connected" });
+  board.progress(1, 3, 2.5);
+  board.progress(2, 3, 2.25);
+  board.passed(true, "hello", 100);
+  board.passed(true, "heartbeat", 10);
+  board.passed(true, "heartbeat", 10);
+  const training = trainingOf(board.current);
+  expect(training).toMatchObject({ activity: "training", round: 4, step: 2, totalSteps: 3, losses: [2.5, 2.25] });
+  const traffic = trafficOf(board.current);
+  expect(traffic.sentBytes).toBe(120);
+  expect(traffic.rows.map(({ kind, count, bytes }) => [kind, count, bytes])).toEqual([
+    ["heartbeat", 2, 20],
+    ["hello", 1, 100],
+  ]);
+  expect(lastSeen({ ...FIRST_STATE, training })).toMatchObject({ round: 4, losses: [2.5, 2.25] });
+});
+
+test("a problem is shown once, and a lost connection never", () => {
+  const error = { code: "bad-signature", message: "m", hint: "", at: 20 };
+  expect(newProblem(error, 10)).toEqual({ code: "bad-signature", message: "m", hint: "" });
+  expect(newProblem(error, 20)).toBeNull();
+  expect(newProblem({ ...error, code: "broker-unreachable" }, 10)).toBeNull();
+  expect(newProblem(null, 0)).toBeNull();
+});
