@@ -154,6 +154,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         web: ``https://host:port`` where browsers find the page, claims and blobs; needs ``identity``. ``http://`` for
             this machine alone.
         web_socket: ``wss://host:port[/path]`` where browsers reach a broker that the run does not start.
+        folder: of that broker, as ``apportion ca mosquitto --out`` wrote it, where it is here: each browser that joins
+            is made known to it.
     """
 
     url: str = "embedded"
@@ -164,6 +166,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     bulk: str = ""
     web: str = ""
     web_socket: str = ""
+    folder: str = ""
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,7 +257,7 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, LocalGroup):
         return [] if section.runtime else ["runtime"]
     if isinstance(section, BrokerConfig):
-        return [key for key in ("identity", "bulk", "web", "web_socket") if not getattr(section, key)]
+        return [key for key in ("identity", "bulk", "web", "web_socket", "folder") if not getattr(section, key)]
     return []
 
 

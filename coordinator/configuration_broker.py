@@ -48,6 +48,7 @@ def read_broker(table: TableReader, folder: Path) -> BrokerConfig:
         bulk=table.text("bulk", ""),
         web=table.text("web", ""),
         web_socket=table.text("web-socket", ""),
+        folder=absolute(table.text("folder", ""), folder),
     )
     if broker.bulk and not re.fullmatch(r"https://[A-Za-z0-9.-]+:[0-9]{1,5}", broker.bulk):
         table.problem("bulk", f"'{broker.bulk}' is not https://host:port")
@@ -69,6 +70,8 @@ def _check_web(table: TableReader, broker: BrokerConfig, started_here: bool) -> 
     if not web:
         if sockets:
             table.problem("web-socket", "is for browsers, and there is no page for them; give web too")
+        if broker.folder:
+            table.problem("folder", "is where browsers are made known, and there is no page for them; give web too")
         return
     if not _WEB.fullmatch(web):
         table.problem("web", f"'{web}' is not https://host:port (http:// for localhost and 127.0.0.1 alone)")
@@ -78,6 +81,8 @@ def _check_web(table: TableReader, broker: BrokerConfig, started_here: bool) -> 
         table.problem("web", "browsers join with tokens of an identity; give identity too (apportion ca init)")
     if started_here and sockets:
         table.problem("web-socket", f"the {broker.url} broker that the run starts opens its own; leave it out")
+    elif started_here and broker.folder:
+        table.problem("folder", f"the {broker.url} broker that the run starts has its own; leave it out")
     elif not started_here and not sockets:
         table.problem("web-socket", f"is missing; browsers cannot use {broker.url}: give the broker's wss://host:port")
     elif sockets and not _WEB_SOCKET.fullmatch(sockets):

@@ -23,6 +23,7 @@ from coordinator.broker import open_broker
 from coordinator.ceilings import describe
 from coordinator.cli.exporting import dense_module, run_exporter, run_input_spec
 from coordinator.cli.local_data_folders import local_devices
+from coordinator.cli.page_serving import PageService, open_page, web_listener
 from coordinator.cli.results import finish_run, finished_summary
 from coordinator.cohort import Cohort
 from coordinator.configuration import RunConfig, canonical_toml
@@ -48,6 +49,7 @@ from edge.transport.mqtt import MqttTransport
 
 if TYPE_CHECKING:
     from coordinator.blob_service import BlobService
+    from coordinator.identity.message_check import MessageCheck
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,10 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
             Path(config.store.dir) if config.store.dir else run_dir / "blobs",
             quota_bytes=round(config.store.quota_mb * 1e6),
         )
-        address = stack.enter_context(open_broker(config.broker, run_dir / "broker", federation=name))
+        listener = web_listener(config.broker)
+        address = stack.enter_context(
+            open_broker(config.broker, run_dir / "broker", federation=name, web_socket=listener)
+        )
         progress.say(f"federation {name}: {address.kind} broker at {address.url}")
         progress.say(f"run directory {run_dir}")
         transport = MqttTransport(
@@ -163,8 +168,12 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
             client_id=f"{name}-coordinator",
             subscriptions=(topics.coordinator_filter(name),),
         )
+        page = stack.enter_context(open_page(config.broker, name, blobs, address, progress.say))
+        if page is not None:
+            progress.say(f"page for phones at {page.address}")
+            progress.say(f"invite one: apportion device add --qr --device ID --config {run_dir / 'config.toml'}")
         federation = stack.enter_context(
-            open_federation(config, method, ledger, blobs, evaluator, transport, progress, options)
+            open_federation(config, method, ledger, blobs, evaluator, transport, progress, options, page=page)
         )
         local = LocalDevices(devices, address, name)
         if devices:
@@ -210,6 +219,24 @@ def _blob_service(config: RunConfig, blobs: BlobStore) -> BlobService | None:
     return BlobService(blobs, config.broker.bulk, certificate, key, beside=[claims.answer])
 
 
+def _bulk(page: PageService | None, service: BlobService | None) -> Callable[[str, float], str] | None:
+    if page is None:
+        return None if service is None else service.url_for
+
+    def url_for(device: str, valid_s: float) -> str:
+        return page.url_for(device, valid_s) or ("" if service is None else service.url_for(device, valid_s))
+
+    return url_for
+
+
+def _message_check(config: RunConfig, federation: str) -> MessageCheck | None:
+    if not config.broker.identity:
+        return None
+    from coordinator.identity.message_check import BrowserSignatures
+
+    return BrowserSignatures(Path(config.broker.identity), federation)
+
+
 @contextlib.contextmanager
 def open_federation(
     config: RunConfig,
@@ -220,8 +247,13 @@ def open_federation(
     transport: Transport,
     progress: Progress,
     options: RunOptions,
+    *,
+    page: PageService | None = None,
 ) -> Iterator[Federation]:
     """The federation of ``ledger``, answering devices over ``transport`` while the context is open.
+
+    Args:
+        page: where devices in browsers have blobs from; others have them from ``$.broker.bulk`` or over MQTT.
 
     Raises:
         BrokerUnreachable: as :meth:`edge.transport.base.Transport.start`; also AccessDenied.
@@ -229,8 +261,7 @@ def open_federation(
     name = ledger.federation().id
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     service = _blob_service(config, blobs)
-    bulk = None if service is None else service.url_for
-    publisher = Publisher(name, blobs, transport, signer=_signer(config), bulk=bulk)
+    publisher = Publisher(name, blobs, transport, signer=_signer(config), bulk=_bulk(page, service))
     cohort, clock = Cohort(config.runtime.names), RoundClock()
     inbox = Inbox(
         name,
@@ -241,6 +272,7 @@ def open_federation(
         remaining_s=clock.remaining_s,
         say=progress.say,
         on_point=options.on_point,
+        check=_message_check(config, name),
     )
 
     def evaluate(state: State) -> dict[str, Score]:

@@ -18,7 +18,7 @@ EXTERNAL = '[broker]\nurl = "mqtts://hub:8883"\nidentity = "id"\n'
         STARTED + 'web = "https://hub.lan:8443"\n',
         STARTED + 'web = "http://127.0.0.1:8080"\n',
         '[broker]\nurl = "embedded"\nidentity = "id"\nweb = "http://localhost:8080"\n',
-        EXTERNAL + 'web = "https://hub:8443"\nweb-socket = "wss://hub:8884/mqtt"\n',
+        EXTERNAL + 'web = "https://hub:8443"\nweb-socket = "wss://hub:8884/mqtt"\nfolder = "broker"\n',
         EXTERNAL + 'web = "https://[fd00::1]:8443"\nweb-socket = "wss://[fd00::1]:8884"\n',
     ],
 )
@@ -42,6 +42,11 @@ def test_run_file_without_a_page_does_not_mention_it() -> None:
         (STARTED + 'web = "https://h:1/x; script-src *"', "is not https://host:port"),
         (STARTED + 'web = "https://h:1"\nbulk = "https://h:1"', "$.broker.web: 'https://h:1' is the address of bulk"),
         (STARTED + 'web = "https://h:1"\nweb-socket = "wss://h:2"', "$.broker.web-socket: the mosquitto broker that"),
+        (
+            STARTED + 'web = "https://h:1"\nfolder = "f"',
+            "$.broker.folder: the mosquitto broker that the run starts has",
+        ),
+        (STARTED + 'folder = "f"', "$.broker.folder: is where browsers are made known, and there is no page"),
         (STARTED + 'web-socket = "wss://h:2"', "$.broker.web-socket: is for browsers, and there is no page"),
         (EXTERNAL + 'web = "https://h:1"', "$.broker.web-socket: is missing; browsers cannot use mqtts://hub:8883"),
         (EXTERNAL + 'web = "https://h:1"\nweb-socket = "wss://h:2; x"', "$.broker.web-socket: 'wss://h:2; x' is not"),

@@ -1,0 +1,156 @@
+"""Puts the web server for phones beside a run, or beside the claims of a fleet: its page, claims, blobs and broker.
+
+Needs the extra ``dashboard`` and the built page; both are looked for before anything is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from coordinator.blob_store import BlobStore
+from coordinator.broker import BrokerAddress
+from coordinator.configuration import BrokerConfig
+from coordinator.fleet.claim_desk import ClaimDesk
+from coordinator.fleet.revocation import tell_broker
+from coordinator.identity.authority import Authority
+from coordinator.identity.broker_files import server_files
+from coordinator.mosquitto import WebSocketListener
+from coordinator.tickets import Tickets
+from edge.contracts.claims import LOOPBACK_HOSTS
+from edge.contracts.errors import ApportionError, ConfigError
+
+if TYPE_CHECKING:
+    from coordinator.web.blobs import Blobs
+    from coordinator.web.pages import Pages
+    from coordinator.web.server import WebServer
+
+
+class PageService:
+    """The server of a run's page while it is open.
+
+    Attributes:
+        address: ``https://host:port``.
+    """
+
+    def __init__(self, server: WebServer, tickets: Tickets, identity: Path) -> None:
+        self.address = server.address
+        self._tickets = tickets
+        self._identity = identity
+
+    def url_for(self, device: str, valid_s: float) -> str:
+        """Where a device in a browser finds blobs, at the page's own origin; empty for any other device."""
+        return self.address + self._tickets.path_for(device, valid_s) if is_browser(self._identity, device) else ""
+
+
+def is_browser(identity: Path, device: str) -> bool:
+    """Whether ``device`` is one of a browser: it has a key instead of a certificate."""
+    with Authority(identity) as authority:
+        return authority.records.standing_browser(device) is not None
+
+
+def web_listener(config: BrokerConfig) -> WebSocketListener | None:
+    """Where a broker that a run starts listens for browsers, by the address of the page; None where it does not.
+
+    Raises:
+        IdentityRefused: the identity has no certificate for the host of the page.
+    """
+    if not config.web or "://" in config.url:
+        return None
+    parts = urlsplit(config.web)
+    host = parts.hostname or ""
+    is_here = host in LOOPBACK_HOSTS
+    bind = ("::1" if host == "::1" else "127.0.0.1") if is_here else ""
+    if parts.scheme == "http":
+        return WebSocketListener(bind=bind, host=host)
+    certificate, key = server_files(Path(config.identity), host)
+    return WebSocketListener(bind=bind, certificate=certificate, key=key, host=host)
+
+
+def built_pages() -> Pages:
+    """The built page.
+
+    Raises:
+        ConfigError: it is not built, or the web server's packages are not installed.
+    """
+    try:
+        import uvicorn  # noqa: F401
+
+        from coordinator.web.pages import Pages
+    except ImportError as error:
+        raise ConfigError(
+            [f"$.broker.web: the page for phones needs a web server's packages ({error})"],
+            hint="pip install 'apportion[dashboard]'",
+        ) from error
+    return Pages()
+
+
+@contextlib.contextmanager
+def open_page(
+    config: BrokerConfig, federation: str, blobs: BlobStore, broker: BrokerAddress, say: Callable[[str], None]
+) -> Iterator[PageService | None]:
+    """The page of a run at ``config.web``, open while the context is; None where the run has none.
+
+    Args:
+        broker: a claim is made known to it, where it was started here.
+
+    Raises:
+        BrokerUnreachable: nobody can listen there.
+        ConfigError: as :func:`built_pages`.
+        IdentityRefused: the identity has no certificate for that host.
+    """
+    if not config.web:
+        yield None
+        return
+    built_pages()  # before anything else is imported that may be missing
+    from coordinator.web.blobs import Blobs
+
+    identity, tickets = Path(config.identity), Tickets()
+
+    def claimed(device: str) -> None:
+        say(f"{device}: joined by its link")
+        broker.reload()
+        if broker.kind == "external":
+            for line in told_broker(identity, Path(config.folder) if config.folder else None):
+                say(f"{device}: {line}")
+
+    parts = urlsplit(config.url)
+    # A password in the broker's URL is the coordinator's own.
+    reached_at = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
+    desk = ClaimDesk(
+        identity, federation=federation, broker=reached_at, web_socket=broker.web_socket, on_claimed=claimed
+    )
+    with page_server(config.web, identity, desk, broker.web_socket, Blobs(blobs, tickets)) as server:
+        yield PageService(server, tickets, identity)
+
+
+def told_broker(identity: Path, folder: Path | None, pid_file: Path | None = None) -> list[str]:
+    """Have a broker that was not started here read its users again; what a person still has to do for it, in words."""
+    try:
+        news = tell_broker(identity, folder, pid_file=pid_file)
+    except ApportionError as error:
+        return [f"the broker could not be told: {error}"]
+    return [f"the broker does not know it yet; run: {command}" for command in news.commands]
+
+
+def page_server(
+    url: str, identity: Path, desk: ClaimDesk, web_socket: str, blobs: Blobs | None = None, *, hint: str = ""
+) -> WebServer:
+    """A server of the page and of claims at ``url``, and of ``blobs`` where there are any: a context manager.
+
+    Raises:
+        BrokerUnreachable: nobody can listen there.
+        ConfigError: as :func:`built_pages`.
+        IdentityRefused: the identity has no certificate for that host.
+    """
+    pages = built_pages()
+    from coordinator.web.app import web_application
+    from coordinator.web.server import WebServer
+
+    parts = urlsplit(url)
+    files = server_files(identity, parts.hostname or "") if parts.scheme == "https" else (None, None)
+    app = web_application(pages, desk, web_socket=web_socket, blobs=blobs)
+    return WebServer(url, app, *files, hint=hint or "free the port, or change $.broker.web")
