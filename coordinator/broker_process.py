@@ -25,7 +25,7 @@ import msgspec
 
 from coordinator.broker_certificates import server_certificate, write_private
 from coordinator.broker_settings import load_settings
-from coordinator.identity.folder import IdentityFolder
+from coordinator.identity.folder import EMBEDDED_PID_NAME, IdentityFolder
 from coordinator.mosquitto import (
     MutualTls,
     WebSocketFiles,
@@ -37,8 +37,6 @@ from coordinator.mosquitto import (
 from edge.contracts.errors import BrokerUnreachable
 
 START_TIMEOUT_S = 15.0
-PID_NAME = "amqtt.pid"
-"""In the folder of an embedded broker that runs, for whoever changes its users."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,15 +174,15 @@ class BrokerProcess:
                     hint="free the port, or delete the broker folder of the run so that another one is chosen",
                 )
             time.sleep(0.02)
-        if self._kind == "embedded":
-            (self._folder / PID_NAME).write_text(f"{self.pid}\n", encoding="ascii")
+        if self._kind == "embedded" and self._web is not None:
+            (self._folder / EMBEDDED_PID_NAME).write_text(f"{self.pid}\n", encoding="ascii")
 
     def stop(self, *, kill: bool = False) -> None:
         """Ends it, at once with ``kill``; nothing when it does not run."""
         process, self._process = self._process, None
         if process is None:
             return
-        (self._folder / PID_NAME).unlink(missing_ok=True)
+        (self._folder / EMBEDDED_PID_NAME).unlink(missing_ok=True)
         if kill:
             process.kill()
         else:

@@ -43,6 +43,7 @@ class Inbox:
         remaining_s: seconds left in the open round, for orders that are announced again.
         say: progress lines for people.
         on_point: see :class:`coordinator.federation.Federation`.
+        check: raises SignatureRejected for a message of a device that is not that device's own; None: all are.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Inbox:
         remaining_s: Callable[[], float],
         say: Callable[[str], None],
         on_point: Callable[[str], None] = lambda point: None,
+        check: Callable[[str, Envelope], None] | None = None,
     ) -> None:
         self._federation = federation
         self._ledger = ledger
@@ -65,6 +67,7 @@ class Inbox:
         self._remaining_s = remaining_s
         self._say = say
         self._on_point = on_point
+        self._check = check
         self._changed = threading.Condition()
         self._has_news = False
         self._manifests: dict[str, ArtifactManifest] = {}
@@ -100,6 +103,8 @@ class Inbox:
             envelope = unseal(payload)
             if envelope.kind != kind:
                 raise MessageRejected(f"topic says '{kind}', the envelope says '{envelope.kind[:40]}'")
+            if self._check is not None:
+                self._check(device, envelope)
             handler = self._handlers.get(kind)
             if handler is None:
                 self._say(f"{device}: message kind '{kind}' is unknown here and was ignored")

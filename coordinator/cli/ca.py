@@ -12,7 +12,7 @@ from coordinator.cli.command import parse_problem, verb
 
 if TYPE_CHECKING:
     from coordinator.identity.authority import Authority, Issued
-    from coordinator.identity.records import IssuedCertificate
+    from coordinator.identity.records import BrowserDevice, IssuedCertificate
 
 EXAMPLE = "Example: apportion ca init identity"
 
@@ -112,12 +112,13 @@ def revoke(
     reason: Annotated[str, typer.Option(help="kept in the record")] = "revoked",
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Revoke the certificates and unused claim tokens of a name; may be repeated."""
+    """Revoke the certificates, the browser's key and the unused claim tokens of a name; may be repeated."""
     with _open(folder) as authority:
         revoked = authority.revoke(name, reason=reason)
         crl_file = str(authority.folder.crl)
     if not as_json:
-        print(f"{name}: {len(revoked)} certificates revoked. Give the broker {crl_file} and reload it")
+        what = "browser's key" if any(one.serial.startswith("key-") for one in revoked) else "certificates"
+        print(f"{name}: {len(revoked)} {what} revoked. Give the broker {crl_file} and reload it")
     return {"name": name, "revoked": [certificate.serial for certificate in revoked], "crl": crl_file}
 
 
@@ -138,17 +139,20 @@ def crl(
 
 @verb("ca")
 def ls(folder: Folder = IDENTITY, as_json: AsJson = False) -> dict[str, Any]:
-    """Every certificate that was issued, and until when the revocation list is good."""
+    """Every certificate that was issued, every device in a browser, and until when the revocation list is good."""
     with _open(folder) as authority:
         now = authority.now()
         rows = [_row(certificate, now) for certificate in authority.records.certificates()]
+        browsers = [_browser_row(browser) for browser in authority.records.browsers()]
         crl_until = _date(authority.records.revocation_list()[2])
         root_until = _date(authority.root_not_after)
     if not as_json:
         for row in rows:
             print(f"{row['kind']:12} {row['name']:24} {row['status']:8} until {row['not_after']}  {row['serial']}")
+        for row in browsers:
+            print(f"{'browser':12} {row['name']:24} {row['status']:8} since {row['since']}  {row['serial']}")
         print(f"root until {root_until}, revocation list until {crl_until}")
-    return {"certificates": rows, "crl_next_update": crl_until, "root_not_after": root_until}
+    return {"certificates": rows, "browsers": browsers, "crl_next_update": crl_until, "root_not_after": root_until}
 
 
 @verb("ca")
@@ -157,17 +161,24 @@ def mosquitto(
     server: Annotated[str, typer.Option(metavar="HOST", help="which server's certificate, if there are several")] = "",
     port: Annotated[int, typer.Option(min=1, max=65_535, help="port to listen at")] = 8883,
     bind: Annotated[str, typer.Option(metavar="ADDRESS", help="address to listen at; empty: all")] = "",
+    web_socket_port: Annotated[
+        int, typer.Option(min=0, max=65_535, metavar="PORT", help="listen for browsers too, at this port (wss)")
+    ] = 0,
     at: Annotated[Path | None, typer.Option(metavar="PATH", help="where the broker will find the folder")] = None,
     folder: Folder = IDENTITY,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Everything a Mosquitto needs: configuration, topic rules, certificates, revocation list."""
+    """Everything a Mosquitto needs: configuration, topic rules, certificates, revocation list, browsers' passwords."""
     from coordinator.identity.broker_files import write_broker_folder
     from coordinator.identity.names import check_host
 
     if bind:
         check_host(bind)
-    config = write_broker_folder(folder, out, server=server, port=port, bind=bind, at=at)
+    if web_socket_port == port:
+        raise parse_problem("--web-socket-port", f"{port} is --port's; give another")
+    config = write_broker_folder(
+        folder, out, server=server, port=port, bind=bind, at=at, web_socket_port=web_socket_port
+    )
     if not as_json:
         print(f"{config}: start mosquitto -c {config}, or include_dir {out} in the system's; after a change write the")
         print("folder anew and reload it (SIGHUP)")
@@ -216,6 +227,16 @@ def _issued(issued: Issued, *, as_json: bool) -> dict[str, Any]:
         "serial": certificate.serial,
         "not_after": until,
         "is_new": issued.is_new,
+    }
+
+
+def _browser_row(browser: BrowserDevice) -> dict[str, Any]:
+    return {
+        "name": browser.device,
+        "status": "valid" if browser.revoked_at is None else "revoked",
+        "since": _date(browser.since),
+        "serial": browser.serial,
+        "reason": browser.reason,
     }
 
 

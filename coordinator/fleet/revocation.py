@@ -14,8 +14,9 @@ from pathlib import Path
 
 from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import CONFIG_NAME, renew_broker_lists
+from coordinator.identity.folder import EMBEDDED_PID_NAME
 
-_PROGRAM = "mosquitto"
+_PROGRAM, _EMBEDDED = "mosquitto", "coordinator.embedded_broker"
 _PROCESSES = Path("/proc")
 
 
@@ -54,8 +55,9 @@ def was_revoked(identity: Path, device: str) -> bool:
     """Whether anything of ``device`` was ever revoked, or replaced: a broker's lists may know no later one."""
     with Authority(identity) as authority:
         records = authority.records
-        issued = [*records.certificates("device", device), *(b for b in records.browsers() if b.device == device)]
-        return any(one.revoked_at is not None for one in issued)
+        ended = [certificate.revoked_at for certificate in records.certificates("device", device)]
+        ended += [browser.revoked_at for browser in records.browsers() if browser.device == device]
+        return any(when is not None for when in ended)
 
 
 def _browsers(authority: Authority) -> set[str]:
@@ -90,6 +92,12 @@ def tell_broker(identity: Path, folder: Path | None, *, pid_file: Path | None = 
         anew = f"apportion ca mosquitto --out DIR --dir {shlex.quote(str(identity))}"
         return BrokerNews(None, None, (anew, "sudo systemctl reload mosquitto"))
     renew_broker_lists(identity, folder)
+    if (folder / EMBEDDED_PID_NAME).is_file():
+        embedded = _pid_in(folder / EMBEDDED_PID_NAME)
+        if embedded is not None and _EMBEDDED in _words(embedded):
+            os.kill(embedded, signal.SIGHUP)
+            return BrokerNews(folder, embedded, ())
+        return BrokerNews(folder, None, ())  # it has ended; the next one reads what was written
     there = _read_from(folder / CONFIG_NAME)
     reload = "sudo systemctl reload mosquitto"
     if there is not None and there.resolve() != folder.resolve():

@@ -9,7 +9,7 @@ from pathlib import Path
 from coordinator.identity.access import access_rules
 from coordinator.identity.authority import CRL_DAYS, Authority
 from coordinator.identity.browsers import password_lines
-from coordinator.identity.folder import PRIVATE, PUBLIC, key_beside, write_file
+from coordinator.identity.folder import EMBEDDED_PID_NAME, PRIVATE, PUBLIC, key_beside, write_file
 from coordinator.identity.names import coordinator_name
 from coordinator.identity.records import IssuedCertificate
 from coordinator.mosquitto import MutualTls, WebSocketFiles, mosquitto_config
@@ -138,6 +138,9 @@ def renew_broker_lists(identity: Path, out: Path) -> None:
     """
     with Authority(identity) as authority:
         own, root = out / CONFIG_NAME, out / "ca.pem"
+        if (out / EMBEDDED_PID_NAME).is_file():
+            _write_passwords(authority, out)
+            return
         if not own.is_file():
             raise IdentityRefused(
                 f"{out} is no broker's folder: it has no {CONFIG_NAME}", hint=f"apportion ca mosquitto --out {out}"

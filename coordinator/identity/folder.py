@@ -23,6 +23,8 @@ from pathlib import Path
 from edge.artifact_store import publish_file, sync
 
 PUBLIC, PRIVATE = 0o644, 0o600
+EMBEDDED_PID_NAME = "amqtt.pid"
+"""In the folder of an embedded broker with browsers while it runs; it has no configuration there to be known by."""
 
 
 @dataclass(frozen=True)
