@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import msgspec
 
@@ -113,7 +114,8 @@ def order_for_another_device_is_not_taken(kit: Kit) -> str:
     """An order that names another device, or another federation, is answered with an error."""
     kit.agent()
     told = []
-    for change in ({"device": "device-2"}, {"federation": "elsewhere"}):
+    changes: tuple[dict[str, Any], ...] = ({"device": "device-2"}, {"federation": "elsewhere"})
+    for change in changes:
         job = kit.job("masked", **change)
         mark = kit.order(job)
         answer = kit.wait("error", "refuse", "accept", since=mark)

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from coordinator.conformance.findings import expect, scenario
 from coordinator.conformance.kit import Job, Kit
+from coordinator.conformance.scenarios.endless_work import ENDLESS, running
 from edge.contracts.plan import Schedule
 
 ROUND = "A round, seen from a device"
 ACCEPT_LIMIT_S = 10.0
-ENDLESS = Schedule(steps=2_000_000)
-
-
-def running(kit: Kit) -> tuple[Job, int]:
-    """An order that the agent is training and will not finish, and the mark before it."""
-    job = kit.job("masked", schedule=ENDLESS)
-    mark = kit.order(job)
-    kit.answer(job, "accept", since=mark)
-    give_up_at = time.monotonic() + 60 * kit.patience
-    while (hello := kit.asked()).state != "training":
-        expect(time.monotonic() < give_up_at, f"still {hello.state} after a minute")
-        time.sleep(0.1)
-    expect(hello.assignment_id == job.id, f"the hello names {hello.assignment_id!r} in hand")
-    return job, mark
 
 
 @scenario(f"{ROUND}, 2")
@@ -166,5 +154,5 @@ def _need_idle(kit: Kit) -> None:
         time.sleep(0.1)
 
 
-def _bodies(kit: Kit, job: Job, mark: int, kind: str) -> list[object]:
+def _bodies(kit: Kit, job: Job, mark: int, kind: str) -> list[Any]:
     return [seen.body for seen in kit.script.since(mark, kind) if seen.body.assignment_id == job.id]

@@ -6,7 +6,7 @@ import time
 
 from coordinator.conformance.findings import expect, scenario
 from coordinator.conformance.kit import Kit
-from coordinator.conformance.scenarios.orders import running
+from coordinator.conformance.scenarios.endless_work import running
 from edge.contracts.envelope import seal
 
 CLAUSE = "A round, seen from a device, 1"

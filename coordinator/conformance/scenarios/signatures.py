@@ -6,7 +6,7 @@ import hashlib
 
 from coordinator.conformance.findings import Failed, NotApplicable, expect, scenario
 from coordinator.conformance.kit import Job, Kit
-from coordinator.conformance.scenarios.orders import running
+from coordinator.conformance.scenarios.endless_work import running
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.signing import message_text
 
