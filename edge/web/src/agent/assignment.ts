@@ -8,9 +8,12 @@ import type { DeviceProfile } from "../contracts/profile";
 import type { TrainReport } from "../contracts/report";
 import { sha256Hex } from "../store/digest";
 import type { Progress, Trained, TrainRequest } from "../trainer/trainer";
+import { RangeRequests } from "../transport/rangeRequests";
+import type { AgentParts } from "./agentEvents";
 import type { Condition } from "./conditions";
+import type { FetcherParts } from "./fetcher";
 import { orderRefs } from "./finishedWork";
-import type { OrderFetch } from "./orderFetch";
+import { OrderFetch } from "./orderFetch";
 import { orderIdentity } from "./orderIdentity";
 import type { AgentSettings } from "./settings";
 import type { Uploader } from "./uploader";
@@ -54,6 +57,24 @@ export class Assignment {
 
   isExpired(now: number): boolean {
     return this.deadlineAt > 0 && now >= this.deadlineAt;
+  }
+
+  /**
+   * Begins to bring everything the order needs into the store, over HTTPS where the order has an address.
+   *
+   * @throws ApportionError as `OrderFetch.start`.
+   */
+  async startFetch(
+    settings: AgentSettings,
+    { store, fetch, profile }: AgentParts,
+    calls: Pick<FetcherParts, "ask" | "deliver" | "now">,
+  ): Promise<void> {
+    const ranges = this.order.bulk !== "" && settings.bulk ? new RangeRequests(this.order.bulk, fetch) : null;
+    const measured: FetcherParts["measured"] = (bytes, seconds, method) => {
+      profile.linkMeasured?.({ bytes, seconds, method }).catch(() => {}); // no reason to stop a fetch
+    };
+    this.fetch = new OrderFetch(this.order, { ...calls, store, ranges, measured }, settings.trust);
+    await this.fetch.start();
   }
 
   /** Whatever was on its way when the connection broke is asked for or offered again. */
@@ -130,12 +151,12 @@ export class Assignment {
   }
 
   /** What the coordinator is told about a finished training. */
-  async report(settings: AgentSettings, done: Trained, profile: DeviceProfile, now: number): Promise<TrainReport> {
+  async report(done: Trained, profile: DeviceProfile, now: number): Promise<TrainReport> {
     const supervisorPeak = profile.supervisor_idle_bytes;
     const size = done.update.length;
     return {
       assignment_id: this.order.assignment_id,
-      device: settings.device,
+      device: this.order.device,
       round: this.order.round,
       num_examples: done.numExamples,
       steps: done.steps,
@@ -146,10 +167,10 @@ export class Assignment {
       trainer_peak_bytes: done.peakBytes,
       supervisor_peak_bytes: supervisorPeak,
       trainer_idle_bytes: done.idleBytes,
-      budget_bytes: settings.budgetBytes,
-      over_budget: settings.budgetBytes > 0 && supervisorPeak + done.peakBytes > settings.budgetBytes,
+      budget_bytes: profile.budget_bytes,
+      over_budget: profile.budget_bytes > 0 && supervisorPeak + done.peakBytes > profile.budget_bytes,
       torch_loaded: false,
-      runtime: this.manifest?.runtime ?? "",
+      runtime: Object.keys(profile.runtimes)[0] ?? "",
       bytes_down: this.fetch?.bytesDown ?? 0,
       bytes_up: size,
       update: { digest: await sha256Hex(done.update), size, encoding: "raw", encoded_size: size },

@@ -11,6 +11,11 @@ export class EventQueue<T> {
     else taker(event);
   }
 
+  /** Puts `event` unless it waits already. */
+  putOnce(event: T): void {
+    if (!this.#events.includes(event)) this.put(event);
+  }
+
   async take(): Promise<T> {
     if (this.#events.length > 0) return this.#events.shift() as T;
     return new Promise((resolve) => {

@@ -11,10 +11,15 @@ import type { AgentSettings } from "./settings";
 
 export const AGENT_VERSION = "0.1.0";
 
+/** A runtime that could not be loaded is tried again so often. */
+const DESCRIBE_S = 10;
+
 /** What the device knows of itself; known once the trainer's runtime is loaded and the data are counted. */
 export class Presence {
   #ready: Ready | null = null;
   #data: DataSummary | null = null;
+  #describeAt = 0;
+  #heartbeatAt = 0;
 
   constructor(
     private readonly settings: AgentSettings,
@@ -36,14 +41,26 @@ export class Presence {
     return this.#data?.error ?? "";
   }
 
+  /** Whether it is time to try to describe again. */
+  isDue(now: number): boolean {
+    return now >= this.#describeAt;
+  }
+
   /** Loads the runtime and counts the data; whether anything of that is news. @throws what the runtime says. */
-  async describe(): Promise<boolean> {
+  async describe(now: number): Promise<boolean> {
+    this.#describeAt = now + DESCRIBE_S;
     const [ready, data] = [await this.trainer.ready(), await this.#summary()];
     const isNews =
       !this.isKnown || data.numExamples !== this.#data?.numExamples || data.error !== (this.#data?.error ?? "");
     this.#ready = ready;
     this.#data = data;
     return isNews;
+  }
+
+  /** The same, the data counted again. */
+  async dataErrorNow(): Promise<string> {
+    this.#data = await this.#summary();
+    return this.dataError;
   }
 
   async profile(): Promise<DeviceProfile> {
@@ -79,6 +96,13 @@ export class Presence {
     };
   }
 
+  /** Still here, and how far: at intervals, and at once when there is news; else null. */
+  heartbeat(now: number, isNews: boolean, state: AgentState, work: Assignment | null): Heartbeat | null {
+    if (!isNews && now < this.#heartbeatAt) return null;
+    this.#heartbeatAt = now + this.settings.heartbeatS;
+    return heartbeat(state, work);
+  }
+
   async #summary(): Promise<DataSummary> {
     try {
       const found = await this.data.summary();
@@ -90,8 +114,7 @@ export class Presence {
   }
 }
 
-/** Still here, and how far. */
-export function heartbeat(state: AgentState, work: Assignment | null): Heartbeat {
+function heartbeat(state: AgentState, work: Assignment | null): Heartbeat {
   const isWaiting = state === "waiting";
   return {
     state,

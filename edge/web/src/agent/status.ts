@@ -1,6 +1,8 @@
 /** What the page shows of an agent: a snapshot that never changes, and a call when there is a new one. */
 
+import { ApportionError } from "../contracts/errors";
 import type { AgentState } from "../contracts/messages";
+import type { Assignment } from "./assignment";
 
 export type Connection = "connecting" | "connected" | "offline" | "denied";
 
@@ -106,6 +108,11 @@ export class StatusBoard {
     this.set({ lastError: { code, message, hint, at: Date.now() } });
   }
 
+  tell(error: unknown): void {
+    if (error instanceof ApportionError) this.failed(error.code, error.message, error.hint);
+    else this.failed("error", error instanceof Error ? error.message : String(error));
+  }
+
   /** A message of `bytes` went, or came. */
   passed(isSent: boolean, kind: string, bytes: number): void {
     const log = [...this.#status.log];
@@ -122,4 +129,19 @@ export class StatusBoard {
       bytesDown: bytesDown + (isSent ? 0 : bytes),
     });
   }
+}
+
+/** What is shown of an agent in `state` with `work` in hand. */
+export function shown(state: AgentState, work: Assignment | null): Partial<AgentStatus> {
+  const isWaiting = state === "waiting";
+  const progress = state === "fetching" ? work?.fetch?.progress : undefined;
+  return {
+    state,
+    waitingFor: isWaiting ? (work?.waitingFor ?? "") : "",
+    reason: isWaiting ? (work?.waiting ?? "") : "",
+    assignmentId: work?.order.assignment_id ?? "",
+    ...(work === null ? {} : { round: work.order.round }),
+    fetchedBytes: progress?.fetched ?? 0,
+    totalBytes: progress?.total ?? 0,
+  };
 }

@@ -34,8 +34,6 @@ export interface MqttOptions {
   readonly password: string;
   readonly subscriptions: readonly string[];
   readonly will: LastWill;
-  /** Sent when the device itself goes. */
-  readonly farewell?: (() => Promise<LastWill>) | undefined;
 }
 
 export class MqttTransport implements Transport {
@@ -78,10 +76,7 @@ export class MqttTransport implements Transport {
     const client = this.#client;
     this.#client = null;
     if (client === null) return;
-    if (this.#isConnected && this.#options.farewell !== undefined) {
-      const farewell = await this.#options.farewell();
-      await within(FAREWELL_MS, client.publishAsync(farewell.topic, farewell.payload as Buffer, { qos: 1 }));
-    }
+    // Waits for the acknowledgement of what was said last.
     this.#isConnected = false;
     await within(FAREWELL_MS, client.endAsync());
   }

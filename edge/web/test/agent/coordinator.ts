@@ -1,9 +1,11 @@
 // A coordinator by script: serves blobs, takes updates, remembers what it was told. It speaks the real bytes.
 
 import { ed25519 } from "@noble/curves/ed25519";
+import { encodeMsgpack } from "../../src/contracts/codec";
 import { type Envelope, messageId, seal, unseal } from "../../src/contracts/envelope";
 import {
   Accept,
+  type Bodies,
   ErrorMessage,
   Get,
   Heartbeat,
@@ -12,9 +14,7 @@ import {
   Offer,
   Put,
   Refuse,
-  type Bodies,
 } from "../../src/contracts/messages";
-import { encodeMsgpack } from "../../src/contracts/codec";
 import { assignmentId, type BlobRef, WorkOrder } from "../../src/contracts/plan";
 import { TrainReport } from "../../src/contracts/report";
 import { orderMessage } from "../../src/contracts/signing";

@@ -1,6 +1,7 @@
 // An agent with everything around it by script: clock, trainer, data, conditions, and a coordinator on a broker.
 
-import { Agent, type AgentParts } from "../../src/agent/agent";
+import { Agent } from "../../src/agent/agent";
+import type { AgentParts } from "../../src/agent/agentEvents";
 import type { Clock } from "../../src/agent/clock";
 import type { Conditions, Unmet } from "../../src/agent/conditions";
 import { farewell } from "../../src/agent/outbox";
@@ -135,7 +136,7 @@ export class ScriptedData implements DataSource {
 
 export class Rig {
   readonly broker = new InMemoryBroker();
-  readonly clock = new ManualClock();
+  clock = new ManualClock();
   readonly files = new MemoryFiles();
   readonly records = new MemoryRecords();
   readonly data = new ScriptedData();
@@ -188,9 +189,7 @@ export class Rig {
   /** As if the tab had been killed: nothing of the agent goes on, what it stored stays. */
   async kill(): Promise<void> {
     this.#transport?.die();
-    // The page's own promises would still run in this process: without events they come to rest.
-    this.clock.every = this.clock.every.bind(this.clock);
-    (this as { clock: ManualClock }).clock = new ManualClock();
+    this.clock = new ManualClock(); // the old one stands still
     this.trainer = new ScriptedTrainer();
     await this.settle();
   }
