@@ -87,15 +87,7 @@ export async function enrol(link: ClaimLink, options: EnrolOptions): Promise<Enr
   if (standing?.tokenDigest === tokenDigest) return standing.enrolment;
   const begun = await records.get<Claimed>(CLAIMED);
   if (begun?.tokenDigest === tokenDigest) return claim(link, begun, options);
-  // A coordinator keeps one key of a device, so another link for it comes with the key that it knows ...
-  if (standing !== undefined && standing.enrolment.device === link.device) {
-    try {
-      return await claim(link, { tokenDigest, pair: standing.pair }, options);
-    } catch (error) {
-      if (!(error instanceof EnrolmentFailed) || error.code !== "identity-refused") throw error;
-    }
-  }
-  // ... unless that was revoked there: the token is still good, and a new key may have it.
+  // Every link gets a key of its own: a coordinator makes one for a known device only after its key was revoked.
   return claim(link, { tokenDigest, pair: (await DeviceKey.make()).pair }, options);
 }
 
