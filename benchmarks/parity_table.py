@@ -54,10 +54,10 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """All of them, cheap models first within a runtime."""
-    from export.formats import FORMATS
+    """All of them, cheap models first within a runtime. Graphs of another runtime's are measured there."""
+    from edge.runtimes import RUNTIMES
 
-    for runtime in FORMATS:
+    for runtime in RUNTIMES:
         for model in MODELS:
             for form in FORMS:
                 yield Cell(model, form, runtime)

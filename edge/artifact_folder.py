@@ -59,18 +59,18 @@ def read_artifact_folder(folder: Path) -> tuple[ArtifactManifest, dict[str, Path
 
 
 def self_test_folder(folder: Path) -> SelfTestResult:
-    """Run the self-test of the artifact in ``folder`` on its runtime: the losses of its first steps.
+    """Run the self-test of the artifact in ``folder`` on its runtime, or the one that checks for it.
 
     Raises:
         ConfigError: no artifact there, or its runtime is not installed.
         ArtifactCorrupt: as :func:`read_artifact_folder`; also MessageRejected.
         DeviceRefused: a loss is not the manifest's, or the runtime cannot run the artifact.
     """
-    from edge.runtimes import runtime
+    from edge.runtimes import checking_runtime
     from edge.self_test import check_self_test
 
     manifest, paths = read_artifact_folder(folder)
-    session = runtime(manifest.runtime).load(manifest, paths, threads=1)
+    session = checking_runtime(manifest.runtime).load(manifest, paths, threads=1)
     test = manifest.self_test
     error = check_self_test(session, manifest, steps=len(test.losses))
     return SelfTestResult(manifest.runtime, error, test.rel_tolerance, len(test.losses))

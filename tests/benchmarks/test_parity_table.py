@@ -21,8 +21,8 @@ from benchmarks.parity_table import (
     read_rows,
 )
 from coordinator.cli.model_arguments import ModelArguments
+from edge.runtimes import RUNTIMES
 from export.bundle import export_artifact
-from export.formats import FORMATS
 
 EXPORTED = {
     "outcome": "exported",
@@ -42,8 +42,8 @@ EXPORTED = {
 
 def test_every_runtime_has_every_model_in_every_form() -> None:
     everything = list(cells())
-    assert len(everything) == len(set(everything)) == len(FORMATS) * len(MODELS) * 3
-    assert {cell.runtime for cell in everything} == set(FORMATS)
+    assert len(everything) == len(set(everything)) == len(RUNTIMES) * len(MODELS) * 3
+    assert {cell.runtime for cell in everything} == set(RUNTIMES)
 
 
 def test_two_thirds_are_frozen_to_the_nearest_block() -> None:

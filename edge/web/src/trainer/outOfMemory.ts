@@ -9,7 +9,7 @@ const WORDS = [
   "cannot allocate",
   "out of memory",
   "allocation failed",
-  "can't create a session. out of",
+  "(oom)",
   "cannot enlarge memory",
   "memory.grow",
 ];

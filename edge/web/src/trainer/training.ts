@@ -191,7 +191,7 @@ class Means {
 }
 
 /** Turns taken until `batches` batches are used up. */
-function stepsOf(batches: number, advances: readonly boolean[]): number {
+export function stepsOf(batches: number, advances: readonly boolean[]): number {
   const perCycle = advances.filter(Boolean).length;
   const steps = Math.floor(batches / perCycle) * advances.length;
   let rest = batches % perCycle;

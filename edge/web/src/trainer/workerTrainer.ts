@@ -6,6 +6,8 @@ import { maxThreads } from "./runtimeThreads";
 import type { Progress, Ready, Trained, Trainer, TrainRequest } from "./trainer";
 import type { FromWorker, ToWorker } from "./workerMessages";
 
+export const CRASHED = "trainer-crashed";
+
 /** A failure in the worker, with the code it had there. */
 export class TrainerFailed extends ApportionError {
   override readonly code: string;
@@ -83,6 +85,7 @@ export class WorkerTrainer implements Trainer {
 
   #start(threads: number): Running {
     const worker = this.#makeWorker();
+    let isLoaded = false;
     const ready = new Promise<Ready>((resolve, reject) => {
       const fail = (error: Error): void => {
         reject(error);
@@ -90,13 +93,15 @@ export class WorkerTrainer implements Trainer {
       };
       worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
         if (this.#running?.worker !== worker) return;
-        if (data.type === "ready") resolve(data.ready);
-        else if (data.type === "progress") this.#pending?.onProgress(data.progress);
+        if (data.type === "ready") {
+          isLoaded = true;
+          resolve(data.ready);
+        } else if (data.type === "progress") this.#pending?.onProgress(data.progress);
         else if (data.type === "trained") this.#settle((pending) => pending.resolve(data.trained));
         else {
           const error = new TrainerFailed(data.code, data.message, data.hint);
           // Of a runtime that could not load, or that ran out of memory, nothing more can be expected.
-          if (this.#pending === null || data.code === OUT_OF_MEMORY || data.code === CRASHED) fail(error);
+          if (!isLoaded || data.code === OUT_OF_MEMORY) fail(error);
           else this.#settle((pending) => pending.reject(error));
         }
       };
@@ -129,8 +134,6 @@ export class WorkerTrainer implements Trainer {
     if (pending !== null) how(pending);
   }
 }
-
-export const CRASHED = "trainer-crashed";
 
 function newWorker(): Worker {
   return new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "apportion-trainer" });

@@ -1,0 +1,90 @@
+"""The browser's artifacts: native graphs with a memory of their own, and the browser's trainer equal to the native."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from edge.artifact_folder import read_artifact_folder, self_test_folder
+from edge.contracts.errors import ConfigError
+from edge.contracts.manifest import ArtifactManifest
+from edge.runtimes import RUNTIMES, checking_runtime, runtime
+from export.bundle import export_artifact, verify_artifact
+from export.formats import FORMATS, format_for
+from export.formats.memory_plan import MemoryPlan
+from export.gate_values import gate_hyper
+from export.training_step import StepSpec
+from tests.export.test_micro_batches import WHOLE, GroupNet
+from tests.export.web_case import web_order, write_case
+
+pytestmark = pytest.mark.runtime
+
+NAME = "onnxruntime_web"
+WEB = Path(__file__).parents[2] / "edge" / "web"
+MB = 1 << 20
+
+
+def _exported(folder: Path, spec: StepSpec, name: str = NAME) -> ArtifactManifest:
+    torch.manual_seed(0)
+    return export_artifact(GroupNet(), spec, folder, runtime=name)
+
+
+def test_graphs_are_the_native_ones_and_are_verified_here(tmp_path: Path) -> None:
+    spec = replace(WHOLE, micro_batches=1)
+    web, native = _exported(tmp_path / "web", spec), _exported(tmp_path / "native", spec, "onnxruntime")
+    assert web.files == native.files
+    assert web.export_key != native.export_key
+    assert (web.runtime, web.minimum_runtime_version) == (NAME, "1.30.0")
+    assert web.cost.predicted_peak_bytes != native.cost.predicted_peak_bytes
+    torch.manual_seed(0)
+    assert verify_artifact(tmp_path / "web", GroupNet()) == web.parity
+    result = self_test_folder(tmp_path / "web")
+    assert result.runtime == NAME
+    assert result.loss_rel_err <= web.self_test.rel_tolerance
+
+
+def test_no_agent_of_python_trains_it() -> None:
+    assert set(FORMATS) - set(RUNTIMES) == {NAME}
+    with pytest.raises(ConfigError, match="'onnxruntime_web' is unknown"):
+        runtime(NAME)
+    assert checking_runtime(NAME) is runtime("onnxruntime")
+    assert checking_runtime("onnxruntime") is runtime("onnxruntime")
+
+
+def test_predicted_peak_grows_as_the_memory_of_the_runtime_does() -> None:
+    def predicted(intermediate: int, *, state: int = 0) -> int:
+        plan = MemoryPlan(state=state, written=0, batch=0, intermediate=intermediate, peak_node="")
+        return format_for(NAME).predicted_peak_bytes(plan)
+
+    assert predicted(0) == 0
+    assert predicted(1) == predicted(3 * MB) == pytest.approx(0.2 * 16 * MB, abs=MB)
+    assert predicted(4 * MB) == pytest.approx((1.44 - 1) * 16 * MB, abs=MB)
+    # Large memories grow by 96 MiB at most; the state lies beside them twice.
+    assert predicted(1001 * MB) - predicted(900 * MB) in (0, 96 * MB, 192 * MB)
+    assert predicted(0, state=MB) - 2 * MB == predicted(MB)
+
+
+@pytest.mark.skipif(shutil.which("node") is None or not (WEB / "node_modules").is_dir(), reason="needs npm ci")
+@pytest.mark.parametrize("parts", [1, 4])
+def test_trainer_of_the_browser_gives_the_update_of_the_native_session(parts: int, tmp_path: Path) -> None:
+    """Masks, factors, a teacher, frozen tensors, clipping; whole batches and micro-batches. Three steps."""
+    spec = replace(WHOLE, micro_batches=parts)
+    _exported(tmp_path / "artifact", spec)
+    manifest, _ = read_artifact_folder(tmp_path / "artifact")
+    upload = [t.name for t in manifest.tensors if t.role in ("parameter", "accumulator") and t.name != "head.weight"]
+    order = web_order((*upload, "head.weight#kept"), gate_hyper(spec), batch=spec.batch)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(21, *spec.input.shape)).astype(np.float32)
+    write_case(tmp_path / "case", tmp_path / "artifact", order, x, rng.integers(0, spec.classes - 1, 21))
+    command = ["npx", "vitest", "run", "test/trainer/cases.test.ts", "--reporter=json"]
+    environment = os.environ | {"APPORTION_CASES": str(tmp_path)}
+    done = subprocess.run(command, cwd=WEB, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert '"numPassedTests":1' in done.stdout
