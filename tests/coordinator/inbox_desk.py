@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from coordinator.ledger_records import Assignment
 from coordinator.publisher import Publisher
 from edge.contracts import topics
 from edge.contracts.codec import encode_msgpack
-from edge.contracts.envelope import seal, unseal
+from edge.contracts.envelope import Envelope, seal, unseal
 from edge.contracts.messages import (
     BODIES,
     Hello,
@@ -48,7 +49,7 @@ def ref_of(data: bytes) -> BlobRef:
 class Desk:
     """A coordinator without a round: one open order per device, and what every device was sent."""
 
-    def __init__(self, folder: Path, ledger: Ledger) -> None:
+    def __init__(self, folder: Path, ledger: Ledger, check: Callable[[str, Envelope], None] | None = None) -> None:
         self.ledger = ledger
         self.blobs = BlobStore(folder / "blobs")
         self.cohort = Cohort()
@@ -70,6 +71,7 @@ class Desk:
             remaining_s=lambda: 12.5,
             say=self.said.append,
             on_point=self.points.append,
+            check=check,
         )
         manifest = msgspec.structs.replace(
             MANIFEST, tensors=(*MANIFEST.tensors, TensorSpec("fc1.bias", (10,), "float32", "parameter"))
