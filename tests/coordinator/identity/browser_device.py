@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,11 @@ class BrowserDevice:
         with Authority(identity) as authority:
             return self.claim(authority, create_token(authority, self.device, 600))
 
-    def sealed(self, kind: str, body: Any, *, federation: str, message_id: str = "m1", **said: str) -> bytes:
-        """A message signed by this key; ``said`` are other words than its own, to be signed in their place."""
-        words = {"federation": federation, "device": self.device, "kind": kind, "message_id": message_id, **said}
-        sign: Callable[[bytes], bytes] = lambda packed: self.sign(message_text(**words, body=packed))  # noqa: E731
-        return seal(kind, body, message_id=message_id, sign=sign)
+    def sealed(self, kind: str, body: Any, *, federation: str, signed_as: Mapping[str, str] | None = None) -> bytes:
+        """A message with the id ``m1``, signed by this key; ``signed_as`` are other words in place of its own."""
+        words = {"federation": federation, "device": self.device, "kind": kind, "message_id": "m1", **(signed_as or {})}
+
+        def sign(packed: bytes) -> bytes:
+            return self.sign(message_text(**words, body=packed))
+
+        return seal(kind, body, message_id="m1", sign=sign)
