@@ -41,7 +41,7 @@ def conformance(
     broker: Annotated[str, typer.Option(help="mosquitto or embedded; Mosquitto if unset and installed")] = "",
     only: Annotated[list[str] | None, typer.Option(help="play this scenario alone; may be repeated")] = None,
     show: Annotated[bool, typer.Option("--list", help="list the scenarios and play none")] = False,
-    patience: Annotated[float, typer.Option(min=0.1, help="multiplies every time that the agent is given")] = 1.0,
+    patience: Annotated[float, typer.Option(min=0.01, help="multiplies every time that the agent is given")] = 1.0,
     log: Annotated[Path | None, typer.Option(help="file for what the agent says; thrown away if unset")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.conformance.connection import AgentDriver
@@ -27,6 +28,7 @@ class KitOptions:
         broker: ``mosquitto`` or ``embedded``; empty: Mosquitto where it is installed.
         patience: multiplies every time that the agent is given.
         budget_mb: memory that the agent is told to keep.
+        artifacts: folder that keeps the kit's artifacts from one session to the next; None: exported anew.
     """
 
     runtime: str = "onnxruntime"
@@ -34,6 +36,7 @@ class KitOptions:
     broker: str = ""
     patience: float = 1.0
     budget_mb: int = 2000
+    artifacts: Path | None = None
 
 
 def all_scenarios() -> tuple[Scenario, ...]:
@@ -79,7 +82,8 @@ def run_conformance(
     chosen = options or KitOptions()
     findings = []
     with open_site(runtime=chosen.runtime, tls=chosen.tls, broker=chosen.broker, budget_mb=chosen.budget_mb) as site:
-        kit = Kit(site, driver, Artifacts(site.folder / "artifacts", chosen.runtime), patience=chosen.patience)
+        artifacts = Artifacts(chosen.artifacts or site.folder / "artifacts", chosen.runtime)
+        kit = Kit(site, driver, artifacts, patience=chosen.patience)
         try:
             for scenario in scenarios or all_scenarios():
                 finding = _play(kit, scenario)

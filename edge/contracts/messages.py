@@ -61,8 +61,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: why a ``waiting`` device waits, in words with values.
-        waiting_for: ``memory``, ``storage``, ``temperature``, ``battery``, ``charging`` or ``time``; empty when it does
-            not wait.
+        waiting_for: ``memory``, ``storage``, ``temperature``, ``battery``, ``charging`` or ``time``; of a browser also
+            ``hidden`` (its page) or ``network`` (a metered link); empty when it does not wait.
     """
 
     state: AgentState

@@ -43,20 +43,20 @@ class SmallAgent:
 
     Args:
         fault: ``trains-twice``, ``batch-order``, ``follows-anyone``, ``forgets-blobs``, ``replays``, ``foreign-topic``,
-            ``signs-nothing``, ``one-step-short`` or ``wrong-names``; empty for none.
+            ``signs-nothing`` or ``wrong-names``; empty for none.
     """
 
     def __init__(self, fault: str = "") -> None:
         self._fault = fault
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._blobs: dict[str, bytes] = {}
+        self._settled: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def start(self, connection: Connection) -> None:
         self._there = connection
         self._later: list[Envelope] = []
         self._reports: dict[str, tuple[str, TrainReport]] = {}
-        self._settled: set[str] = set()
         self._events: queue.Queue[Any] = queue.Queue()
         self._trust = Trust.load(Path(connection.trust_file))
         if self._fault == "forgets-blobs":
@@ -146,9 +146,6 @@ class SmallAgent:
         used = order
         if self._fault == "batch-order":
             used = msgspec.structs.replace(order, data_seed=order.data_seed ^ 1)
-        if self._fault == "one-step-short":
-            fewer = msgspec.structs.replace(order.schedule, steps=order.schedule.steps - 1)
-            used = msgspec.structs.replace(order, schedule=fewer)
         with TemporaryDirectory() as name:
             folder = Path(name)
             for file, content in {**files, "weights": weights, "constants": constants or b""}.items():
