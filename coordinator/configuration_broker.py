@@ -16,6 +16,11 @@ _WEB = re.compile(rf"https://{_HOST}{_PORT}|http://{_HERE}{_PORT}")
 _WEB_SOCKET = re.compile(rf"(?:wss://{_HOST}{_PORT}|ws://{_HERE}{_PORT})(?:/[A-Za-z0-9._~/-]*)?")
 
 
+def is_web_socket(url: str) -> bool:
+    """Whether ``url`` is ``wss://host:port[/path]``, or ``ws://`` on this machine."""
+    return bool(_WEB_SOCKET.fullmatch(url))
+
+
 def read_broker(table: TableReader, folder: Path) -> BrokerConfig:
     """The table's values."""
     url = table.text("url", BrokerConfig().url)
@@ -85,7 +90,7 @@ def _check_web(table: TableReader, broker: BrokerConfig, started_here: bool) -> 
         table.problem("folder", f"the {broker.url} broker that the run starts has its own; leave it out")
     elif not started_here and not sockets:
         table.problem("web-socket", f"is missing; browsers cannot use {broker.url}: give the broker's wss://host:port")
-    elif sockets and not _WEB_SOCKET.fullmatch(sockets):
+    elif sockets and not is_web_socket(sockets):
         table.problem("web-socket", f"'{sockets}' is not wss://host:port[/path] (ws:// for localhost alone)")
     elif sockets.startswith("ws://") and web.startswith("https://"):
         table.problem("web-socket", f"a page at https:// must not speak to '{sockets}'; give the broker's wss://")

@@ -27,6 +27,7 @@ Accept = Annotated[str, typer.Option("--accept-host-key", metavar="SHA256:..", h
 KnownHosts = Annotated[Path | None, typer.Option(metavar="FILE", help="host keys; else ~/.ssh/known_hosts")]
 Wait = Annotated[float, typer.Option("--wait-s", min=1, help="how long to wait for a device's hello")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="do not wait for its hello")]
+WebSocket = Annotated[str, typer.Option(metavar="URL", help="wss://host:port of the broker, for phones; kept")]
 Adb = Annotated[bool, typer.Option("--adb", help="TARGET is a phone's serial number; none: the only phone there is")]
 
 
@@ -89,6 +90,7 @@ def add(
     only_charging: Annotated[bool, typer.Option("--only-charging", help="train on external power only")] = False,
     min_free_mb: Annotated[float | None, typer.Option(min=0, help="memory left to other programs")] = None,
     listen: Annotated[str, typer.Option(metavar="URL", help="with --qr: where devices claim, https://host:port")] = "",
+    web_socket: WebSocket = "",
     expires: Annotated[str, typer.Option(metavar="TIME", help="with --qr: how long the link is good")] = "1h",
     qr_file: Annotated[Path | None, typer.Option(metavar="FILE", help="with --qr: the code as .png or .svg")] = None,
     machine: Annotated[str, typer.Option(help="with --print-script: aarch64 or x86_64")] = "aarch64",
@@ -128,6 +130,8 @@ def add(
         identity=identity,
         broker_folder=broker_folder,
         broker_pid_file=broker_pid_file,
+        web_socket=web_socket,
+        may_be_phones_only=qr,
     )
     if print_script is not None:
         from coordinator.cli.device_script import write_script
@@ -274,13 +278,14 @@ def revoke(
 def claims(
     listen: Annotated[str, typer.Option(metavar="URL", help="https://host:port as devices reach it")] = "",
     duration: Annotated[str, typer.Option("--for", metavar="TIME", help="90s, 30m, 1h; else until interrupted")] = "",
+    web_socket: WebSocket = "",
     fleet: Fleet = FLEET,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Answer devices that come with a claim link."""
+    """Answer devices that come with a claim link; phones find the page there, if --web-socket is known."""
     from coordinator.cli.device_claiming import serve_claims
 
-    book, settings = settled(fleet)
+    book, settings = settled(fleet, web_socket=web_socket)
     return serve_claims(book, settings, listen, duration)
 
 

@@ -7,6 +7,7 @@ is told.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,17 @@ def revoke_one(
         raise ConfigError(
             [f"--identity: the fleet book {book.folder} names none; give the folder of apportion ca init"]
         )
-    if entry is None and not _is_certified(Path(settings.identity), device):
+    if entry is None and not _is_enrolled(Path(settings.identity), device):
         book.get(device)  # says what there is
     serials = revoke_device(Path(settings.identity), device, reason=reason)
     is_news = bool(serials) or (entry is not None and not entry.revoked_at)
-    print(f"{device}: {len(serials)} certificates revoked" if serials else f"{device}: no certificate of it stands")
+    print(f"{device}: {_revoked(serials)}")
     folder = Path(settings.broker_folder) if settings.broker_folder else None
     pid_file = Path(settings.broker_pid_file) if settings.broker_pid_file else None
     news = tell_broker(Path(settings.identity), folder, pid_file=pid_file)
     _print_news(news)
-    removed, left = _remove(book, entry, login, keep=keep)
+    was_browser = _is_browser(Path(settings.identity), device)
+    removed, left = _remove(book, entry, login, keep=keep, was_browser=was_browser)
     place = "" if entry is None else Reach.of_entry(entry, login).shown
     if entry is not None:
         book.change(device, revoked_at=entry.revoked_at or time.time(), left=left)
@@ -65,7 +67,17 @@ def revoke_one(
     }
 
 
-def _remove(book: FleetBook, entry: DeviceEntry | None, login: Login, *, keep: bool) -> tuple[tuple[str, ...], str]:
+def _revoked(serials: Sequence[str]) -> str:
+    if not serials:
+        return "no certificate of it stands"
+    keys = sum(serial.startswith("key-") for serial in serials)
+    parts = [f"{len(serials) - keys} certificates"] if len(serials) > keys else []
+    return " and ".join([*parts, *(["its browser's key"] if keys else [])]) + " revoked"
+
+
+def _remove(
+    book: FleetBook, entry: DeviceEntry | None, login: Login, *, keep: bool, was_browser: bool
+) -> tuple[tuple[str, ...], str]:
     """What was removed, and what was left, with how to remove it; the latter is empty when all is gone."""
     if entry is None:
         return (), "the fleet book does not know it: whatever it has is still there"
@@ -74,6 +86,8 @@ def _remove(book: FleetBook, entry: DeviceEntry | None, login: Login, *, keep: b
     place = folder if folder.startswith("/") else f"~/{folder}"
     if keep:
         return (), f"left as it is on {reach.shown}: {place}"
+    if entry.way == "claim" and was_browser:
+        return (), "it is a browser: its page says so at its next message; its data stay until deleted there"
     if entry.way == "claim":
         return (), "it came by itself: stop its agent there and delete its files (sh install.sh --remove)"
 
@@ -103,8 +117,15 @@ def _print_news(news: BrokerNews) -> None:
         print(f"  {command}")
 
 
-def _is_certified(identity: Path, device: str) -> bool:
+def _is_enrolled(identity: Path, device: str) -> bool:
     from coordinator.identity.authority import Authority
 
     with Authority(identity) as authority:
-        return bool(authority.records.certificates("device", device))
+        return bool(authority.records.certificates("device", device)) or _is_browser(identity, device)
+
+
+def _is_browser(identity: Path, device: str) -> bool:
+    from coordinator.identity.authority import Authority
+
+    with Authority(identity) as authority:
+        return any(browser.device == device for browser in authority.records.browsers())

@@ -52,31 +52,35 @@ def settled(
     identity: str = "",
     broker_folder: str = "",
     broker_pid_file: str = "",
+    web_socket: str = "",
     is_whole: bool = True,
+    may_be_phones_only: bool = False,
 ) -> tuple[FleetBook, FleetSettings]:
     """The book in ``fleet`` and its settings with what was given, which is kept from then on.
 
     Args:
         config: a run file; what is given besides goes before it.
+        web_socket: of the broker, for phones.
         is_whole: federation, broker and identity have to be known then.
+        may_be_phones_only: no broker is needed where a run serves the page for phones, which tells them.
 
     Raises:
         ConfigError: they are not, or cannot be used; nothing was kept.
     """
     book = FleetBook(fleet)
-    if config is not None:
-        names = _of_run_file(config)
-        federation, broker, identity = federation or names[0], broker or names[1], identity or names[2]
-    given = {
+    of_run = {} if config is None else _of_run_file(config)
+    own = {
         "federation": federation,
         "broker": broker,
         "identity": _absolute(identity),
         "broker_folder": _absolute(broker_folder),
         "broker_pid_file": _absolute(broker_pid_file),
+        "web_socket": web_socket,
     }
+    given = {**of_run, **{name: value for name, value in own.items() if value}}
     before = book.settings()
-    after = {name: value or getattr(before, name) for name, value in given.items()}
-    problems = _problems(after, before) if is_whole else []
+    after = {name: given.get(name) or getattr(before, name) for name in ("web", *own)}
+    problems = _problems(after, before, may_be_phones_only=may_be_phones_only) if is_whole else []
     if problems:
         raise ConfigError(
             problems, hint="apportion device add TARGET --federation NAME --broker mqtts://HOST:8883 --identity DIR"
@@ -84,7 +88,8 @@ def settled(
     return book, book.settle(**given)
 
 
-def _problems(settings: dict[str, str], before: FleetSettings) -> list[str]:
+def _problems(settings: dict[str, str], before: FleetSettings, *, may_be_phones_only: bool) -> list[str]:
+    from coordinator.configuration_broker import is_web_socket
     from edge.contracts.errors import MessageRejected
     from edge.contracts.topics import check_name
     from edge.transport.mqtt import parse_broker
@@ -95,7 +100,8 @@ def _problems(settings: dict[str, str], before: FleetSettings) -> list[str]:
         ("broker", "its URL"),
         ("identity", "the folder of apportion ca init"),
     ):
-        if not settings[flag]:
+        is_spared = flag == "broker" and may_be_phones_only and settings["web"]
+        if not settings[flag] and not is_spared:
             problems.append(f"--{flag}: the fleet book does not have it yet; give {what}, once")
     try:
         if settings["federation"]:
@@ -110,6 +116,8 @@ def _problems(settings: dict[str, str], before: FleetSettings) -> list[str]:
         problems.append(str(error))
     except ConfigError as error:
         problems += error.problems
+    if settings["web_socket"] and not is_web_socket(settings["web_socket"]):
+        problems.append(f"--web-socket: {settings['web_socket']!r} is not wss://host:port[/path]")
     if before.federation and settings["federation"] != before.federation:
         problems.append(
             f"--federation: this book is of '{before.federation}', not of '{settings['federation']}'; "
@@ -120,17 +128,26 @@ def _problems(settings: dict[str, str], before: FleetSettings) -> list[str]:
     return problems
 
 
-def _of_run_file(path: Path) -> tuple[str, str, str]:
+def _of_run_file(path: Path) -> dict[str, str]:
     from coordinator.configuration_file import load_config
 
     config = load_config(path)
-    url = config.broker.url
-    if "://" not in url:
+    broker = config.broker
+    if "://" not in broker.url and not broker.web:
         raise ConfigError(
-            [f"{path}: [broker] url = '{url}' is a broker for this machine alone; devices cannot reach it"],
-            hint="set it to mqtts://HOST:8883, or give --broker",
+            [f"{path}: [broker] url = '{broker.url}' is a broker for this machine alone; devices cannot reach it"],
+            hint="set it to mqtts://HOST:8883, or give --broker; for phones, set web",
         )
-    return config.federation.name, url, config.broker.identity
+    beside = path.resolve().parent / "broker"  # of a run whose own file this is
+    is_started = "://" not in broker.url
+    return {
+        "federation": config.federation.name,
+        "broker": "" if is_started else broker.url,
+        "identity": broker.identity,
+        "broker_folder": (str(beside) if beside.is_dir() else "") if is_started else broker.folder,
+        "web": broker.web,
+        "web_socket": broker.web_socket,
+    }
 
 
 def _absolute(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.device_reaching import Login, Reach
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from coordinator.cli.device_adding import Outcome
 
 MB = 2**20
+BROWSER_RUNTIME = "onnxruntime_web"
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
@@ -67,6 +69,7 @@ def listing(book: FleetBook, *, profiles: bool, states: dict[str, str] | None = 
     """
     entries = book.devices()
     stored = {entry.device: book.stored_profile(entry) for entry in entries}
+    browsers = _browsers(book.settings().identity)
     if not entries:
         print(f"{book.folder} has no devices yet: apportion device add TARGET")
     elif profiles:
@@ -82,8 +85,8 @@ def listing(book: FleetBook, *, profiles: bool, states: dict[str, str] | None = 
                     entry.device,
                     entry.state,
                     "" if states is None else states.get(entry.device, "away"),
-                    "comes by itself" if entry.way == "claim" else Reach.of_entry(entry, Login()).shown,
-                    str(entry.installation.get("runtime", "")),
+                    _reached_as(entry, entry.device in browsers),
+                    BROWSER_RUNTIME if entry.device in browsers else str(entry.installation.get("runtime", "")),
                     f"{budget:.0f} MB" if budget else "",
                     ago(entry.seen_at),
                     ago(found.stored_at) if found else "",
@@ -102,10 +105,27 @@ def listing(book: FleetBook, *, profiles: bool, states: dict[str, str] | None = 
         "identity": settings.identity or None,
         "devices": [
             _row(entry, stored[entry.device] if profiles else None)
+            | {"browser": entry.device in browsers}
             | ({} if states is None else {"now": states.get(entry.device)})
             for entry in entries
         ],
     }
+
+
+def _browsers(identity: str) -> set[str]:
+    """Devices that joined with a page: the authority knows a key of theirs, revoked or not."""
+    if not identity or not (Path(identity) / "ca.pem").is_file():
+        return set()
+    from coordinator.identity.authority import Authority
+
+    with Authority(Path(identity)) as authority:
+        return {browser.device for browser in authority.records.browsers()}
+
+
+def _reached_as(entry: DeviceEntry, is_browser: bool) -> str:
+    if entry.way == "claim":
+        return "comes by its page" if is_browser else "comes by itself"
+    return Reach.of_entry(entry, Login()).shown
 
 
 def ago(seconds: float) -> str:

@@ -82,7 +82,9 @@ def doctor(
 
     Of a model: a table of its layers against the runtimes; the exit status is 1 when no runtime trains it whole.
     """
-    findings = [*machine_findings(), *package_findings()]
+    from coordinator.cli.page_findings import page_finding
+
+    findings = [*machine_findings(), *package_findings(), page_finding()]
     if fix:
         findings = [_mended(finding) for finding in findings]
     report = None
@@ -227,6 +229,7 @@ def config_findings(path: Path) -> list[Finding]:
         ConfigError: there is no such file.
     """
     from coordinator.cli.exporting import dense_module
+    from coordinator.cli.page_findings import page_findings
     from coordinator.cli.runtime_findings import runtime_findings
     from coordinator.configuration_file import load_config
     from coordinator.datasets import load_dataset
@@ -252,7 +255,7 @@ def config_findings(path: Path) -> list[Finding]:
         findings.append(Finding("method", "ok", ", ".join(level.name for level in method.levels())))
     except ApportionError as error:
         findings.append(Finding.failure("method", error))
-    return [*findings, *runtime_findings(config), broker_finding(config)]
+    return [*findings, *runtime_findings(config), broker_finding(config), *page_findings(config)]
 
 
 def broker_finding(config: RunConfig) -> Finding:

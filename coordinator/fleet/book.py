@@ -75,6 +75,8 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
         identity: folder of the authority.
         broker_folder: as ``apportion ca mosquitto --out`` wrote it; empty where the broker is kept by others.
         broker_pid_file: of the running broker; empty: it is looked for.
+        web: ``https://host:port`` of the page that a run serves for phones; empty where none does.
+        web_socket: ``wss://host:port[/path]`` of the broker, as phones reach it.
     """
 
     schema: str = SETTINGS_SCHEMA
@@ -83,6 +85,8 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = ""
     broker_folder: str = ""
     broker_pid_file: str = ""
+    web: str = ""
+    web_socket: str = ""
 
 
 class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ def test_run_file_without_a_page_does_not_mention_it() -> None:
         (STARTED + 'web = "https://h:1"\nweb-socket = "wss://h:2"', "$.broker.web-socket: the mosquitto broker that"),
         (
             STARTED + 'web = "https://h:1"\nfolder = "f"',
-            "$.broker.folder: the mosquitto broker that the run starts has",
+            "$.broker.folder: the mosquitto broker that",
         ),
         (STARTED + 'folder = "f"', "$.broker.folder: is where browsers are made known, and there is no page"),
         (STARTED + 'web-socket = "wss://h:2"', "$.broker.web-socket: is for browsers, and there is no page"),
