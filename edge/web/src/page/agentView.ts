@@ -6,9 +6,9 @@ import type { PageState, Problem, Traffic, TrainingState } from "./model";
 /** A connection that comes back by itself is a state, not a problem. */
 const NO_PROBLEM = new Set(["broker-unreachable"]);
 
-export function trainingOf(status: AgentStatus): TrainingState {
+export function trainingOf(status: AgentStatus, isOnline: boolean): TrainingState {
   return {
-    connection: status.connection,
+    connection: status.connection === "connecting" && !isOnline ? "offline" : status.connection,
     activity: status.state,
     waitingFor: status.waitingFor,
     reason: status.reason,

@@ -9,7 +9,7 @@ import { enrol, enrolledKey, enrolment, forget } from "../identity/enrolment";
 import { IndexedDbRecords } from "../store/indexedDbRecords";
 import { type LastSeen, lastSeen } from "./agentView";
 import { FIRST_STATE, type OwnerConditions, type PageActions } from "./model";
-import { forgetSettings, type OwnerSettings, readSettings, writeSettings } from "./ownerSettings";
+import { type OwnerSettings, readSettings, writeSettings } from "./ownerSettings";
 import type { PageStore } from "./pageStore";
 import { problemOf } from "./problem";
 import type { Session } from "./session";
@@ -83,17 +83,20 @@ export class App implements PageActions {
   }
 
   async leave(): Promise<void> {
-    await this.#told(async () => {
-      await this.#end();
-      const { eraseAll } = await import("./session");
-      await eraseAll(this.#records);
+    const { missing, device } = this.#page.state;
+    const left = this.#next(async () => {
+      await this.#session?.stop();
+      await (await this.#open()).erase();
       await forget(this.#records);
-      await forgetSettings(this.#records);
-      await this.#records.delete(LAST_SEEN);
+      for (const key of await this.#records.keys("")) await this.#records.delete(key);
       this.#settings = await readSettings(this.#records);
-      this.#page.change({ ...FIRST_STATE, phase: "uninvited" });
-      location.hash = "";
+      this.#session?.setConditions(this.#settings.conditions);
     });
+    // The goodbye takes its time; whoever leaves has left at once.
+    const budgetBytes = device.suggestedBytes;
+    this.#page.change({ ...FIRST_STATE, phase: "uninvited", missing, device: { ...device, budgetBytes } });
+    history.replaceState(null, "", "./");
+    await this.#told(() => left);
   }
 
   async setTraining(isWanted: boolean): Promise<void> {

@@ -1,30 +1,111 @@
 /** This device as the page knows it: facts for the views, conditions and profile for the agent. */
 
-import { ALWAYS, type Conditions } from "../agent/conditions";
+import type { Conditions } from "../agent/conditions";
 import type { ProfileSource } from "../agent/profileSource";
-import { DeviceProfile } from "../contracts/profile";
+import { type Cost, parseManifest } from "../contracts/manifest";
+import { BrowserSurroundings } from "../device/browser";
+import { DeviceConditions, type OwnerChoices, unreadable } from "../device/conditions";
+import { LinkRate } from "../device/linkRate";
+import { Measurements } from "../device/measurements";
+import { BrowserProfile, suggestedBudgetBytes } from "../device/profile";
+import type { Traits } from "../device/surroundings";
+import { WakeLock } from "../device/wakeLock";
+import type { BlobStore } from "../store/blobStore";
 import type { Records } from "../store/records";
 import { maxThreads } from "../trainer/runtimeThreads";
 import type { DeviceFacts, OwnerConditions } from "./model";
+import { BUDGET_STEP_BYTES, leastBattery } from "./ownerSettings";
 
 export class BrowserDevice {
-  readonly conditions: Conditions = ALWAYS;
-  readonly profileSource: ProfileSource = {
-    profile: async () => DeviceProfile.make({ device: "" }),
-    measured: async () => {},
-  };
+  readonly #surroundings = new BrowserSurroundings();
+  readonly #conditions: DeviceConditions;
+  readonly #measurements: Measurements;
+  readonly #linkRate: LinkRate;
+  readonly #wakeLock = new WakeLock();
+  readonly #show: (facts: Partial<DeviceFacts>) => void;
+  #chosen: OwnerConditions;
 
-  static async open(
-    _records: Records,
-    _conditions: OwnerConditions,
+  constructor(
+    records: Records,
+    store: BlobStore,
+    conditions: OwnerConditions,
     show: (facts: Partial<DeviceFacts>) => void,
-  ): Promise<BrowserDevice> {
-    const cores = navigator.hardwareConcurrency ?? 1;
-    show({ cores, maxThreads: maxThreads(), suggestedBytes: 512_000_000 });
-    return new BrowserDevice();
+  ) {
+    this.#chosen = conditions;
+    this.#show = show;
+    this.#conditions = new DeviceConditions(this.#surroundings, this.#choices());
+    this.#measurements = new Measurements(records, (artifact) => costOf(store, artifact));
+    this.#linkRate = new LinkRate(records);
+    this.#surroundings.subscribe(() => this.#showReadings());
+    this.#showReadings();
   }
 
-  setConditions(_conditions: OwnerConditions): void {}
+  get conditions(): Conditions {
+    return this.#conditions;
+  }
 
-  isTraining(_is: boolean): void {}
+  /** What does not change, for the views. */
+  async showTraits(): Promise<void> {
+    const traits = await this.#surroundings.traits();
+    this.#show({
+      system: systemText(traits),
+      cores: traits.processors,
+      maxThreads: maxThreads(),
+      suggestedBytes: Math.floor(suggestedBudgetBytes(traits.memoryBytes) / BUDGET_STEP_BYTES) * BUDGET_STEP_BYTES,
+    });
+  }
+
+  profile(device: string, budgetBytes: number): ProfileSource {
+    const [surroundings, measurements, linkRate] = [this.#surroundings, this.#measurements, this.#linkRate];
+    return new BrowserProfile({ device, budgetBytes, surroundings, measurements, linkRate });
+  }
+
+  setConditions(conditions: OwnerConditions): void {
+    this.#chosen = conditions;
+    this.#conditions.choose(this.#choices());
+    this.#showReadings();
+  }
+
+  /** Keeps the screen on meanwhile: a phone that goes dark ends its pages. */
+  setTraining(isTraining: boolean): void {
+    void (isTraining ? this.#wakeLock.hold() : this.#wakeLock.release());
+  }
+
+  #choices(): OwnerChoices {
+    const { battery } = this.#surroundings.readings();
+    const least = leastBattery(this.#chosen, battery === null ? null : shownBattery(battery));
+    return {
+      whenHidden: this.#chosen.trainHidden,
+      whenMetered: this.#chosen.allowMetered,
+      onlyCharging: this.#chosen.onlyWhileCharging,
+      minBatteryPercent: least === 0 ? null : least,
+      window: null,
+    };
+  }
+
+  #showReadings(): void {
+    const readings = this.#surroundings.readings();
+    const choices = this.#choices();
+    // A battery that can be read only now, or no longer, changes the limit that holds where none was chosen.
+    if (choices.minBatteryPercent !== this.#conditions.choices.minBatteryPercent) this.#conditions.choose(choices);
+    this.#show({
+      battery: readings.battery === null ? null : shownBattery(readings.battery),
+      pressure: readings.pressure ?? "",
+      unreadable: unreadable(choices, readings),
+    });
+  }
+}
+
+function shownBattery({ percent, charging }: { readonly percent: number; readonly charging: boolean }) {
+  return { percent, isCharging: charging };
+}
+
+function systemText({ browser, model, platform, platformVersion }: Traits): string {
+  return [browser, model, `${platform} ${platformVersion}`.trim()].filter((part) => part !== "").join(", ");
+}
+
+/** What the artifact costs by its manifest; null when it is no longer here. */
+async function costOf(store: BlobStore, artifact: string): Promise<Cost | null> {
+  if (!(await store.has(artifact))) return null;
+  return parseManifest(await store.read(artifact)).cost;
 }

@@ -13,6 +13,9 @@ export interface OwnerSettings {
 const KEY = "page/settings";
 const FIRST: OwnerSettings = { wantsTraining: true, budgetBytes: 0, conditions: FIRST_STATE.conditions };
 
+/** Budgets are whole steps of these. */
+export const BUDGET_STEP_BYTES = 64_000_000;
+
 /** A phone in use should last the day. */
 const LEAST_BATTERY_PERCENT = 20;
 
@@ -29,8 +32,4 @@ export async function readSettings(records: Records): Promise<OwnerSettings> {
 
 export function writeSettings(records: Records, settings: OwnerSettings): Promise<void> {
   return records.put(KEY, settings);
-}
-
-export function forgetSettings(records: Records): Promise<void> {
-  return records.delete(KEY);
 }

@@ -26,19 +26,14 @@ const LOCK_MS = 1_500;
 
 export async function openSession(page: PageStore, records: Records, conditions: OwnerConditions): Promise<Session> {
   const opened = await openStore(STORE);
-  const device = await BrowserDevice.open(records, conditions, (facts) => {
+  const device = new BrowserDevice(records, opened.store, conditions, (facts) => {
     page.change({ device: { ...page.state.device, ...facts } });
   });
+  await device.showTraits();
   const session = new Session(page, records, opened.store, await DataStore.open(DATA), device);
   await session.examples.refresh();
   await session.showUsage();
   return session;
-}
-
-/** Examples and cached models go; the identity is the caller's. */
-export async function eraseAll(_records: Records): Promise<void> {
-  await (await DataStore.open(DATA)).clear();
-  await (await openStore(STORE)).store.clear();
 }
 
 export class Session {
@@ -75,7 +70,6 @@ export class Session {
       password: enrolled.password,
       subscriptions: deviceFilters(federation, device),
       will: await farewell(federation, device, "connection lost", sign),
-      farewell: () => farewell(federation, device, "stopped", sign),
     });
     const settings = {
       ...DEFAULT_SETTINGS,
@@ -91,7 +85,7 @@ export class Session {
       records: this.records,
       trainer: new WorkerTrainer(),
       data: this.data,
-      profile: this.device.profileSource,
+      profile: this.device.profile(device, budgetBytes),
       conditions: this.device.conditions,
       sign,
     });
@@ -103,7 +97,7 @@ export class Session {
       .catch((error) => this.page.change({ problem: problemOf(error) }))
       .finally(() => {
         unsubscribe();
-        this.device.isTraining(false);
+        this.device.setTraining(false);
         if (this.#agent === agent) this.#agent = null;
         this.#release();
       });
@@ -125,6 +119,12 @@ export class Session {
     await this.showUsage();
   }
 
+  /** Examples and models go. */
+  async erase(): Promise<void> {
+    await this.examples.clear();
+    await this.clearCache();
+  }
+
   async showUsage(): Promise<void> {
     const { bytes, quota } = await this.store.usage();
     this.page.change({ device: { ...this.page.state.device, storageBytes: bytes, storageQuota: quota } });
@@ -134,7 +134,7 @@ export class Session {
     const before = this.page.state.training.activity;
     // After a start nothing is known yet; what was seen last stays on the page until there is something new.
     const isFresh = status.totalSteps === 0 && status.round === null;
-    const shown = trainingOf(status);
+    const shown = trainingOf(status, navigator.onLine);
     const { round, step, totalSteps, losses, stepMs, usedBytes } = this.page.state.training;
     this.page.change({
       training: isFresh ? { ...shown, round, step, totalSteps, losses, stepMs, usedBytes } : shown,
@@ -146,7 +146,7 @@ export class Session {
       this.page.change({ problem });
     }
     if (before !== shown.activity) {
-      this.device.isTraining(shown.activity === "training");
+      this.device.setTraining(shown.activity === "training");
       void this.showUsage();
     }
   }

@@ -11,7 +11,7 @@ test("what the agent tells is what the page shows", () => {
   board.passed(true, "hello", 100);
   board.passed(true, "heartbeat", 10);
   board.passed(true, "heartbeat", 10);
-  const training = trainingOf(board.current);
+  const training = trainingOf(board.current, true);
   expect(training).toMatchObject({ activity: "training", round: 4, step: 2, totalSteps: 3, losses: [2.5, 2.25] });
   const traffic = trafficOf(board.current);
   expect(traffic.sentBytes).toBe(120);
@@ -20,6 +20,11 @@ test("what the agent tells is what the page shows", () => {
     ["hello", 1, 100],
   ]);
   expect(lastSeen({ ...FIRST_STATE, training })).toMatchObject({ round: 4, losses: [2.5, 2.25] });
+});
+
+test("without a network nothing is connecting", () => {
+  expect(trainingOf(new StatusBoard().current, false).connection).toBe("offline");
+  expect(trainingOf(new StatusBoard().current, true).connection).toBe("connecting");
 });
 
 test("a problem is shown once, and a lost connection never", () => {

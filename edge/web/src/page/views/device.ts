@@ -3,10 +3,9 @@
 import { button, card, confirmed, fact, stepper, toggle } from "../controls";
 import { element, setList, setText } from "../element";
 import type { PageActions, View } from "../model";
-import { leastBattery } from "../ownerSettings";
+import { BUDGET_STEP_BYTES, leastBattery } from "../ownerSettings";
 import { bytesText, countText } from "../quantities";
 
-const STEP_BYTES = 32_000_000;
 const LEAST_BYTES = 64_000_000;
 const MOST_BYTES = 2_048_000_000;
 
@@ -19,7 +18,7 @@ export function deviceView(actions: PageActions): View {
     system: fact("System"),
     cores: fact("Cores"),
   };
-  const budget = stepper("Memory budget", STEP_BYTES, bytesText, (bytes) => void actions.setBudget(bytes));
+  const budget = stepper("Memory budget", BUDGET_STEP_BYTES, bytesText, (bytes) => void actions.setBudget(bytes));
   let suggested = 0;
   const suggestion = button("", () => void actions.setBudget(suggested));
   suggestion.classList.add("quiet");

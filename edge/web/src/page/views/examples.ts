@@ -156,7 +156,7 @@ function filePanel(actions: PageActions): HTMLElement {
   return element(
     "div",
     {},
-    element("p", {}, "An .npz with x and y, or a .csv with the class in its last column."),
+    element("p", {}, "An .npz with x and y, or a .csv with a column called label, or the class in its last column."),
     picker(
       "Choose a file",
       { accept: ".npz,.csv,text/csv", multiple: "" },
