@@ -316,7 +316,7 @@ export class Agent {
     if (!this.#presence.isKnown) return this.#presence.isDue(now) ? this.#describe() : undefined;
     const work = this.#work;
     if (work !== null) await this.#tickWork(work, now);
-    else this.#training.endIfUnused(now);
+    this.#training.endIfUnused(now, work !== null);
     const beat = this.#presence.heartbeat(now, this.#gate.takeNews(), this.state, this.#work);
     if (beat !== null) this.#outbox.send("heartbeat", beat);
   }

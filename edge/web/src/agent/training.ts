@@ -61,17 +61,19 @@ export class Training {
 
   /** Ends it, if there is one. */
   async drop(): Promise<void> {
-    if (this.#isRunning) this.trainer.kill();
+    if (this.#isRunning) this.#kill();
     await this.done();
   }
 
-  /** Ends a trainer that has trained and has nothing to do. */
-  endIfUnused(now: number): void {
-    if (!this.#isIdle) this.#idleSince = now;
-    else if (now - this.#idleSince >= IDLE_S) {
-      this.trainer.kill();
-      this.#isIdle = false;
-    }
+  /** Ends a trainer that has trained and has had nothing to do for a while. */
+  endIfUnused(now: number, isWorking: boolean): void {
+    if (isWorking || !this.#isIdle) this.#idleSince = now;
+    else if (now - this.#idleSince >= IDLE_S) this.#kill();
+  }
+
+  #kill(): void {
+    this.trainer.kill();
+    this.#isIdle = this.#isRunning = false;
   }
 
   /** Also when there is nothing to go on with: a trainer that is paused stays so for the next order. */

@@ -153,3 +153,18 @@ describe("a round", () => {
     await rig.stop();
   });
 });
+
+describe("a trainer without work", () => {
+  it("is ended after half a minute, and not before it has trained", async () => {
+    const rig = await new Rig().start();
+    await rig.pass(40);
+    expect(rig.trainer.kills).toBe(0);
+    await rig.coordinator.send("order", await rig.coordinator.order());
+    await rig.until(() => rig.agent.status.current.roundsDone === 1);
+    await rig.pass(25);
+    expect(rig.trainer.kills).toBe(0);
+    await rig.pass(10);
+    expect(rig.trainer.kills).toBe(1);
+    await rig.stop();
+  });
+});
