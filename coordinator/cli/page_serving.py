@@ -36,8 +36,8 @@ class PageService:
         address: ``https://host:port``.
     """
 
-    def __init__(self, server: WebServer, tickets: Tickets, identity: Path) -> None:
-        self.address = server.address
+    def __init__(self, address: str, tickets: Tickets, identity: Path) -> None:
+        self.address = address
         self._tickets = tickets
         self._identity = identity
 
@@ -124,7 +124,7 @@ def open_page(
         identity, federation=federation, broker=reached_at, web_socket=broker.web_socket, on_claimed=claimed
     )
     with page_server(config.web, identity, desk, broker.web_socket, Blobs(blobs, tickets)) as server:
-        yield PageService(server, tickets, identity)
+        yield PageService(server.address, tickets, identity)
 
 
 def told_broker(identity: Path, folder: Path | None, pid_file: Path | None = None) -> list[str]:
