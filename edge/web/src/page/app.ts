@@ -5,6 +5,8 @@
 
 import { type ClaimLink, parseClaimLink } from "../contracts/claims";
 import { EnrolmentFailed } from "../contracts/errors";
+import type { LabelledWindow } from "../data/dataStore";
+import type { LabelledPicture } from "../data/pickedFiles";
 import { enrol, enrolledKey, enrolment, forget } from "../identity/enrolment";
 import { IndexedDbRecords } from "../store/indexedDbRecords";
 import { type LastSeen, lastSeen } from "./agentView";
@@ -126,12 +128,12 @@ export class App implements PageActions {
     );
   }
 
-  async addPicture(picture: Blob, label: string): Promise<void> {
-    await this.#adding("Adding the picture…", (session) => session.examples.addPicture(picture, label));
+  async addPicture(picture: LabelledPicture): Promise<void> {
+    await this.#adding("Adding the picture…", (session) => session.examples.addPicture(picture));
   }
 
-  async addMotion(windows: readonly (readonly (readonly number[])[])[], label: string): Promise<void> {
-    await this.#adding("Adding the recording…", (session) => session.examples.addMotion(windows, label));
+  async addMotion(windows: readonly LabelledWindow[]): Promise<void> {
+    await this.#adding("Adding the recording…", (session) => session.examples.addMotion(windows));
   }
 
   async deleteData(id: string): Promise<void> {

@@ -1,5 +1,8 @@
 /** What the views show and what they may ask for. The app fills it from the library; tests fill it by script. */
 
+import type { LabelledWindow } from "../data/dataStore";
+import type { LabelledPicture } from "../data/pickedFiles";
+
 /** Where a device is in its life on this page. */
 export type Phase = "starting" | "uninvited" | "invited" | "joined";
 
@@ -150,8 +153,8 @@ export interface PageActions {
   clearCache(): Promise<void>;
   /** Files as picked: images in folders named by class, images of one class, npz or CSV. */
   addFiles(files: readonly File[], label: string): Promise<void>;
-  addPicture(picture: Blob, label: string): Promise<void>;
-  addMotion(windows: readonly (readonly (readonly number[])[])[], label: string): Promise<void>;
+  addPicture(picture: LabelledPicture): Promise<void>;
+  addMotion(windows: readonly LabelledWindow[]): Promise<void>;
   deleteData(id: string): Promise<void>;
   deleteAllData(): Promise<void>;
   dismissProblem(): void;

@@ -1,82 +1,55 @@
-/** The motion sensors, recorded with a class: windows of acceleration and rotation at 50 Hz. */
+/** The motion sensors, recorded with a class. */
 
+import { MotionRecording } from "../data/motion";
 import { button, field } from "./controls";
 import { element } from "./element";
 import type { PageActions } from "./model";
+import { problemOf } from "./problem";
+import { countText } from "./quantities";
 import type { Panel } from "./views/examples";
+import { sentence } from "./words";
 
-const HERTZ = 50;
-/** 2.56 s with half an overlap, as in UCI HAR (Anguita et al. 2013, section 3). */
-const WINDOW = 128;
-
-type Sample = readonly number[];
-
-/** Windows of `WINDOW` samples [6], each beginning half a window after the one before. */
-export function windowsOf(samples: readonly Sample[]): Sample[][] {
-  const windows: Sample[][] = [];
-  for (let start = 0; start + WINDOW <= samples.length; start += WINDOW / 2) {
-    windows.push(samples.slice(start, start + WINDOW));
-  }
-  return windows;
-}
-
-/** iOS asks the owner first, and only after a touch. */
-interface AskingMotionEvent {
-  requestPermission?: () => Promise<string>;
-}
+const SHOWN_EVERY_MS = 500;
 
 export function motionPanel(actions: PageActions): Panel {
   const label = field("Class of this recording", { type: "text", placeholder: "walking", maxlength: "60" });
-  const note = element("p.detail", { role: "status" }, "Start, then move. Each 2.6 seconds become an example.");
-  let samples: Sample[] = [];
-  let latest: Sample = [0, 0, 0, 0, 0, 0];
-  let hasMoved = false;
+  const note = element("p.detail", { role: "status" }, "Start, then move. Each few seconds become an example.");
+  let recording: MotionRecording | null = null;
   let timer: ReturnType<typeof setInterval> | undefined;
 
-  const onMotion = (event: DeviceMotionEvent) => {
-    const { acceleration: a, rotationRate: r } = event;
-    if (a === null && r === null) return;
-    hasMoved = true;
-    latest = [a?.x ?? 0, a?.y ?? 0, a?.z ?? 0, r?.alpha ?? 0, r?.beta ?? 0, r?.gamma ?? 0];
+  const say = (text: string) => {
+    note.textContent = sentence(text);
   };
-  const stop = () => {
+  const end = () => {
     clearInterval(timer);
-    timer = undefined;
-    removeEventListener("devicemotion", onMotion);
+    const ended = recording;
+    recording = null;
+    record.textContent = "Start recording";
+    return ended?.stop() ?? [];
   };
   const start = async () => {
-    const Asking = (globalThis as { DeviceMotionEvent?: AskingMotionEvent }).DeviceMotionEvent;
-    if (Asking === undefined || (await Asking.requestPermission?.().catch(() => "denied")) === "denied") {
-      note.textContent = "The motion sensors cannot be used; allow them in the browser's settings.";
-      return;
-    }
-    samples = [];
-    hasMoved = false;
-    addEventListener("devicemotion", onMotion);
-    toggleButton.textContent = "Stop and keep";
-    // Events come at the device's own pace; a clock of our own makes the samples even.
-    timer = setInterval(() => {
-      if (hasMoved) samples.push(latest);
-      note.textContent = hasMoved ? `${(samples.length / HERTZ).toFixed(0)} s recorded.` : "No sensor answers yet.";
-    }, 1000 / HERTZ);
+    say("Waiting for the sensors…");
+    recording = await MotionRecording.start(label.input.value);
+    record.textContent = "Stop and keep";
+    timer = setInterval(() => say(`${Math.floor(recording?.seconds ?? 0)} s recorded`), SHOWN_EVERY_MS);
   };
-  const toggleButton = button(
+  const keep = async () => {
+    const windows = end();
+    if (windows.length === 0) return say("Too short: record for at least 3 seconds");
+    await actions.addMotion(windows);
+    say(`${countText(windows.length, "example")} kept as “${windows[0]?.label}”`);
+  };
+  const record = button(
     "Start recording",
     async () => {
-      const name = label.input.value.trim();
-      if (name === "") return label.input.focus();
-      if (timer === undefined) return start();
-      stop();
-      toggleButton.textContent = "Start recording";
-      const windows = windowsOf(samples);
-      if (windows.length === 0) {
-        note.textContent = "Too short: record for at least 3 seconds.";
-        return;
+      if (label.input.value.trim() === "") return label.input.focus();
+      try {
+        await (recording === null ? start() : keep());
+      } catch (error) {
+        say(problemOf(error).message);
       }
-      await actions.addMotion(windows, name);
-      note.textContent = `${windows.length} kept as “${name}”.`;
     },
     "main",
   );
-  return { root: element("div", {}, label.root, toggleButton, note), stop };
+  return { root: element("div", {}, label.root, record, note), stop: () => void end() };
 }

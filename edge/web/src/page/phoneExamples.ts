@@ -1,8 +1,7 @@
 /** The data store as the views ask for it: what is picked, taken or recorded here goes in under a class. */
 
-import { DataError } from "../contracts/errors";
 import type { DataStore, LabelledWindow } from "../data/dataStore";
-import { filesOfInput, type PickedFile, readPicked } from "../data/pickedFiles";
+import { filesOfInput, type LabelledPicture, type PickedFile, readPicked } from "../data/pickedFiles";
 import type { DataEntry, DataState } from "./model";
 
 export class PhoneExamples {
@@ -31,20 +30,13 @@ export class PhoneExamples {
     await this.refresh();
   }
 
-  async addPicture(picture: Blob, label: string): Promise<void> {
-    const bytes = new Uint8Array(await picture.arrayBuffer());
-    await this.#store.addCapture({ bytes, type: picture.type, name: "camera picture", label });
+  async addPicture(picture: LabelledPicture): Promise<void> {
+    await this.#store.addCapture(picture);
     await this.refresh();
   }
 
-  /** Windows [samples][channels] of one class. */
-  async addMotion(windows: readonly (readonly (readonly number[])[])[], label: string): Promise<void> {
-    const labelled = windows.map((window): LabelledWindow => {
-      const channels = window[0]?.length ?? 0;
-      if (channels === 0) throw new DataError("the recording is empty; record again");
-      return { values: Float32Array.from(window.flat()), shape: [window.length, channels], label };
-    });
-    await this.#store.addRecording(labelled);
+  async addMotion(windows: readonly LabelledWindow[]): Promise<void> {
+    await this.#store.addRecording(windows);
     await this.refresh();
   }
 
