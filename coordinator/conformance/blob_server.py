@@ -20,28 +20,30 @@ class KitBlobServer:
     """Serves ``blobs``.
 
     Attributes:
-        url: what an order says.
+        url: what an order says; ``http`` without a certificate, as a page of the same machine has it.
         asked: (digest, first, last) of every request.
         fails: whether every request is answered with status 503.
     """
 
-    def __init__(self, blobs: Mapping[str, bytes], port: int) -> None:
-        self.url = f"https://127.0.0.1:{port}{TICKET}"
+    def __init__(self, blobs: Mapping[str, bytes], origin: str) -> None:
+        self.url = origin + TICKET
         self.blobs = blobs
         self.asked: list[tuple[str, int, int]] = []
         self.fails = False
 
 
 @contextlib.contextmanager
-def open_blob_server(blobs: Mapping[str, bytes], certificate: ServerCertificate) -> Iterator[KitBlobServer]:
+def open_blob_server(blobs: Mapping[str, bytes], certificate: ServerCertificate | None) -> Iterator[KitBlobServer]:
     """A server with ``certificate`` for as long as the context is open."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate.certificate, certificate.key)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         server.daemon_threads = True
-        found = KitBlobServer(blobs, server.server_address[1])
+        place = f"127.0.0.1:{server.server_address[1]}"
+        found = KitBlobServer(blobs, f"http://{place}" if certificate is None else f"https://{place}")
         server.found = found  # type: ignore[attr-defined]
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.certificate, certificate.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, name="blobs", daemon=True)
         thread.start()
         try:
@@ -67,12 +69,17 @@ class _Handler(BaseHTTPRequestHandler):
         first, last = int(part[1]), min(int(part[2]), len(data) - 1)
         self._answer(206, {"Content-Range": f"bytes {first}-{last}/{len(data)}"}, data[first : last + 1])
 
+    def do_OPTIONS(self) -> None:
+        """A page of another origin asks whether it may ask for a range."""
+        self._answer(204, {"Access-Control-Allow-Headers": "range", "Access-Control-Allow-Methods": "GET"}, b"")
+
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet: the kit says what it saw."""
 
     def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body)), "Access-Control-Allow-Origin": "*"}.items():
+        everyone = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "content-range"}
+        for name, value in {**headers, **everyone, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

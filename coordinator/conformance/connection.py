@@ -14,7 +14,8 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: ``mqtt://127.0.0.1:port``, or ``mqtts://`` where ``ca`` is a file.
-        web_socket_url: ``ws://127.0.0.1:port``; empty where the broker has no such listener.
+        web_socket_url: ``ws://127.0.0.1:port``, the same broker.
+        user: the device's id.
         ca: PEM file of the authority of the broker's certificate, and of the server of blobs; empty without TLS.
         trust: PEM of the only key whose orders the agent is to follow; ``trust_file`` holds the same.
         data: folder of npz files (``x`` uint8 [examples, 3, 8, 8], ``y`` int64 [examples]).
@@ -23,7 +24,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
-    web_socket_url: str = ""
+    web_socket_url: str
     user: str
     password: str
     ca: str = ""

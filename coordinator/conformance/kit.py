@@ -50,14 +50,18 @@ class Kit:
 
     Args:
         patience: multiplies every time that the agent is given; above 1 for slow devices.
+        plain_bulk: blobs over HTTP in clear, as a page of this machine has them.
     """
 
-    def __init__(self, site: Site, driver: AgentDriver, artifacts: Artifacts, *, patience: float = 1.0) -> None:
+    def __init__(
+        self, site: Site, driver: AgentDriver, artifacts: Artifacts, *, patience: float = 1.0, plain_bulk: bool = False
+    ) -> None:
         self.site = site
         self.script: Script = site.script
         self.driver = driver
         self.artifacts = artifacts
         self.patience = patience
+        self.plain_bulk = plain_bulk
         self.hello: Hello | None = None
         self._running: Connection | None = None
         self._rounds = 0

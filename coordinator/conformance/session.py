@@ -28,6 +28,7 @@ class KitOptions:
         broker: ``mosquitto`` or ``embedded``; empty: Mosquitto where it is installed.
         patience: multiplies every time that the agent is given.
         budget_mb: memory that the agent is told to keep.
+        plain_bulk: blobs over HTTP in clear instead of HTTPS, as a page of this machine itself has them.
         artifacts: folder that keeps the kit's artifacts from one session to the next; None: exported anew.
     """
 
@@ -36,6 +37,7 @@ class KitOptions:
     broker: str = ""
     patience: float = 1.0
     budget_mb: int = 2000
+    plain_bulk: bool = False
     artifacts: Path | None = None
 
 
@@ -83,7 +85,7 @@ def run_conformance(
     findings = []
     with open_site(runtime=chosen.runtime, tls=chosen.tls, broker=chosen.broker, budget_mb=chosen.budget_mb) as site:
         artifacts = Artifacts(chosen.artifacts or site.folder / "artifacts", chosen.runtime)
-        kit = Kit(site, driver, artifacts, patience=chosen.patience)
+        kit = Kit(site, driver, artifacts, patience=chosen.patience, plain_bulk=chosen.plain_bulk)
         try:
             for scenario in scenarios or all_scenarios():
                 finding = _play(kit, scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ from urllib.parse import urlsplit
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.broker import BrokerProcess
 from coordinator.broker_certificates import ServerCertificate, server_certificate
+from coordinator.broker_process import BrokerProcess
 from coordinator.conformance.artifacts import write_data
 from coordinator.conformance.connection import Connection
 from coordinator.conformance.relay import Relay
 from coordinator.conformance.script import Script
+from coordinator.conformance.web_socket_relay import WebSocketRelay
 from coordinator.identity.signing import SigningKey
 from coordinator.mosquitto import find_mosquitto
 from edge.transport.base import Qos
@@ -38,7 +40,7 @@ class Site:
     """Where the agent under test lives. ``key`` signs what it trusts, ``forger`` is nobody's.
 
     Attributes:
-        certificate: of the broker, and for a server of blobs; None without TLS.
+        certificate: for a server of blobs, and of the broker behind TLS.
     """
 
     folder: Path
@@ -47,8 +49,8 @@ class Site:
     key: SigningKey
     forger: SigningKey
     broker: BrokerProcess
-    certificate: ServerCertificate | None
-    relays: tuple[Relay, ...]
+    certificate: ServerCertificate
+    relays: tuple[Relay, WebSocketRelay]
 
     def cut(self) -> int:
         """Cut the agent's connections; how many there were."""
@@ -82,13 +84,11 @@ def open_site(*, runtime: str, tls: bool, broker: str = "", budget_mb: int = 200
     kind = broker or ("mosquitto" if find_mosquitto() else "embedded")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="apportion-conformance-")))
-        process = stack.enter_context(BrokerProcess(kind, folder / "broker", tls=tls))
+        process = stack.enter_context(BrokerProcess(kind, folder / "broker", tls=tls, user=DEVICE))
         address = process.address
-        relays = [Relay(urlsplit(address.url).port or 0)]
-        # A broker that listens for browsers as well says where.
-        web_socket_port = urlsplit(getattr(address, "web_socket", "") or "").port
-        if web_socket_port:
-            relays.append(Relay(web_socket_port))
+        port = urlsplit(address.url).port or 0
+        context = None if address.ca_file is None else ssl.create_default_context(cafile=address.ca_file)
+        relays = (Relay(port), WebSocketRelay(port, context))
         for relay in relays:
             stack.callback(relay.close)
         key, forger = SigningKey(Ed25519PrivateKey.generate()), SigningKey(Ed25519PrivateKey.generate())
@@ -98,7 +98,7 @@ def open_site(*, runtime: str, tls: bool, broker: str = "", budget_mb: int = 200
         write_data(data)
         connection = Connection(
             url=f"{'mqtts' if tls else 'mqtt'}://127.0.0.1:{relays[0].port}",
-            web_socket_url=f"ws://127.0.0.1:{relays[1].port}" if web_socket_port else "",
+            web_socket_url=f"ws://127.0.0.1:{relays[1].port}",
             user=address.user,
             password=address.password,
             ca="" if address.ca_file is None else str(address.ca_file),
@@ -120,5 +120,5 @@ def open_site(*, runtime: str, tls: bool, broker: str = "", budget_mb: int = 200
         script = Script(transport, FEDERATION, DEVICE)
         script.start()
         stack.callback(script.stop)
-        certificate = server_certificate(folder / "broker") if tls else None
-        yield Site(folder, connection, script, key, forger, process, certificate, tuple(relays))
+        certificate = server_certificate(folder / "broker")
+        yield Site(folder, connection, script, key, forger, process, certificate, relays)

@@ -35,7 +35,8 @@ PART = (
 
 def connection(**changes: object) -> Connection:
     values = {
-        "url": "mqtts://127.0.0.1:8883", "user": "me", "password": "a/b", "trust": "PEM", "trust_file": "t.pub",
+        "url": "mqtts://127.0.0.1:8883", "web_socket_url": "ws://127.0.0.1:1",
+        "user": "me", "password": "a/b", "trust": "PEM", "trust_file": "t.pub",
         "federation": "fed", "device": "dev", "data": "d", "state": "s", "budget_mb": 100, "runtime": "onnxruntime",
     }  # fmt: skip
     return Connection(**(values | changes))  # type: ignore[arg-type]

@@ -6,6 +6,5 @@ from coordinator.conformance.findings import REGISTRY as SCENARIOS
 
 __all__ = ["SCENARIOS"]
 
-# Presence first: nothing else can be said of an agent that does not connect.
-for _name in ("presence", "training", "orders", "downloads", "uploads", "refusals", "signatures", "messages"):
-    import_module(f"{__name__}.{_name}")
+_FILES = ("presence", "training", "orders", "downloads", "uploads", "refusals", "signatures", "messages")
+_LOADED = [import_module(f"{__name__}.{name}") for name in _FILES]
