@@ -91,8 +91,9 @@ def broker_config(settings: dict[str, Any]) -> dict[str, Any]:
         listener |= {"ssl": True, "certfile": settings["certificate"], "keyfile": settings["key"]}
     listeners = {"default": listener}
     if web := settings.get("web"):
-        host = f"[{web['bind']}]" if ":" in web["bind"] else web["bind"]
-        listeners["browsers"] = {"type": "ws", "bind": f"{host}:{web['port']}", "max_connections": MAX_BROWSERS}
+        # Of an address with colons amqtt takes what is after the last one for the port; brackets it keeps.
+        bind = f"{web['bind']}:{web['port']}"
+        listeners["browsers"] = {"type": "ws", "bind": bind, "max_connections": MAX_BROWSERS}
         if web.get("certificate"):
             listeners["browsers"] |= {"ssl": True, "certfile": web["certificate"], "keyfile": web["key"]}
     return {

@@ -8,6 +8,7 @@ import pytest
 
 from edge.__main__ import main
 from tests.cli.conftest import Command
+from tests.coordinator.identity.browser_device import BrowserDevice
 
 
 @pytest.fixture
@@ -89,3 +90,21 @@ def test_mosquitto_folder_is_written_and_says_what_is_missing(identity: Path, co
     assert lines[0] == "listener 8884"
     assert {"require_certificate true", "use_identity_as_username true", "acl_file /etc/b/access"} <= set(lines)
     assert command("ca", "mosquitto", "--out", "broker", "--bind", "a b", "--json").error["code"] == "identity-refused"
+
+
+def test_device_in_a_browser_is_listed_given_to_the_broker_and_revoked(identity: Path, command: Command) -> None:
+    BrowserDevice("phone-1").enrol(identity)
+    assert command("ca", "issue-server", "--name", "broker.local").status == 0
+    (row,) = command("ca", "ls", "--json").line["browsers"]
+    assert (row["name"], row["status"], row["serial"][:4]) == ("phone-1", "valid", "key-")
+    assert "browser      phone-1" in command("ca", "ls").out
+    same = command("ca", "mosquitto", "--out", "broker", "--web-socket-port", "8883", "--json")
+    assert (same.status, same.error["code"]) == (2, "bad-config")
+    written = command("ca", "mosquitto", "--out", "broker", "--web-socket-port", "8084", "--json").line
+    assert "\nlistener 8084\nprotocol websockets\n" in Path(written["config"]).read_text()
+    assert Path("broker/passwords").read_text().startswith("phone-1:$7$101$")
+    assert command("ca", "revoke", "phone-1", "--json").line["revoked"] == [row["serial"]]
+    assert command("ca", "ls", "--json").line["browsers"][0]["status"] == "revoked"
+    assert "browser's key" not in command("ca", "revoke", "phone-1").out
+    assert command("ca", "mosquitto", "--out", "broker", "--web-socket-port", "8084").status == 0
+    assert Path("broker/passwords").read_text() == ""

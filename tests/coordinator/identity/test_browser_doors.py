@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import ssl
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from coordinator.broker import BrokerProcess
+from coordinator.broker import BrokerProcess, open_broker
+from coordinator.broker_settings import free_port
+from coordinator.configuration import BrokerConfig
 from coordinator.fleet.revocation import revoke_device, tell_broker
 from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import local_device_files, server_files, write_broker_folder
@@ -19,7 +22,7 @@ from coordinator.identity.browsers import KeyClaimed
 from coordinator.mosquitto import WebSocketFiles, WebSocketListener, find_mosquitto, mosquitto_config
 from edge.contracts import topics
 from tests.coordinator.identity.browser_device import BrowserDevice
-from tests.coordinator.identity.browser_site import Client, Site
+from tests.coordinator.identity.browser_site import WAIT_S, Client, Site
 
 pytestmark = [
     pytest.mark.broker,
@@ -257,3 +260,47 @@ def test_embedded_broker_without_browsers_outlives_a_signal(tmp_path: Path) -> N
         address = process.address
         assert client.open(int(address.url.rsplit(":", 1)[1]), address.user, address.password) == "Success"
         client.close()
+
+
+def test_broker_elsewhere_runs_from_its_folder(tmp_path: Path) -> None:
+    program = find_mosquitto()
+    if program is None:
+        pytest.skip("mosquitto is not installed here (Debian: mosquitto)")
+    identity, out, port = tmp_path / "identity", tmp_path / "out", free_port()
+    with Authority.create(identity) as authority:
+        authority.issue_server(["localhost", "127.0.0.1"])
+    claimed = BrowserDevice("phone-1").enrol(identity)
+    config = write_broker_folder(identity, out, port=free_port(), bind="127.0.0.1", web_socket_port=port)
+    # The system's package changes to a user of its own; here it may not, or could not read the folder.
+    (tmp_path / "own.conf").write_text(f"user root\n{config.read_text()}")
+    with subprocess.Popen([program, "-c", str(tmp_path / "own.conf")], stderr=subprocess.DEVNULL) as process:
+        try:
+            until = time.monotonic() + WAIT_S
+            client = Client("x")
+            client.mqtt.tls_set(str(identity / "ca.pem"))
+            while True:
+                try:
+                    assert client.open(port, claimed.user, claimed.password) == "Success"
+                    break
+                except ConnectionRefusedError:
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+            client.close()
+        finally:
+            process.terminate()
+
+
+def test_embedded_broker_of_a_run_lets_agents_in_by_its_user_and_browsers_by_theirs(tmp_path: Path) -> None:
+    identity = tmp_path / "identity"
+    Authority.create(identity).close()
+    config = BrokerConfig(url="embedded", identity=str(identity))
+    with open_broker(config, tmp_path / "broker", federation="fed", web_socket=WebSocketListener()) as address:
+        assert (address.kind, address.identity, bool(address.password)) == ("amqtt", None, True)
+        claimed = BrowserDevice("phone-1").enrol(identity)
+        address.reload()
+        phone, thief = Client("a"), Client("b")
+        port = int(address.web_socket.rsplit(":", 1)[1])
+        assert phone.open(port, claimed.user, claimed.password) == "Success"
+        assert thief.open(port, address.user, address.password) == "Not authorized"
+        phone.close()
+        thief.close()
