@@ -2,60 +2,47 @@
  * This device's examples, by the source they came from: picked arrays and pictures, camera pictures, recorded motion.
  *
  * They lie in an IndexedDB of their own and nothing here sends or exports them. Page and worker open the same store by
- * name. Pictures are kept as the files they were: only an artifact says at which size it wants them.
+ * name. Pictures are kept as the files they were: only an artifact says at which size it wants them. What they became
+ * for the last artifact is kept beside them, so that not every training decodes every photograph.
  */
 
 import { DataError, StoreFull } from "../contracts/errors";
 import type { InputSpec } from "../contracts/manifest";
 import { done, openDatabase, result, withPrefix } from "../store/indexedDb";
 import type { DataSource, DataSummary } from "./dataSource";
-import { type LocalData, shapeText, type Values } from "./examples";
+import type { LocalData } from "./examples";
 import { type DecodePicture, decodePicture } from "./imageDecoder";
-import { checkLabels, joined } from "./joining";
+import { joined } from "./joining";
 import type { LabelledPicture, PickedSource } from "./pickedFiles";
-import { fitPicture, type PictureSize } from "./pixels";
+import { fitPicture } from "./pixels";
+import {
+  type LabelledWindow,
+  misfit,
+  type NewPart,
+  ofArrays,
+  ofPicture,
+  ofWindow,
+  ofWindows,
+  type Part,
+  pictureSize,
+  type SourceInfo,
+  type SourceKind,
+  type StoredSource,
+} from "./sources";
 
-export type SourceKind = "arrays" | "images" | "camera" | "motion";
-
-/** One source as the owner sees it. */
-export interface SourceInfo {
-  readonly id: string;
-  readonly kind: SourceKind;
-  readonly name: string;
-  readonly count: number;
-  readonly bytes: number;
-  /** Class name or number -> examples; of labels that are no classes, none. */
-  readonly labels: Readonly<Record<string, number>>;
-  /** Milliseconds since 1970. */
-  readonly addedAt: number;
-}
-
-/** One recorded window, row-major [samples, channels]. */
-export interface LabelledWindow {
-  readonly values: Float32Array;
-  readonly shape: readonly number[];
-  readonly label: string;
-}
-
-interface StoredSource extends SourceInfo {
-  /** What tells early whether sources go together: a label's shape, and one label. */
-  readonly y: { readonly values: readonly string[] | readonly number[]; readonly shape: readonly number[] };
-}
-
-type Part =
-  | { readonly type: "arrays"; readonly data: LocalData }
-  | { readonly type: "picture"; readonly picture: LabelledPicture }
-  | { readonly type: "window"; readonly window: LabelledWindow };
-
-interface NewPart {
-  readonly part: Part;
-  readonly bytes: number;
-  readonly labels: readonly string[];
-}
+export type { LabelledWindow, SourceInfo, SourceKind } from "./sources";
 
 const SOURCES = "sources";
 const PARTS = "parts";
-const MOST_LABELS = 1000;
+/** Source -> its pictures at one size, one after the other. */
+const FITTED = "fitted";
+const STORES = [SOURCES, PARTS, FITTED];
+
+interface Fitted {
+  readonly size: string;
+  readonly labels: readonly string[];
+  readonly values: Uint8Array;
+}
 
 export class DataStore implements DataSource {
   readonly #database: IDBDatabase;
@@ -73,26 +60,37 @@ export class DataStore implements DataSource {
     name: string,
     { decode = decodePicture, now = Date.now }: { decode?: DecodePicture; now?: () => number } = {},
   ): Promise<DataStore> {
-    return new DataStore(await openDatabase(databaseName(name), [SOURCES, PARTS]), decode, now);
+    return new DataStore(await openDatabase(databaseName(name), STORES), decode, now);
   }
 
-  /** Adds what was picked; DataError naming the file when a picture of it cannot be read, and nothing is added. */
+  /**
+   * Adds what was picked; pictures are read one by one, `onPicture` is told how many are.
+   *
+   * @throws DataError naming the file that cannot be read, StoreFull without room; nothing is added then.
+   */
   async add(source: PickedSource, onPicture: (read: number) => void = () => {}): Promise<SourceInfo> {
+    const place = { id: `picked-${crypto.randomUUID()}`, kind: source.kind, name: source.name };
     if (source.kind === "arrays") {
-      const { data } = source;
-      if ((data.x.shape[0] ?? 0) === 0) throw new DataError(`${data.where}: no examples in it; give at least one`);
-      const y = { values: [data.y.values[0]] as string[] | number[], shape: data.y.shape };
-      const bytes = data.x.values.byteLength + bytesOfLabels(data.y.values);
-      const part: NewPart = { part: { type: "arrays", data }, bytes, labels: classesOf(data) };
-      return this.#put({ id: newId(), kind: "arrays", name: source.name }, [part], data.x.shape[0] as number, y);
+      const { x, y, where } = source.data;
+      const count = x.shape[0] ?? 0;
+      if (count === 0) throw new DataError(`${where}: no examples in it; give at least one`);
+      const labels = { values: [y.values[0]] as string[] | number[], shape: y.shape };
+      return this.#put(place, [ofArrays(source.data)], count, labels);
     }
-    let read = 0;
-    for (const picture of source.pictures) {
-      await this.#decode(picture);
-      read += 1;
-      onPicture(read);
+    let info: SourceInfo | null = null;
+    try {
+      for (const picked of source.pictures) {
+        const picture = await picked.read();
+        await this.#decode(picture);
+        info = await this.#put(place, [ofPicture(picture)]);
+        onPicture(info.count);
+      }
+    } catch (error) {
+      await this.remove(place.id);
+      throw error;
     }
-    return this.#put({ id: newId(), kind: "images", name: source.name }, source.pictures.map(ofPicture));
+    if (info === null) throw new DataError(`${source.name}: no pictures in it; give at least one`);
+    return info;
   }
 
   /** Adds a camera picture to those taken before. */
@@ -103,33 +101,27 @@ export class DataStore implements DataSource {
   /** Adds windows of a recording to those recorded before. */
   async addRecording(windows: readonly LabelledWindow[]): Promise<SourceInfo> {
     if (windows.length === 0) throw new DataError("the recording is shorter than one window; record longer");
-    const parts = windows.map((window) => ({
-      part: { type: "window", window } as const,
-      bytes: window.values.byteLength,
-      labels: [window.label],
-    }));
-    return this.#put({ id: "motion", kind: "motion", name: "motion" }, parts);
+    return this.#put({ id: "motion", kind: "motion", name: "motion" }, windows.map(ofWindow));
   }
 
   /** Oldest first, which is the order their examples are numbered in. */
   async list(): Promise<SourceInfo[]> {
-    const found = await result<StoredSource[]>(this.#store(SOURCES, "readonly").getAll());
-    return found.map(({ y: _, ...info }) => info).sort((a, b) => a.addedAt - b.addedAt || (a.id < b.id ? -1 : 1));
+    return (await this.#stored()).map(({ y: _, ...info }) => info);
   }
 
   /** Deletes one source with all its examples. */
   async remove(id: string): Promise<void> {
-    const transaction = this.#database.transaction([SOURCES, PARTS], "readwrite");
+    const transaction = this.#database.transaction(STORES, "readwrite");
     transaction.objectStore(SOURCES).delete(id);
     transaction.objectStore(PARTS).delete(withPrefix(`${id}/`));
+    transaction.objectStore(FITTED).delete(id);
     await done(transaction);
   }
 
   /** Deletes every example. */
   async clear(): Promise<void> {
-    const transaction = this.#database.transaction([SOURCES, PARTS], "readwrite");
-    transaction.objectStore(SOURCES).clear();
-    transaction.objectStore(PARTS).clear();
+    const transaction = this.#database.transaction(STORES, "readwrite");
+    for (const store of STORES) transaction.objectStore(store).clear();
     await done(transaction);
   }
 
@@ -144,13 +136,15 @@ export class DataStore implements DataSource {
 
   async load(input: InputSpec): Promise<LocalData> {
     const parts: LocalData[] = [];
-    for (const source of await this.list()) {
-      const found = await result<Part[]>(this.#store(PARTS, "readonly").getAll(withPrefix(`${source.id}/`)));
-      const arrays = found.flatMap((part) => (part.type === "arrays" ? [part.data] : []));
+    for (const source of await this.#stored()) {
+      if (source.kind === "images" || source.kind === "camera") {
+        parts.push(await this.#pictures(source, input));
+        continue;
+      }
+      const found = await result<Part[]>(this.#store(PARTS).getAll(withPrefix(`${source.id}/`)));
+      parts.push(...found.flatMap((part) => (part.type === "arrays" ? [part.data] : [])));
       const windows = found.flatMap((part) => (part.type === "window" ? [part.window] : []));
-      const pictures = found.flatMap((part) => (part.type === "picture" ? [part.picture] : []));
-      parts.push(...arrays, ...ofWindows(source.name, windows));
-      if (pictures.length > 0) parts.push(await this.#decoded(source.name, pictures, input));
+      parts.push(...ofWindows(source.name, windows));
     }
     return joined(parts, input);
   }
@@ -159,15 +153,38 @@ export class DataStore implements DataSource {
     this.#database.close();
   }
 
-  async #decoded(where: string, pictures: readonly LabelledPicture[], input: InputSpec): Promise<LocalData> {
-    const size = pictureSize(where, input);
+  /** The pictures of one source at the artifact's size; those that were at it the last time are not decoded again. */
+  async #pictures(source: StoredSource, input: InputSpec): Promise<LocalData> {
+    const size = pictureSize(source.name, input);
     const each = size.channels * size.height * size.width;
-    const values = new Uint8Array(pictures.length * each);
-    for (const [index, picture] of pictures.entries()) {
-      values.set(fitPicture(await this.#decode(picture), size), index * each);
+    const keys = await result(this.#store(PARTS).getAllKeys(withPrefix(`${source.id}/`)));
+    const before = await result<Fitted | undefined>(this.#store(FITTED).get(source.id));
+    const values = new Uint8Array(keys.length * each);
+    const labels: string[] = [];
+    if (before?.size === String(input.shape) && before.labels.length <= keys.length) {
+      values.set(before.values);
+      labels.push(...before.labels);
     }
-    const shape = [pictures.length, ...input.shape];
-    return { where, x: { values, shape }, y: { values: pictures.map(({ label }) => label), shape: [pictures.length] } };
+    for (const key of keys.slice(labels.length)) {
+      // One by one: a folder of photographs is larger than a phone's memory.
+      const part = await result<Part | undefined>(this.#store(PARTS).get(key));
+      if (part?.type !== "picture") throw new DataError(`${source.name}: was deleted while it was read; start again`);
+      values.set(fitPicture(await this.#decode(part.picture), size), labels.length * each);
+      labels.push(part.picture.label);
+    }
+    if (labels.length > (before?.labels.length ?? 0) || before?.size !== String(input.shape)) {
+      await this.#keepFitted(source.id, { size: String(input.shape), labels, values });
+    }
+    const shape = [labels.length, ...input.shape];
+    return { where: source.name, x: { values, shape }, y: { values: labels, shape: [labels.length] } };
+  }
+
+  /** Only while the source is there: it may be deleted while its pictures are decoded, and then nothing may be left. */
+  async #keepFitted(id: string, fitted: Fitted): Promise<void> {
+    const transaction = this.#database.transaction([SOURCES, FITTED], "readwrite");
+    const finished = done(transaction);
+    if ((await result(transaction.objectStore(SOURCES).count(id))) > 0) transaction.objectStore(FITTED).put(fitted, id);
+    await finished.catch(() => {}); // no room: they are decoded again the next time
   }
 
   async #put(
@@ -212,12 +229,12 @@ export class DataStore implements DataSource {
   }
 
   async #stored(): Promise<StoredSource[]> {
-    const found = await result<StoredSource[]>(this.#store(SOURCES, "readonly").getAll());
+    const found = await result<StoredSource[]>(this.#store(SOURCES).getAll());
     return found.sort((a, b) => a.addedAt - b.addedAt);
   }
 
-  #store(name: string, mode: IDBTransactionMode): IDBObjectStore {
-    return this.#database.transaction(name, mode).objectStore(name);
+  #store(name: string): IDBObjectStore {
+    return this.#database.transaction(name, "readonly").objectStore(name);
   }
 }
 
@@ -228,65 +245,4 @@ export async function destroyDataStore(name: string): Promise<void> {
 
 function databaseName(name: string): string {
   return `${name}-data`;
-}
-
-function newId(): string {
-  return `picked-${crypto.randomUUID()}`;
-}
-
-function ofPicture(picture: LabelledPicture): NewPart {
-  return { part: { type: "picture", picture }, bytes: picture.bytes.byteLength, labels: [picture.label] };
-}
-
-function ofWindows(where: string, windows: readonly LabelledWindow[]): LocalData[] {
-  const [first] = windows;
-  if (first === undefined) return [];
-  const odd = windows.find(({ shape }) => shapeText(shape) !== shapeText(first.shape));
-  if (odd !== undefined) {
-    throw new DataError(
-      `${where}: windows of ${shapeText(first.shape)} and of ${shapeText(odd.shape)}; delete the recordings and record anew`,
-    );
-  }
-  const values = new Float32Array(windows.length * first.values.length);
-  windows.forEach((window, index) => {
-    values.set(window.values, index * first.values.length);
-  });
-  const y = { values: windows.map(({ label }) => label), shape: [windows.length] };
-  return [{ where, x: { values, shape: [windows.length, ...first.shape] }, y }];
-}
-
-function pictureSize(where: string, { layout, shape }: InputSpec): PictureSize {
-  const [channels, height, width] = shape;
-  if (layout !== "chw" || (channels !== 1 && channels !== 3) || height === undefined || width === undefined) {
-    throw new DataError(
-      `${where}: pictures need a chw input with 1 or 3 channels, the artifact takes ${shapeText(shape)}; remove them`,
-    );
-  }
-  return { channels, height, width };
-}
-
-function misfit(sources: readonly StoredSource[]): string {
-  const [first, ...others] = sources.map(({ name, y }) => ({ where: name, y }));
-  if (first === undefined) return "no examples are on this device; pick files, take pictures or record motion";
-  try {
-    for (const other of others) checkLabels(first, other);
-    return "";
-  } catch (error) {
-    return (error as DataError).message;
-  }
-}
-
-function bytesOfLabels(values: LocalData["y"]["values"]): number {
-  if (!Array.isArray(values)) return (values as Values).byteLength;
-  return (values as unknown[]).reduce<number>((sum, value) => sum + (typeof value === "string" ? value.length : 8), 0);
-}
-
-/** The class of every example; empty where labels are no classes. */
-function classesOf({ y }: LocalData): string[] {
-  const names: string[] = [];
-  for (const value of y.values) {
-    if (typeof value === "number" && !Number.isInteger(value)) return [];
-    names.push(String(value));
-  }
-  return new Set(names).size > MOST_LABELS ? [] : names;
 }

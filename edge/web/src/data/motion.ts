@@ -6,7 +6,7 @@
  */
 
 import { DataError, DeviceRefused } from "../contracts/errors";
-import type { LabelledWindow } from "./dataStore";
+import type { LabelledWindow } from "./sources";
 import { HAR_WINDOWS, type Sample, type WindowShape, windowsOf } from "./windows";
 
 const GRAVITY = 9.80665;

@@ -17,10 +17,18 @@ export interface LabelledPicture extends PictureFile {
   readonly label: string;
 }
 
+/** A picture that was picked and is read when it is its turn. */
+export interface PickedPicture {
+  /** Its path, for messages. */
+  readonly name: string;
+  readonly label: string;
+  read(): Promise<LabelledPicture>;
+}
+
 /** What one pick adds: a source for every archive and table, one for all pictures. */
 export type PickedSource =
   | { readonly kind: "arrays"; readonly name: string; readonly data: LocalData }
-  | { readonly kind: "images"; readonly name: string; readonly pictures: readonly LabelledPicture[] };
+  | { readonly kind: "images"; readonly name: string; readonly pictures: readonly PickedPicture[] };
 
 const PICTURE_SUFFIXES = [".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".avif"];
 
@@ -44,7 +52,7 @@ export async function readPicked(files: readonly PickedFile[]): Promise<PickedSo
     const text = decodeText(await bytesOf(file), file.path);
     sources.push({ kind: "arrays", name: file.path, data: readCsv(text, file.path) });
   }
-  const pictures = await readPictures(visible.filter((file) => PICTURE_SUFFIXES.includes(suffixOf(file.path))));
+  const pictures = picturesByClass(visible.filter((file) => PICTURE_SUFFIXES.includes(suffixOf(file.path))));
   if (pictures.length > 0) {
     sources.push({ kind: "images", name: pictures[0]?.name.split("/")[0] ?? "pictures", pictures });
   }
@@ -89,7 +97,7 @@ function withPath(file: File, path: string): PickedFile {
 }
 
 /** Class = the folder a picture lies in; those of one pick lie at one depth, or a class would be anyone's guess. */
-async function readPictures(files: readonly PickedFile[]): Promise<LabelledPicture[]> {
+function picturesByClass(files: readonly PickedFile[]): PickedPicture[] {
   const depths = new Set(files.map((file) => file.path.split("/").length));
   const deepest = Math.max(...depths, 0);
   const odd = files.find((file) => file.path.split("/").length !== deepest || deepest < 2);
@@ -98,12 +106,11 @@ async function readPictures(files: readonly PickedFile[]): Promise<LabelledPictu
       `${odd.path}: lies in no folder that says its class; put pictures into one folder per class, all at one depth`,
     );
   }
-  const pictures: LabelledPicture[] = [];
-  for (const file of files) {
+  return files.map((file) => {
     const label = file.path.split("/").at(-2) as string;
-    pictures.push({ bytes: await bytesOf(file), type: file.type, name: file.path, label });
-  }
-  return pictures;
+    const read = async () => ({ bytes: await bytesOf(file), type: file.type, name: file.path, label });
+    return { name: file.path, label, read };
+  });
 }
 
 async function bytesOf(file: PickedFile): Promise<Uint8Array> {

@@ -5,7 +5,6 @@ import { observePressure } from "./pressure";
 import type { Battery, Link, Pressure, Readings, Surroundings, Told, Traits } from "./surroundings";
 
 const MINUTE_MS = 60_000;
-const HELD_WAIT_MS = 3000;
 
 // What TypeScript's DOM does not have: parts that only some browsers do.
 interface Connection extends EventTarget {
@@ -22,8 +21,14 @@ interface SomeNavigator {
   readonly deviceMemory?: number;
   readonly userAgentData?: AgentData;
 }
+interface MemoryTold {
+  readonly breakdown: readonly {
+    readonly bytes: number;
+    readonly attribution: readonly { readonly scope: string }[];
+  }[];
+}
 interface SomePerformance {
-  measureUserAgentSpecificMemory?(): Promise<{ readonly bytes: number }>;
+  measureUserAgentSpecificMemory?(): Promise<MemoryTold>;
   readonly memory?: { readonly usedJSHeapSize: number };
 }
 
@@ -35,6 +40,8 @@ export class BrowserSurroundings implements Surroundings {
   #battery: Told<Battery> = null;
   #pressure: Told<Pressure> = null;
   #storage: Readings["storage"] = null;
+  /** The first reading counts: a page in mid-training would count its training. */
+  #held: Told<{ bytes: number; source: string }> = null;
 
   constructor() {
     this.#ends.push(
@@ -52,6 +59,7 @@ export class BrowserSurroundings implements Surroundings {
     const timer = setInterval(() => void this.#readStorage(), MINUTE_MS);
     this.#ends.push(() => clearInterval(timer));
     void this.#readStorage();
+    void this.#measureHeld();
   }
 
   readings(): Readings {
@@ -92,17 +100,9 @@ export class BrowserSurroundings implements Surroundings {
   }
 
   async heldBytes(): Promise<{ bytes: number; source: string } | null> {
-    const some = performance as SomePerformance;
-    if (globalThis.crossOriginIsolated && some.measureUserAgentSpecificMemory !== undefined) {
-      // It waits for a garbage collection, which may be long in coming.
-      const told = await Promise.race([
-        some.measureUserAgentSpecificMemory().catch(() => null),
-        new Promise<null>((resolve) => setTimeout(() => resolve(null), HELD_WAIT_MS)),
-      ]);
-      if (told !== null) return { bytes: told.bytes, source: "performance.measureUserAgentSpecificMemory" };
-    }
-    const heap = some.memory?.usedJSHeapSize;
-    return heap === undefined ? null : { bytes: heap, source: "performance.memory, the page's heap" };
+    const heap = (performance as SomePerformance).memory?.usedJSHeapSize;
+    if (heap !== undefined) this.#held ??= { bytes: heap, source: "performance.memory, the page's heap" };
+    return this.#held;
   }
 
   now(): number {
@@ -133,6 +133,15 @@ export class BrowserSurroundings implements Surroundings {
     this.#tell(); // the minute has changed as well
   }
 
+  /** The browser waits for a garbage collection, tens of seconds; nobody waits for the browser. */
+  async #measureHeld(): Promise<void> {
+    const some = performance as SomePerformance;
+    if (!globalThis.crossOriginIsolated || some.measureUserAgentSpecificMemory === undefined) return;
+    const told = await some.measureUserAgentSpecificMemory().catch(() => null);
+    const bytes = told === null ? 0 : pageBytes(told);
+    if (bytes > 0) this.#held = { bytes, source: "performance.measureUserAgentSpecificMemory, without workers" };
+  }
+
   #listen(target: EventTarget, event: string): void {
     const tell = () => this.#tell();
     target.addEventListener(event, tell);
@@ -142,6 +151,12 @@ export class BrowserSurroundings implements Surroundings {
   #tell(): void {
     for (const listener of this.#listeners) listener();
   }
+}
+
+/** The page's own: its trainer is a worker, and measures itself. */
+function pageBytes(told: MemoryTold): number {
+  const own = told.breakdown.filter(({ attribution }) => !attribution.some(({ scope }) => scope.includes("Worker")));
+  return own.reduce((sum, { bytes }) => sum + bytes, 0);
 }
 
 /** From a user agent string, which old and new browsers alike keep vague. */

@@ -1,6 +1,6 @@
 /** What a browser can tell of the device it runs on. Conditions and profile read nothing else, so tests can give it. */
 
-/** Bytes, null where the browser does not say. */
+/** null where the browser does not say. */
 export type Told<T> = T | null;
 
 export interface Battery {
@@ -49,7 +49,7 @@ export interface Traits {
 export interface Surroundings {
   readings(): Readings;
   traits(): Promise<Traits>;
-  /** Bytes that page and workers hold as the browser counts them, and the call that told; null: it does not. */
+  /** Bytes that the page holds before it trains, and the call that told; null: the browser does not. */
   heldBytes(): Promise<Told<{ readonly bytes: number; readonly source: string }>>;
   /** Milliseconds since 1970. */
   now(): number;

@@ -32,6 +32,11 @@ const arrays = (where: string, values: number[], labels: readonly string[] | Big
   y: { values: labels, shape: [labels.length] },
 });
 
+const picked = (label: string, ...bytes: number[]) => {
+  const found = picture(label, ...bytes);
+  return { name: found.name, label, read: async () => found };
+};
+
 const picture = (label: string, ...bytes: number[]) => ({
   bytes: Uint8Array.from(bytes),
   type: "image/png",
@@ -68,7 +73,7 @@ describe("the data store", () => {
     await store.add({
       kind: "images",
       name: "photos",
-      pictures: [picture("cat", 1, 2, 3, 4), picture("dog", 9, 9, 9, 9)],
+      pictures: [picked("cat", 1, 2, 3, 4), picked("dog", 9, 9, 9, 9)],
     });
     await store.addCapture(picture("dog", 5, 6, 7, 8));
     await store.addCapture(picture("owl", 8, 8, 8, 8));
@@ -110,10 +115,42 @@ describe("the data store", () => {
     const broken = {
       kind: "images",
       name: "photos",
-      pictures: [picture("cat", 1, 2, 3, 4), picture("cat", 1)],
+      pictures: [picked("cat", 1, 2, 3, 4), picked("cat", 1)],
     } as const;
     await expect(store.add(broken)).rejects.toThrow("photos/cat/1.png: is not a readable image");
     expect(await store.list()).toHaveLength(3); // nothing of the broken one
+  });
+
+  it("decodes a picture once for a size, and those that came since", async () => {
+    const decoded: string[] = [];
+    const counting: DecodePicture = (file) => {
+      decoded.push(file.name);
+      return decode(file);
+    };
+    const store = await DataStore.open(fresh(), { decode: counting });
+    const small = input({ layout: "chw", shape: [1, 1, 1] });
+    await store.addCapture(picture("cat", 8, 8, 8, 8));
+    const first = await store.load(small);
+    await store.addCapture(picture("dog", 4, 4, 4, 4));
+    const second = await store.load(small);
+    expect(await store.load(small)).toEqual(second);
+    expect(decoded).toEqual(["photos/cat/1.png", "photos/dog/1.png"]);
+    expect([...second.x.values].map(Number)).toEqual([Number(first.x.values[0]), 1]);
+    expect(second.y.values).toEqual(["cat", "dog"]);
+    await store.load(input({ layout: "chw", shape: [3, 2, 2] }));
+    expect(decoded).toHaveLength(4);
+  });
+
+  it("keeps nothing of a source that is deleted while it is read", async () => {
+    const name = fresh();
+    const page = await DataStore.open(name, { decode });
+    const deleting: DecodePicture = async (file) => {
+      await page.clear();
+      return decode(file);
+    };
+    await page.addCapture(picture("cat", 8, 8, 8, 8));
+    await (await DataStore.open(name, { decode: deleting })).load(input({ layout: "chw", shape: [1, 1, 1] }));
+    expect(await recordsOf(name)).toEqual({ fitted: 0, parts: 0, sources: 0 });
   });
 
   it("removes one source, then everything: nothing is left in the database", async () => {
@@ -122,10 +159,11 @@ describe("the data store", () => {
     const first = await store.add({ kind: "arrays", name: "a.npz", data: arrays("a.npz", [1, 2], ["a"]) });
     await store.addCapture(picture("dog", 5, 6, 7, 8));
     await store.remove(first.id);
+    await store.load(input({ layout: "chw", shape: [1, 2, 2] }));
     expect((await store.list()).map(({ id }) => id)).toEqual(["camera"]);
-    expect(await recordsOf(name)).toEqual({ parts: 1, sources: 1 });
+    expect(await recordsOf(name)).toEqual({ fitted: 1, parts: 1, sources: 1 });
     await store.clear();
-    expect(await recordsOf(name)).toEqual({ parts: 0, sources: 0 });
+    expect(await recordsOf(name)).toEqual({ fitted: 0, parts: 0, sources: 0 });
     expect(await store.summary()).toMatchObject({ numExamples: 0, labels: {} });
     store.close();
     await destroyDataStore(name);

@@ -86,14 +86,6 @@ describe("the profile of a browser", () => {
     expect(Object.keys(profile.sources)).not.toContain("budget_bytes");
   });
 
-  it("counts the page as it is first, not as it is in mid-training", async () => {
-    const found = parts();
-    const source = new BrowserProfile({ device: "phone-1", budgetBytes: 0, ...found });
-    await source.profile();
-    found.surroundings.held = { bytes: 90_000_000, source: "later" };
-    expect((await source.profile()).supervisor_idle_bytes).toBe(20_000_000);
-  });
-
   it("suggests a budget within bounds", () => {
     const gib = 2 ** 30;
     expect([null, gib, 4 * gib, 32 * gib].map(suggestedBudgetBytes)).toEqual([gib / 4, gib / 4, gib / 2, gib]);
