@@ -63,11 +63,13 @@ export function trainingView(actions: PageActions): View {
       setText(title, words.title);
       setText(detail, words.detail);
       const { training } = state;
-      advance.hidden = training.totalSteps === 0;
+      const isFetching = training.activity === "fetching" && training.totalBytes > 0;
+      advance.hidden = training.totalSteps === 0 && !isFetching;
       setText(round, training.round === null ? "" : `Round ${training.round}`);
-      setText(step, `Step ${training.step} of ${training.totalSteps}`);
-      progress.max = Math.max(1, training.totalSteps);
-      progress.value = training.step;
+      setText(step, isFetching ? "" : `Step ${training.step} of ${training.totalSteps}`);
+      progress.setAttribute("aria-label", isFetching ? "Fetched of the model" : "Steps of this round");
+      progress.max = Math.max(1, isFetching ? training.totalBytes : training.totalSteps);
+      progress.value = isFetching ? training.fetchedBytes : training.step;
       chart.show(training.losses, training.totalSteps);
       wants.set(state.wantsTraining);
       showFacts(state);
