@@ -6,7 +6,6 @@ only, but it is no more than a password: whatever a broker lets through has to b
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinator.identity.browsers import browser_public_key, is_signed
 from coordinator.identity.folder import IdentityFolder
 from coordinator.identity.records import Records
+from coordinator.identity.watch import change_count
 from edge.contracts.envelope import Envelope
 from edge.contracts.errors import IdentityRefused, SignatureRejected
 from edge.contracts.signing import SIGNATURE_BYTES, message_text
@@ -23,8 +23,6 @@ MessageCheck = Callable[[str, Envelope], None]
 """Nothing for a message of the device that may be used; raises SignatureRejected for one that may not."""
 
 MAX_ID = 128
-_CHANGES = slice(24, 28)
-"""SQLite's file change counter, in the header of the record: it rises with every change, by whatever process."""
 
 
 class BrowserSignatures:
@@ -34,7 +32,7 @@ class BrowserSignatures:
     """
 
     def __init__(self, identity: Path, federation: str) -> None:
-        self._records = IdentityFolder(identity).records
+        self._identity = identity
         self._federation = federation
         self._changes = b""
         self._keys: dict[str, ec.EllipticCurvePublicKey | None] = {}
@@ -67,10 +65,10 @@ class BrowserSignatures:
             )
 
     def _refresh(self) -> None:
-        changes = self._change_count()
+        changes = change_count(self._identity)
         if changes == self._changes:
             return
-        records = Records(self._records)
+        records = Records(IdentityFolder(self._identity).records)
         try:
             keys: dict[str, ec.EllipticCurvePublicKey | None] = {}
             for browser in records.browsers():
@@ -83,10 +81,3 @@ class BrowserSignatures:
         self._keys = {device: key for device, key in keys.items() if key is not None or device not in certified}
         # The count from before the reading: what changed during it is read again next time.
         self._changes = changes
-
-    def _change_count(self) -> bytes:
-        try:
-            with self._records.open("rb", buffering=0) as file:
-                return os.pread(file.fileno(), _CHANGES.stop, 0)[_CHANGES]
-        except OSError:
-            return b""
