@@ -93,7 +93,7 @@ export class BrowserSurroundings implements Surroundings {
       processors,
       platform: userAgentData.platform,
       platformVersion: text("platformVersion"),
-      architecture: text("architecture") === "" ? "" : `${text("architecture")}${text("bitness")}`,
+      architecture: machineOf(text("architecture"), text("bitness")),
       model: text("model"),
       browser: brand === undefined ? "" : `${brand.brand} ${brand.version}`,
     };
@@ -157,6 +157,12 @@ export class BrowserSurroundings implements Surroundings {
 function pageBytes(told: MemoryTold): number {
   const own = told.breakdown.filter(({ attribution }) => !attribution.some(({ scope }) => scope.includes("Worker")));
   return own.reduce((sum, { bytes }) => sum + bytes, 0);
+}
+
+/** The names that systems have for it: `aarch64`, `x86_64`; others as the browser says. */
+export function machineOf(architecture: string, bitness: string): string {
+  const names: Record<string, string> = { "arm 64": "aarch64", "x86 64": "x86_64", "x86 32": "i686" };
+  return names[`${architecture} ${bitness}`] ?? architecture;
 }
 
 /** From a user agent string, which old and new browsers alike keep vague. */

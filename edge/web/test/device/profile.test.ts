@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import type { Measured } from "../../src/agent/profileSource";
 import type { Cost } from "../../src/contracts/manifest";
-import { platformOf } from "../../src/device/browser";
+import { machineOf, platformOf } from "../../src/device/browser";
 import { LinkRate } from "../../src/device/linkRate";
 import { KEPT, Measurements } from "../../src/device/measurements";
 import { BrowserProfile, suggestedBudgetBytes, UNTOLD_PAGE_BYTES } from "../../src/device/profile";
@@ -128,6 +128,21 @@ describe("measurements", () => {
 });
 
 describe("a platform", () => {
+  it("has the machine's name that its system has", () => {
+    const told = [
+      ["arm", "64"],
+      ["x86", "64"],
+      ["riscv", "64"],
+      ["", ""],
+    ] as const;
+    expect(told.map(([architecture, bitness]) => machineOf(architecture, bitness))).toEqual([
+      "aarch64",
+      "x86_64",
+      "riscv",
+      "",
+    ]);
+  });
+
   it.each([
     ["Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1.15", "iOS"],
     ["Mozilla/5.0 (Android 15; Mobile; rv:140.0) Gecko/140.0 Firefox/140.0", "Android"],
