@@ -45,8 +45,12 @@ def revoke_one(
     print(f"{device}: {_revoked(serials)}")
     folder = Path(settings.broker_folder) if settings.broker_folder else None
     pid_file = Path(settings.broker_pid_file) if settings.broker_pid_file else None
-    news = tell_broker(Path(settings.identity), folder, pid_file=pid_file)
-    _print_news(news)
+    if settings.web and folder is None and not settings.broker:
+        news = BrokerNews(None, None, ())
+        print(f"broker: the run with the page at {settings.web} tells its own within seconds, or when it is up again")
+    else:
+        news = tell_broker(Path(settings.identity), folder, pid_file=pid_file)
+        _print_news(news)
     was_browser = _is_browser(Path(settings.identity), device)
     removed, left = _remove(book, entry, login, keep=keep, was_browser=was_browser)
     place = "" if entry is None else Reach.of_entry(entry, login).shown

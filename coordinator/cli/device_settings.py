@@ -138,13 +138,12 @@ def _of_run_file(path: Path) -> dict[str, str]:
             [f"{path}: [broker] url = '{broker.url}' is a broker for this machine alone; devices cannot reach it"],
             hint="set it to mqtts://HOST:8883, or give --broker; for phones, set web",
         )
-    beside = path.resolve().parent / "broker"  # of a run whose own file this is
-    is_started = "://" not in broker.url
+    is_started = "://" not in broker.url  # then the run tells it of claims and revocations
     return {
         "federation": config.federation.name,
         "broker": "" if is_started else broker.url,
         "identity": broker.identity,
-        "broker_folder": (str(beside) if beside.is_dir() else "") if is_started else broker.folder,
+        "broker_folder": broker.folder,
         "web": broker.web,
         "web_socket": broker.web_socket,
     }

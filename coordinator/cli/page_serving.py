@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from coordinator.blob_store import BlobStore
 from coordinator.broker import BrokerAddress
+from coordinator.cli.revocation_watch import RevocationWatch
 from coordinator.configuration import BrokerConfig
 from coordinator.fleet.claim_desk import ClaimDesk
 from coordinator.fleet.revocation import tell_broker
@@ -123,7 +124,10 @@ def open_page(
     desk = ClaimDesk(
         identity, federation=federation, broker=reached_at, web_socket=broker.web_socket, on_claimed=claimed
     )
-    with page_server(config.web, identity, desk, broker.web_socket, Blobs(blobs, tickets)) as server:
+    with contextlib.ExitStack() as stack:
+        if broker.kind != "external":
+            stack.enter_context(RevocationWatch(identity, broker.reload))
+        server = stack.enter_context(page_server(config.web, identity, desk, broker.web_socket, Blobs(blobs, tickets)))
         yield PageService(server.address, tickets, identity)
 
 

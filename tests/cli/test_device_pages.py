@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import shutil
+import time
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,8 +16,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from coordinator.cli.device_claiming import open_door
+from coordinator.cli.revocation_watch import RevocationWatch
 from coordinator.fleet.book import FleetBook, FleetSettings
 from coordinator.identity.authority import Authority
+from coordinator.identity.browsers import claim_key
 from coordinator.identity.claims import create_token
 from edge.contracts.claims import ClaimLink, KeyClaimReply, KeyClaimRequest
 from edge.contracts.errors import ConfigError
@@ -161,3 +165,26 @@ def test_doctor_tells_what_a_page_lacks(folder: Path, page: Path, command: Comma
     findings = found(command("doctor", "run.toml", "--json").line)
     assert findings["certificate"] == ("ok", "")
     assert findings["page for phones"][0] == "fail"
+
+
+def test_revocation_by_another_command_reaches_the_broker_of_a_run(folder: Path, command: Command) -> None:
+    with Authority(folder / "identity") as authority:
+        asked = KeyClaimRequest.from_bytes(key_claim(create_token(authority, "phone-1", 600)))
+        told: list[float] = []
+        with RevocationWatch(folder / "identity", lambda: told.append(time.monotonic()), every_s=0.05):
+            create_token(authority, "phone-2", 600)  # changes the record, and nobody's access
+            time.sleep(0.3)
+            assert told == []
+            claim_key(authority, asked.token, asked.public_key, asked.proof)
+            wait_until(lambda: len(told) == 1)
+            command("device", "add", "--qr", "--device", "x", "--config", "run.toml", "--no-wait")
+            revoked = command("device", "revoke", "phone-1")
+            wait_until(lambda: len(told) == 2)
+    assert "the run with the page at https://hub.lan:8443 tells its own within seconds" in revoked.out
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 5
+    while not is_so():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)
