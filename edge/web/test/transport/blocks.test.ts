@@ -1,0 +1,129 @@
+import { describe, expect, it } from "vitest";
+import { Download, StallTimer, Upload } from "../../src/transport/blocks";
+
+const REF = { digest: "a".repeat(64), size: 100, encoding: "raw" as const, encoded_size: 100 };
+const grant = (offset: number, window = 2, block_bytes = 16) => ({
+  assignment_id: "x",
+  digest: REF.digest,
+  offset,
+  block_bytes,
+  window,
+});
+const block = (offset: number, length: number, total = 100) => ({
+  digest: REF.digest,
+  offset,
+  total,
+  data: new Uint8Array(length).fill(offset),
+});
+
+describe("a download", () => {
+  it("asks for its window, and for more as blocks come", () => {
+    const download = new Download(REF, 0, 0, 16, 2);
+    expect(download.requests(0).map((get) => [get.offset, get.length])).toEqual([
+      [0, 16],
+      [16, 16],
+    ]);
+    expect(download.requests(0)).toEqual([]);
+    expect(download.receive(block(0, 16), 0.1)).toHaveLength(1);
+    expect(download.requests(0.1).map((get) => get.offset)).toEqual([32]);
+  });
+
+  it("begins where it was, and asks for a short block at the end", () => {
+    const download = new Download(REF, 90, 0, 16, 2);
+    expect(download.requests(0).map((get) => [get.offset, get.length])).toEqual([[90, 10]]);
+    expect(download.receive(block(90, 10), 0)).toHaveLength(1);
+    expect(download.isComplete).toBe(true);
+  });
+
+  it("keeps what comes early and gives it out in order", () => {
+    const download = new Download(REF, 0, 0, 16, 2);
+    download.requests(0);
+    expect(download.receive(block(16, 16), 0)).toEqual([]);
+    expect(download.receive(block(0, 16), 0).map((data) => data[0])).toEqual([0, 16]);
+    expect(download.receive(block(0, 16), 0)).toEqual([]);
+    expect(download.offset).toBe(32);
+  });
+
+  it("asks again after two seconds, then after four", () => {
+    const download = new Download(REF, 0, 0, 16, 1);
+    expect(download.requests(0)).toHaveLength(1);
+    expect(download.requests(1.9)).toHaveLength(0);
+    expect(download.requests(2)).toHaveLength(1);
+    expect(download.requests(5.9)).toHaveLength(0);
+    expect(download.requests(6)).toHaveLength(1);
+  });
+
+  it("rejects what cannot have been asked for, and is unharmed", () => {
+    const download = new Download(REF, 0, 0, 16, 2);
+    expect(() => download.receive(block(0, 16, 101), 0)).toThrow("101 bytes in all, 100 ordered");
+    expect(() => download.receive(block(96, 16), 0)).toThrow("outside 100 bytes");
+    expect(() => download.receive(block(0, 17), 0)).toThrow("longer than 16");
+    expect(() => download.receive(block(0, 0), 0)).toThrow();
+    expect(download.offset).toBe(0);
+  });
+});
+
+describe("an upload", () => {
+  it("sends what is granted, each block once", () => {
+    const upload = new Upload(REF, 0);
+    expect(upload.sends()).toEqual([]);
+    upload.granted(grant(0), 0);
+    expect(upload.sends()).toEqual([
+      { offset: 0, length: 16 },
+      { offset: 16, length: 16 },
+    ]);
+    expect(upload.sends()).toEqual([]);
+    upload.granted(grant(16), 0);
+    expect(upload.sends()).toEqual([{ offset: 32, length: 16 }]);
+  });
+
+  it("sends a block again when its grant is repeated, once", () => {
+    const upload = new Upload(REF, 0);
+    upload.granted(grant(0), 0);
+    upload.sends();
+    upload.granted(grant(0), 0);
+    expect(upload.sends().map((span) => span.offset)).toEqual([0, 16]);
+    upload.granted(grant(0), 0);
+    expect(upload.sends()).toEqual([]);
+  });
+
+  it("falls back only where a grant answers an offer", () => {
+    const upload = new Upload(REF, 0);
+    upload.granted(grant(48), 0);
+    upload.granted(grant(16), 0);
+    expect(upload.confirmed).toBe(48);
+    upload.offered();
+    upload.granted(grant(16), 0);
+    expect(upload.confirmed).toBe(16);
+    expect(upload.sends()[0]?.offset).toBe(16);
+  });
+
+  it("is complete when all is confirmed, and begins again where the whole was wrong", () => {
+    const upload = new Upload(REF, 0);
+    upload.granted(grant(100), 0);
+    expect(upload.isComplete).toBe(true);
+    upload.granted(grant(0, 8), 0);
+    expect(upload.isComplete).toBe(false);
+    expect(upload.sends()).toHaveLength(7);
+  });
+
+  it("rejects grants without sense", () => {
+    const upload = new Upload(REF, 0);
+    expect(() => upload.granted(grant(101), 0)).toThrow("grant at 101 of 100");
+    expect(() => upload.granted(grant(-1), 0)).toThrow();
+    expect(() => upload.granted(grant(0, 0), 0)).toThrow();
+    expect(upload.isOfferOpen).toBe(true);
+  });
+});
+
+describe("a stall timer", () => {
+  it("waits longer on a slow link", () => {
+    const timer = new StallTimer(0);
+    for (let now = 4; now <= 40; now += 4) timer.progress(now);
+    expect(timer.isStalled(44)).toBe(false);
+    expect(timer.isStalled(40 + 16)).toBe(true);
+    timer.restart(60);
+    expect(timer.isStalled(61.9)).toBe(false);
+    expect(timer.isStalled(62)).toBe(true);
+  });
+});
