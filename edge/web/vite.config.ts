@@ -1,4 +1,4 @@
-import { defaultClientConditions, defineConfig } from "vite";
+import { defineConfig } from "vite";
 import { offlineBuild } from "./offlineBuild";
 
 // One origin, relative addresses: the page works wherever the coordinator serves it, at `/` and at `/join`.
@@ -17,8 +17,6 @@ export default defineConfig({
       },
     },
   },
-  // The runtime's module stays a file of its own: its threads are workers that load it, and nothing else, again.
-  resolve: { conditions: ["onnxruntime-web-use-extern-wasm", ...defaultClientConditions] },
   worker: { format: "es" },
   plugins: [offlineBuild()],
 });

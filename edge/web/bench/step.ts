@@ -7,7 +7,7 @@ import { encodeTensors } from "../src/contracts/tensorFile";
 import { isCarried } from "../src/contracts/tensors";
 import { countMemories, MemoryMeter, runtimeBytes } from "../src/trainer/memory";
 import { runStep, TRAIN } from "../src/trainer/microBatches";
-import { configure, version, warmUp } from "../src/trainer/runtime";
+import { VERSION, WasmRuntime } from "../src/trainer/runtime";
 import { checkSelfTest, loadSelfTest } from "../src/trainer/selfTest";
 import { Session, type Tensors } from "../src/trainer/session";
 import { orders } from "./order";
@@ -28,18 +28,15 @@ let opened: Opened | null = null;
 const bench = {
   /** Loads the runtime and an artifact; `folder` is an address that ends with a slash. */
   async open(folder: string, threads: number) {
-    configure(threads, {
-      wasm: new URL(wasmFile, location.href).href,
-      mjs: new URL(wasmModule, location.href).href,
-    });
-    await warmUp();
+    const absolute = (address: string): string => new URL(address, location.href).href;
+    const runtime = await WasmRuntime.load(threads, { wasm: absolute(wasmFile), mjs: absolute(wasmModule) });
     const idleBytes = runtimeBytes();
     const manifest = parseManifest(await fetched(`${folder}manifest.json`));
     const meter = new MemoryMeter();
-    const session = new Session(manifest, (name) => fetched(folder + name), meter);
+    const session = new Session(runtime, manifest, (name) => fetched(folder + name), meter);
     const selfTest = await checkSelfTest(session, manifest, manifest.self_test.losses.length);
     opened = { session, manifest, meter, feeds: new Map() };
-    return { idleBytes, selfTest, version: version(), isIsolated: crossOriginIsolated, maxThreads: maxThreads() };
+    return { idleBytes, selfTest, version: VERSION, isIsolated: crossOriginIsolated, maxThreads: maxThreads() };
   },
   /** Formula values again, `batch` examples. */
   load(batch: number) {

@@ -1,5 +1,5 @@
 import { fileURLToPath } from "node:url";
-import { defaultClientConditions, defineConfig } from "vite";
+import { defineConfig } from "vite";
 
 // The page that benchmarks/web_step.py drives; no part of the agent's own build.
 export default defineConfig({
@@ -7,5 +7,4 @@ export default defineConfig({
   base: "./",
   build: { target: "es2022", assetsInlineLimit: 0 },
   worker: { format: "es" },
-  resolve: { conditions: ["onnxruntime-web-use-extern-wasm", ...defaultClientConditions] },
 });

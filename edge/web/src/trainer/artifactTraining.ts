@@ -9,7 +9,7 @@ import type { DataSource } from "../data/dataSource";
 import type { LocalData } from "../data/examples";
 import type { BlobStore } from "../store/blobStore";
 import { MemoryMeter, runtimeBytes } from "./memory";
-import { NAME } from "./runtime";
+import { NAME, type WasmRuntime } from "./runtime";
 import { checkSelfTest } from "./selfTest";
 import { Session } from "./session";
 import type { Progress, Trained } from "./trainer";
@@ -29,11 +29,13 @@ export interface TrainingPlace {
 /** Keeps the session of its artifact for the next order, and so its peak: another artifact needs another worker. */
 export class ArtifactTraining {
   readonly meter = new MemoryMeter();
+  readonly #runtime: WasmRuntime;
   readonly #idleBytes: number;
   #open: { readonly digest: string; readonly manifest: ArtifactManifest; readonly session: Session } | null = null;
 
-  /** To be made when the runtime is loaded: what it holds then is what it holds idle. */
-  constructor() {
+  /** @param runtime just loaded: what it holds then is what it holds idle */
+  constructor(runtime: WasmRuntime) {
+    this.#runtime = runtime;
     this.#idleBytes = runtimeBytes();
     this.meter.note();
   }
@@ -82,7 +84,8 @@ export class ArtifactTraining {
       throw new MessageRejected(`artifact is for runtime '${manifest.runtime}', this is '${NAME}'`);
     }
     const digests = new Map(manifest.files.map((file) => [file.name, file.sha256]));
-    const session = new Session(manifest, (name) => place.store.read(digests.get(name) ?? ""), this.meter);
+    const files = (name: string): Promise<Uint8Array> => place.store.read(digests.get(name) ?? "");
+    const session = new Session(this.#runtime, manifest, files, this.meter);
     if (place.selfTest) await checkSelfTest(session, manifest);
     this.#open = { digest, manifest, session };
     return this.#open;

@@ -22,6 +22,13 @@ export function runtimeBytes(): number {
   return made.reduce((sum, memory) => sum + memory.buffer.byteLength, 0);
 }
 
+/** The runtime's memory. */
+export function runtimeMemory(): WebAssembly.Memory {
+  const memory = made.at(-1);
+  if (memory === undefined) throw new Error("the runtime was loaded before its memory was counted");
+  return memory;
+}
+
 /** Peak of the runtime's memory and of the tensors held beside it. */
 export class MemoryMeter {
   #held = 0;

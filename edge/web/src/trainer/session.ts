@@ -1,27 +1,26 @@
 /**
  * An artifact ready to run: a training step is an ordinary graph whose outputs are the next step's inputs.
  *
- * A session knows nothing of methods, devices or data; it owns the values of all state tensors of its programs. The
- * runtime copies inputs into its memory and outputs out of it, so a value never overwrites the one it is made from.
+ * A session knows nothing of methods, devices or data; it owns the values of all state tensors of its programs. Every
+ * state tensor that a program writes has two buffers. A step reads one and writes the other, then they swap. Bound to
+ * its own input, an update would be written before the backward pass has read the old weight.
  */
 
-import * as ort from "onnxruntime-web/wasm";
 import { ArtifactCorrupt, DeviceRefused } from "../contracts/errors";
 import { type ArtifactManifest, type Program, programOf } from "../contracts/manifest";
 import {
-  byteCount,
+  BATCH,
   concreteShape,
-  elementCount,
-  emptyData,
   GRADIENT_SUM,
   isCarried,
   TEACHER,
   type Tensor,
   type TensorSpec,
 } from "../contracts/tensors";
+import { HeapValue } from "./heapValue";
 import type { MemoryMeter } from "./memory";
 import { isOutOfMemory } from "./outOfMemory";
-import { loadGraph, requireRelease, version } from "./runtime";
+import { requireRelease, VERSION, type WasmRuntime } from "./runtime";
 
 /** Values by tensor name: fed inputs, or what an order brought. */
 export type Tensors = ReadonlyMap<string, Tensor>;
@@ -32,45 +31,63 @@ export interface StateSource {
   get(name: string): Tensor | undefined;
 }
 
+interface State {
+  readonly spec: TensorSpec;
+  /** One buffer of what no program writes (frozen tensors) and of sums, which nothing but their own addition reads. */
+  readonly buffers: readonly [HeapValue, HeapValue];
+  present: 0 | 1;
+}
+
 interface LoadedProgram {
-  readonly program: Program;
-  readonly graph: ort.InferenceSession;
-  /** Inputs of the graph that are state, and those that are fed. The exporter may drop inputs that are not used. */
-  readonly read: readonly string[];
-  readonly fed: readonly string[];
-  /** Graph output -> state tensor it is the next value of. */
-  readonly written: ReadonlyMap<string, string>;
-  /** Graph output -> loss or metric of one number. */
-  readonly scalars: ReadonlyMap<string, string>;
+  readonly session: number;
+  /** Name in the graph, and the tensor. The exporter may drop inputs that a program does not use. */
+  readonly read: readonly (readonly [number, State])[];
+  readonly fed: readonly (readonly [number, TensorSpec])[];
+  readonly written: readonly (readonly [number, State])[];
+  /** Losses and metrics of one number. */
+  readonly scalars: readonly (readonly [number, string, HeapValue])[];
   /** Sums that the program uses up: zero afterwards. */
-  readonly consumed: readonly string[];
+  readonly consumed: readonly State[];
 }
 
 export class Session {
+  readonly #runtime: WasmRuntime;
   readonly #manifest: ArtifactManifest;
   readonly #files: (name: string) => Promise<Uint8Array>;
   readonly #meter: MemoryMeter;
   readonly #specs: ReadonlyMap<string, TensorSpec>;
-  readonly #carried = new Map<string, TensorSpec>();
+  readonly #state = new Map<string, State>();
+  readonly #fed = new Map<string, HeapValue>();
   readonly #programs = new Map<string, LoadedProgram>();
-  readonly #state = new Map<string, ort.Tensor>();
 
   /**
    * @param files reads the verified bytes of a file of the artifact
    * @throws DeviceRefused when this release of the runtime is too old for the artifact
    */
-  constructor(manifest: ArtifactManifest, files: (name: string) => Promise<Uint8Array>, meter: MemoryMeter) {
+  constructor(
+    runtime: WasmRuntime,
+    manifest: ArtifactManifest,
+    files: (name: string) => Promise<Uint8Array>,
+    meter: MemoryMeter,
+  ) {
     requireRelease(manifest.minimum_runtime_version);
+    this.#runtime = runtime;
     this.#manifest = manifest;
     this.#files = files;
     this.#meter = meter;
     this.#specs = new Map(manifest.tensors.map((spec) => [spec.name, spec]));
-    for (const program of manifest.programs) {
-      for (const name of [...program.inputs, ...program.outputs.map((output) => output.tensor)]) {
-        const spec = this.#spec(name);
-        if (isCarried(spec)) this.#carried.set(name, spec);
-      }
+    const written = new Set(manifest.programs.flatMap(({ outputs }) => outputs.map(({ tensor }) => tensor)));
+    const named = new Set([...manifest.programs.flatMap(({ inputs }) => inputs), ...written]);
+    for (const spec of [...named].map((name) => this.#spec(name)).filter(isCarried)) {
+      const first = new HeapValue(runtime, spec);
+      const isDouble = written.has(spec.name) && !spec.name.endsWith(GRADIENT_SUM);
+      this.#state.set(spec.name, {
+        spec,
+        buffers: [first, isDouble ? new HeapValue(runtime, spec) : first],
+        present: 0,
+      });
     }
+    meter.note();
   }
 
   /**
@@ -80,10 +97,8 @@ export class Session {
    * @throws ArtifactCorrupt where a tensor is missing or has another shape or dtype than the manifest's
    */
   loadState(source: StateSource): void {
-    this.#meter.hold(-this.#stateBytes());
-    this.#state.clear();
-    for (const spec of this.#carried.values()) this.#state.set(spec.name, stateValue(spec, source));
-    this.#meter.hold(this.#stateBytes());
+    for (const state of this.#state.values()) loadValue(state.spec, state.buffers[state.present], source);
+    this.#meter.note();
   }
 
   /**
@@ -94,91 +109,91 @@ export class Session {
    */
   async run(name: string, feeds: Tensors): Promise<Map<string, number>> {
     const loaded = this.#programs.get(name) ?? (await this.#load(programOf(this.#manifest, name)));
-    const inputs: Record<string, ort.Tensor> = {};
-    for (const input of loaded.read) inputs[input] = this.#present(input);
-    for (const input of loaded.fed) {
-      const value = feeds.get(input);
+    const inputs = loaded.read.map(([text, state]) => [text, state.buffers[state.present].tensor] as const);
+    for (const [text, spec] of loaded.fed) {
+      const value = feeds.get(spec.name);
       if (value === undefined) {
-        throw new DeviceRefused(`program '${name}' takes '${input}', which this agent does not feed; update it`);
+        throw new DeviceRefused(`program '${name}' takes '${spec.name}', which this agent does not feed; update it`);
       }
-      inputs[input] = ortTensor(value);
+      inputs.push([text, this.#feed(spec, value).tensor]);
     }
-    let outputs: ort.InferenceSession.OnnxValueMapType;
+    const outputs = loaded.written.map(([text, state]) => [text, next(state).tensor] as const);
+    for (const [text, , value] of loaded.scalars) outputs.push([text, value.tensor]);
     try {
-      outputs = await loaded.graph.run(inputs, [...loaded.written.keys(), ...loaded.scalars.keys()]);
+      await this.#runtime.run(loaded.session, inputs, outputs);
     } catch (error) {
       throw failure(`program '${name}' failed in onnxruntime-web: ${describe(error)}; lower the batch size`, error);
     }
-    let more = 0;
-    for (const output of loaded.written.keys()) more += bytesOf(outputs[output] as ort.Tensor);
-    for (const input of loaded.fed) more += bytesOf(inputs[input] as ort.Tensor);
-    this.#meter.note(more);
-    for (const [output, tensor] of loaded.written) {
-      this.#state.get(tensor)?.dispose();
-      this.#state.set(tensor, outputs[output] as ort.Tensor);
-    }
-    for (const sum of loaded.consumed) (this.#present(sum).data as Float32Array).fill(0);
-    const values = new Map<string, number>();
-    for (const [output, tensor] of loaded.scalars) {
-      values.set(tensor, Number((outputs[output] as ort.Tensor).data[0]));
-    }
-    return values;
+    this.#meter.note();
+    for (const [, state] of loaded.written) state.present = state.present === 0 ? 1 : 0;
+    for (const state of loaded.consumed) state.buffers[state.present].clear();
+    return new Map(loaded.scalars.map(([, tensor, value]) => [tensor, value.number()]));
   }
 
-  /** The present value of a state tensor; the next {@link run} puts another in its place. */
+  /** The present value of a state tensor, a copy. */
   read(name: string): Tensor {
-    const spec = this.#carried.get(name);
-    if (spec === undefined) {
-      const known = [...this.#carried.keys()].slice(0, 5).join(", ");
+    const state = this.#state.get(name);
+    if (state === undefined) {
+      const known = [...this.#state.keys()].slice(0, 5).join(", ");
       throw new DeviceRefused(`no program carries a tensor '${name}', they carry ${known}, ...; order others`);
     }
-    const value = this.#present(name);
-    return { dtype: spec.dtype, shape: value.dims, data: value.data as Tensor["data"] };
-  }
-
-  /** Gives the runtime's graphs back. Its memory does not shrink by that. */
-  async release(): Promise<void> {
-    for (const loaded of this.#programs.values()) await loaded.graph.release();
-    this.#programs.clear();
-    this.#state.clear();
+    return state.buffers[state.present].read();
   }
 
   async #load(program: Program): Promise<LoadedProgram> {
-    const bytes = await this.#files(program.file);
-    let graph: ort.InferenceSession;
+    const runtime = this.#runtime;
+    let session: number;
     try {
-      graph = await loadGraph(bytes);
+      const bytes = await this.#files(program.file);
+      this.#meter.note(bytes.byteLength);
+      session = await runtime.session(bytes);
     } catch (error) {
-      throw failure(`onnxruntime-web ${version()} cannot load ${program.file}: ${describe(error)}`, error);
+      throw failure(`onnxruntime-web ${VERSION} cannot load ${program.file}: ${describe(error)}`, error);
     }
-    this.#meter.note(bytes.byteLength);
-    const accepted = program.inputs.filter((name) => graph.inputNames.includes(name));
-    const read = accepted.filter((name) => this.#carried.has(name));
-    const written = new Map<string, string>();
-    const scalars = new Map<string, string>();
+    this.#meter.note();
+    const accepted = new Set(runtime.inputNames(session));
+    const inputs = program.inputs.filter((name) => accepted.has(name)).map((name) => this.#spec(name));
+    const results = new Set(program.outputs.map(({ tensor }) => tensor));
+    const read = inputs.filter(isCarried).map((spec) => [runtime.text(spec.name), this.#carried(spec.name)] as const);
+    const fed = inputs.filter((spec) => !isCarried(spec)).map((spec) => [runtime.text(spec.name), spec] as const);
+    const written: (readonly [number, State])[] = [];
+    const scalars: (readonly [number, string, HeapValue])[] = [];
     for (const { name, tensor } of program.outputs) {
       const spec = this.#spec(tensor);
-      if (isCarried(spec)) written.set(name, tensor);
-      else if (spec.shape.every((size) => size === 1)) scalars.set(name, tensor);
+      if (isCarried(spec)) written.push([runtime.text(name), this.#carried(tensor)]);
+      else if (spec.shape.every((size) => size === 1)) {
+        scalars.push([runtime.text(name), tensor, new HeapValue(runtime, spec)]);
+      }
     }
-    const results = new Set(written.values());
-    const loaded = {
-      program,
-      graph,
-      read,
-      fed: accepted.filter((name) => !this.#carried.has(name)),
-      written,
-      scalars,
-      consumed: read.filter((name) => name.endsWith(GRADIENT_SUM) && !results.has(name)),
-    };
+    const consumed = read
+      .map(([, state]) => state)
+      .filter(({ spec }) => spec.name.endsWith(GRADIENT_SUM) && !results.has(spec.name));
+    const loaded = { session, read, fed, written, scalars, consumed };
     this.#programs.set(program.name, loaded);
     return loaded;
   }
 
-  #present(name: string): ort.Tensor {
-    const value = this.#state.get(name);
-    if (value === undefined) throw new DeviceRefused(`tensor '${name}' has no value yet; load the weights first`);
-    return value;
+  /** `value` in the buffer of its tensor, another one where it has another shape than the one before. */
+  #feed(spec: TensorSpec, value: Tensor): HeapValue {
+    let buffer = this.#fed.get(spec.name);
+    if (buffer === undefined || !buffer.hasShape(value.shape)) {
+      const batch = spec.shape[0] === BATCH ? (value.shape[0] ?? 0) : 1;
+      const wanted = concreteShape(spec, batch);
+      if (value.dtype !== spec.dtype || String(value.shape) !== String(wanted)) {
+        throw new DeviceRefused(
+          `'${spec.name}' is fed ${value.dtype}[${value.shape}], the artifact takes ${spec.dtype}[${wanted}]`,
+        );
+      }
+      buffer?.free();
+      buffer = new HeapValue(this.#runtime, spec, batch);
+      this.#fed.set(spec.name, buffer);
+    }
+    buffer.write(value.data);
+    return buffer;
+  }
+
+  #carried(name: string): State {
+    return this.#state.get(name) as State;
   }
 
   #spec(name: string): TensorSpec {
@@ -186,45 +201,39 @@ export class Session {
     if (spec === undefined) throw new ArtifactCorrupt(`the manifest has no tensor '${name}'; order the artifact again`);
     return spec;
   }
-
-  #stateBytes(): number {
-    return this.#state.size === 0 ? 0 : [...this.#carried.values()].reduce((sum, spec) => sum + byteCount(spec), 0);
-  }
 }
 
-function stateValue(spec: TensorSpec, source: StateSource): ort.Tensor {
+function next(state: State): HeapValue {
+  return state.buffers[state.present === 0 ? 1 : 0];
+}
+
+function loadValue(spec: TensorSpec, target: HeapValue, source: StateSource): void {
   const isOwn = source.has(spec.name) || spec.role !== "teacher" || !spec.name.endsWith(TEACHER);
   const name = isOwn ? spec.name : spec.name.slice(0, -TEACHER.length);
-  const shape = concreteShape(spec);
   const value = source.get(name);
   if (value === undefined) {
     if (spec.role !== "slot" && spec.role !== "accumulator") {
       throw new ArtifactCorrupt(`the weights hold no ${spec.role} '${name}' that the artifact needs; order again`);
     }
-    return ortTensor({ dtype: spec.dtype, shape, data: emptyData(spec.dtype, elementCount(spec)) });
+    target.clear();
+    return;
   }
-  if (value.dtype !== spec.dtype || value.shape.length !== shape.length || value.shape.some((n, i) => n !== shape[i])) {
+  if (value.dtype !== spec.dtype || !target.hasShape(value.shape)) {
     throw new ArtifactCorrupt(
-      `weights: '${name}' is ${value.dtype}[${value.shape}], the artifact says ${spec.dtype}[${shape}]; order again`,
+      `weights: '${name}' is ${value.dtype}[${value.shape}], the artifact says ${spec.dtype}[${spec.shape}]; ` +
+        "order again",
     );
   }
-  // A copy: what came lies in one buffer with all other tensors, which would stay as long as the last of them.
-  return ortTensor({ ...value, data: value.data.slice() });
-}
-
-function ortTensor(value: Tensor): ort.Tensor {
-  return new ort.Tensor(value.dtype, value.data as Float32Array, value.shape);
-}
-
-function bytesOf(tensor: ort.Tensor): number {
-  return (tensor.data as Float32Array).byteLength;
+  target.write(value.data);
 }
 
 function failure(message: string, cause: unknown): Error {
-  return isOutOfMemory(cause) ? new Error(message, { cause }) : new DeviceRefused(message, { cause });
+  if (isOutOfMemory(cause)) return new Error(message, { cause });
+  if (cause instanceof ArtifactCorrupt) return cause;
+  return new DeviceRefused(message, { cause });
 }
 
-/** The runtime's own errors are Errors; an abort of its code may be a number or an object without a message. */
+/** An abort of the runtime's code may be a number or an object without a message. */
 function describe(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

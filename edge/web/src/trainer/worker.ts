@@ -9,7 +9,7 @@ import { ArtifactTraining } from "./artifactTraining";
 import { countMemories, runtimeBytes } from "./memory";
 import { isOutOfMemory, OUT_OF_MEMORY } from "./outOfMemory";
 import { PauseGate } from "./pauseGate";
-import { configure, NAME, version, warmUp } from "./runtime";
+import { NAME, VERSION, WasmRuntime } from "./runtime";
 import { maxThreads } from "./runtimeThreads";
 import type { TrainRequest } from "./trainer";
 import type { FromWorker, ToWorker } from "./workerMessages";
@@ -39,10 +39,9 @@ type Answer = readonly [FromWorker, Transferable[]];
 
 async function start(wanted: number): Promise<Answer> {
   threads = Math.max(1, Math.min(wanted, maxThreads()));
-  configure(threads, { wasm: absolute(wasmFile), mjs: absolute(wasmModule) });
-  await warmUp();
-  training = new ArtifactTraining();
-  const ready = { runtime: NAME, version: version(), idleBytes: runtimeBytes(), maxThreads: maxThreads() };
+  const files = { wasm: absolute(wasmFile), mjs: absolute(wasmModule) };
+  training = new ArtifactTraining(await WasmRuntime.load(threads, files));
+  const ready = { runtime: NAME, version: VERSION, idleBytes: runtimeBytes(), maxThreads: maxThreads() };
   return [{ type: "ready", ready }, []];
 }
 

@@ -5,7 +5,9 @@
  */
 
 import { existsSync, readdirSync, readFileSync } from "node:fs";
-import { fileURLToPath } from "node:url";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { expect, test } from "vitest";
 import type { BlobRef, WorkOrder } from "../../src/contracts/plan";
 import { decodeTensors } from "../../src/contracts/tensorFile";
@@ -14,7 +16,8 @@ import type { LocalData } from "../../src/data/examples";
 import { FileStore } from "../../src/store/fileStore";
 import { MemoryFiles } from "../../src/store/memoryStore";
 import { ArtifactTraining } from "../../src/trainer/artifactTraining";
-import { configure, warmUp } from "../../src/trainer/runtime";
+import { countMemories } from "../../src/trainer/memory";
+import { VERSION, WasmRuntime } from "../../src/trainer/runtime";
 
 interface Case {
   readonly order: Omit<WorkOrder, "data_seed"> & { readonly data_seed: string };
@@ -44,11 +47,9 @@ test.each(names)("%s is carried out as natively", async (name) => {
     summary: () => Promise.reject(new Error("nobody asks")),
     load: () => Promise.resolve(local),
   };
-  configure(1, null);
-  await warmUp();
   const losses: number[] = [];
   let passed = 0;
-  const trained = await new ArtifactTraining().carryOut(order, {
+  const trained = await new ArtifactTraining(await loaded()).carryOut(order, {
     store: await storeOf(place),
     data,
     threads: 1,
@@ -73,6 +74,26 @@ test.each(names)("%s is carried out as natively", async (name) => {
     expect(found?.shape, tensor).toEqual(value.shape);
     expect(distance(found?.data as Float32Array, value.data as Float32Array), tensor).toBeLessThan(1e-4);
   }
+});
+
+let runtime: WasmRuntime | null = null;
+
+/** One for all: a worker has one. */
+async function loaded(): Promise<WasmRuntime> {
+  if (runtime === null) {
+    const find = createRequire(import.meta.url).resolve;
+    const mjs = find("onnxruntime-web/ort-wasm-simd-threaded.mjs");
+    countMemories();
+    const wasm = find("onnxruntime-web/ort-wasm-simd-threaded.wasm");
+    runtime = await WasmRuntime.load(1, { mjs: pathToFileURL(mjs).href, wasm });
+  }
+  return runtime;
+}
+
+test("the bundled release is the one that is told", () => {
+  const found = createRequire(import.meta.url).resolve("onnxruntime-web/ort-wasm-simd-threaded.wasm");
+  const described = JSON.parse(readFileSync(join(dirname(found), "../package.json"), "utf8"));
+  expect(VERSION).toBe(described.version);
 });
 
 async function storeOf(place: string): Promise<FileStore> {
