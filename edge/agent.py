@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
-from edge.assignment import Assignment, deadline_of, order_identity
+from edge.assignment import Assignment, order_identity
 from edge.conditions import HERE, Surroundings
 from edge.contracts.envelope import Envelope, unseal
 from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
@@ -161,8 +161,8 @@ class Agent:
     def _ordered(self, order: WorkOrder) -> None:
         work, is_replay = self._work, self._settled.is_replay(order)
         if work is not None and work.identity == order_identity(order):
-            work.deadline_at = deadline_of(order, time.monotonic())
             self._outbox.send("accept", Accept(order.assignment_id))
+            work.ordered_again(order, time.monotonic())
             return
         taken = Assignment.taken(order)
         refusal = taken.refusal(REPLAYED, "this order is settled; order anew") if is_replay else self._refusal(taken)

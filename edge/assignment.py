@@ -98,6 +98,12 @@ class Assignment:
         """Whether blob ``digest`` is wanted and not here yet."""
         return self.fetch is not None and self.fetch.is_fetching(digest)
 
+    def ordered_again(self, order: WorkOrder, now: float) -> None:
+        """``order`` is this one, with other seconds left; an update that is ready is offered again at once."""
+        self.deadline_at = deadline_of(order, now)
+        if self.uploader is not None:
+            self.uploader.reconnected(now)
+
     def reconnected(self, now: float) -> None:
         """Whatever was on its way when the connection broke is asked for or offered again."""
         if self.fetch is not None:

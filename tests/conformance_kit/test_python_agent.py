@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,8 +14,13 @@ import pytest
 
 from coordinator.conformance import Connection, KitOptions, NotApplicable, all_scenarios, run_conformance
 from coordinator.conformance.drivers import OWN_AGENT, AttachedDriver, CommandDriver
+from coordinator.conformance.scenarios import orders, presence
 from coordinator.conformance.session import named_scenarios
+from edge import out_of_memory, settled_work, uploader
+from edge.agent_settings import AgentSettings
+from edge.contracts import errors
 from edge.contracts.errors import ConfigError
+from edge.transport import blocks, mqtt, range_requests
 from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]
@@ -126,3 +133,37 @@ def test_clauses_are_sections_of_the_protocol() -> None:
     assert {s.clause.removesuffix(", repeated orders") for s in all_scenarios()} <= {
         clause for name in sections for clause in (name, *(f"{name}, {part}" for part in (1, 2, 3, 4, 5, "up", "bulk")))
     }
+
+
+def test_times_of_the_page_are_the_agents() -> None:
+    page = (ROOT / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
+    table = page.split("## Times\n")[1].split("\n## ")[0]
+    first, last = blocks.FIRST_TIMEOUT_S, blocks.LAST_TIMEOUT_S
+    said = (
+        f"| `heartbeat` | every {_default('heartbeat_s'):g} s,",
+        f"| asked for again after {first:g} s, then twice as long, up to {last:g} s; 4 times",
+        f"| `offer` without `grant` | again after {uploader.REPEAT_S:g} s |",
+        f"| `offer` again after {first:g} s, then as with blocks |",
+        f"| again every {uploader.REPEAT_S:g} s, under its message id |",
+        f"| {range_requests.TIMEOUT_S:g} s; after {range_requests.MAX_FAILURES} failures in a row blocks over MQTT |",
+        f"| {presence.HEARTBEAT_LIMIT_S:g} s apart |",
+        f"| {orders.ACCEPT_LIMIT_S:g} s |",
+    )
+    assert [row for row in said if row not in table] == []
+    assert f"keep-alive {mqtt.KEEPALIVE_S} seconds" in page
+    assert f"the last {settled_work.REMEMBERED:,} orders" in page
+
+
+def test_refusal_codes_of_the_page_are_those_there_are() -> None:
+    page = (ROOT / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `([a-z-]+)` \|", page.split("## Refusals\n")[1].split("\n## ")[0], re.MULTILINE))
+    raised = (
+        errors.DeviceRefused, errors.DataError, errors.PlanError, errors.ArtifactCorrupt, errors.MessageRejected,
+        errors.UnsupportedVersion, errors.SignatureRejected, errors.StoreFull, errors.DeadlineExpired,
+    )  # fmt: skip
+    said = {"unknown-blob", "trainer-crashed", "trainer-failed", settled_work.REPLAYED, out_of_memory.CODE}
+    assert listed == {error.code for error in raised} | said | {"unsupported-encoding"}
+
+
+def _default(name: str) -> float:
+    return float(next(f.default for f in dataclasses.fields(AgentSettings) if f.name == name))  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ def lost_blocks_are_asked_for_again(kit: Kit) -> str:
         if place not in lost and get.digest == job.order.weights.digest:
             count += 1
             # A device with small blocks has many: losing a few shows the same.
-            if count % 2 and len(lost) < 3:
+            if count % 2 and len(lost) < 2:
                 lost.add(place)
                 return []
         return kit.script.blocks(get)

@@ -130,7 +130,7 @@ def deadline_ends_the_work(kit: Kit) -> str:
 def killed_in_training_it_starts_again_from_the_order(kit: Kit) -> str:
     """A crash costs the training, never the result; blobs that were complete are not fetched again."""
     kit.agent()
-    job = kit.job(schedule=Schedule(epochs=1000))
+    job = kit.job(schedule=Schedule(epochs=500))
     mark = kit.order(job)
     kit.answer(job, "accept", since=mark)
     while kit.asked().state == "fetching":
