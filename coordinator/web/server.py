@@ -169,6 +169,12 @@ class _Connection(H11Protocol):
             self._stalled.cancel()
         super().resume_writing()
 
+    def shutdown(self) -> None:
+        # The end of TLS waits for the other side's word; nobody's is needed any more.
+        is_idle = self.cycle is None or self.cycle.response_complete
+        super().shutdown()
+        self.loop.call_later(0.0 if is_idle else 0.5, self.transport.abort)
+
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
         # Closing waits for the end of the answer to be read.

@@ -71,6 +71,18 @@ def test_page_over_tls_has_the_certificate_of_its_host(identity: Path) -> None:
         client.close()
 
 
+def test_end_does_not_wait_for_whoever_is_still_connected(identity: Path, caplog: pytest.LogCaptureFixture) -> None:
+    context = ssl.create_default_context(cafile=str(identity / "ca.pem"))
+    with WebServer("https://localhost:0", APP, *server_files(identity, "localhost")) as server:
+        client = HTTPSConnection(urlsplit(server.address).netloc, context=context, timeout=10)
+        client.request("GET", "/")
+        client.getresponse().read()
+        began = time.monotonic()
+    assert time.monotonic() - began < 0.9
+    assert caplog.text == ""
+    client.close()
+
+
 def test_port_that_is_taken_is_told_and_free_again_after_the_end() -> None:
     with WebServer("http://127.0.0.1:0", APP) as server:
         with pytest.raises(BrokerUnreachable, match="cannot be served") as caught:
