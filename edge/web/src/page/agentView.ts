@@ -1,7 +1,9 @@
 /** What the views show of an agent's status. */
 
 import type { AgentStatus, LastError } from "../agent/status";
-import type { PageState, Problem, Traffic, TrainingState } from "./model";
+import type { PageState, Problem, Traffic, TrafficRow, TrainingState } from "./model";
+
+const GROUPED_MS = 60_000;
 
 /** A connection that comes back by itself is a state, not a problem. */
 const NO_PROBLEM = new Set(["broker-unreachable"]);
@@ -25,7 +27,21 @@ export function trainingOf(status: AgentStatus, isOnline: boolean): TrainingStat
 }
 
 export function trafficOf(status: AgentStatus): Traffic {
-  return { sentBytes: status.bytesUp, receivedBytes: status.bytesDown, rows: [...status.log].reverse() };
+  return { sentBytes: status.bytesUp, receivedBytes: status.bytesDown, rows: grouped(status.log) };
+}
+
+/** Newest first. A transfer is hundreds of messages to and fro: those of a kind within a minute are one row. */
+function grouped(log: AgentStatus["log"]): TrafficRow[] {
+  const rows: TrafficRow[] = [];
+  for (const entry of [...log].reverse()) {
+    const index = rows.findIndex(
+      (row) => row.kind === entry.kind && row.isSent === entry.isSent && row.at - entry.at < GROUPED_MS,
+    );
+    const row = rows[index];
+    if (row === undefined) rows.push({ ...entry });
+    else rows[index] = { ...row, count: row.count + entry.count, bytes: row.bytes + entry.bytes };
+  }
+  return rows;
 }
 
 /** The problem that a status tells, or null for one that was shown before (`shownAt`) or is none. */

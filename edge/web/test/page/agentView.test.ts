@@ -22,6 +22,23 @@ test("what the agent tells is what the page shows", () => {
   expect(lastSeen({ ...FIRST_STATE, training })).toMatchObject({ round: 4, losses: [2.5, 2.25] });
 });
 
+test("messages to and fro are one row per kind and minute, newest first", () => {
+  const entry = (kind: string, isSent: boolean, at: number) => ({ kind, isSent, at, count: 1, bytes: 10 });
+  const log = [
+    entry("put", true, 0),
+    entry("put", true, 100_000),
+    entry("grant", false, 100_001),
+    entry("put", true, 100_002),
+    entry("grant", false, 100_003),
+  ];
+  const { rows } = trafficOf({ ...new StatusBoard().current, log });
+  expect(rows.map(({ kind, count, at }) => [kind, count, at])).toEqual([
+    ["grant", 2, 100_003],
+    ["put", 2, 100_002],
+    ["put", 1, 0],
+  ]);
+});
+
 test("without a network nothing is connecting", () => {
   expect(trainingOf(new StatusBoard().current, false).connection).toBe("offline");
   expect(trainingOf(new StatusBoard().current, true).connection).toBe("connecting");

@@ -65,7 +65,8 @@ export function trainingView(actions: PageActions): View {
       const { training } = state;
       const isFetching = training.activity === "fetching" && training.totalBytes > 0;
       advance.hidden = training.totalSteps === 0 && !isFetching;
-      setText(round, training.round === null ? "" : `Round ${training.round}`);
+      // Counted from one, as the coordinator tells its owner.
+      setText(round, training.round === null ? "" : `Round ${training.round + 1}`);
       setText(step, isFetching ? "" : `Step ${training.step} of ${training.totalSteps}`);
       progress.setAttribute("aria-label", isFetching ? "Fetched of the model" : "Steps of this round");
       progress.max = Math.max(1, isFetching ? training.totalBytes : training.totalSteps);

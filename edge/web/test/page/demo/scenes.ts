@@ -67,7 +67,7 @@ function training(change: Partial<TrainingState>): PageState {
   return { ...JOINED, training: { ...FIRST_STATE.training, connection: "connected", ...change } };
 }
 
-const RUNNING = { round: 12, step: 74, totalSteps: 120, losses: LOSSES, stepMs: 412, usedBytes: 167_000_000 };
+const RUNNING = { round: 11, step: 74, totalSteps: 120, losses: LOSSES, stepMs: 412, usedBytes: 167_000_000 };
 const INVITED: PageState = {
   ...FIRST_STATE,
   phase: "invited",
