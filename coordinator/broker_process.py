@@ -26,7 +26,6 @@ import msgspec
 from coordinator.broker_certificates import server_certificate, write_private
 from coordinator.broker_settings import load_settings
 from coordinator.identity.folder import EMBEDDED_PID_NAME, IdentityFolder
-from coordinator.identity.watch import IdentityWatch
 from coordinator.mosquitto import (
     MutualTls,
     WebSocketFiles,
@@ -111,7 +110,6 @@ class BrokerProcess:
             web_port=0 if web_socket is None else web_socket.port,
         )
         self._reloading = threading.Lock()
-        self._watch = None if identity is None or web_socket is None else IdentityWatch(identity, self.reload)
 
     @property
     def address(self) -> BrokerAddress:
@@ -178,14 +176,9 @@ class BrokerProcess:
             time.sleep(0.02)
         if self._kind == "embedded" and self._web is not None:
             (self._folder / EMBEDDED_PID_NAME).write_text(f"{self.pid}\n", encoding="ascii")
-        if self._watch is not None:
-            self._watch.start()
-            self.reload()  # what changed since its files were written
 
     def stop(self, *, kill: bool = False) -> None:
         """Ends it, at once with ``kill``; nothing when it does not run."""
-        if self._watch is not None:
-            self._watch.stop()
         process, self._process = self._process, None
         if process is None:
             return
@@ -204,8 +197,7 @@ class BrokerProcess:
         """Have it read again who may come in, as the identity says now: after claims and revocations.
 
         A revoked name loses its topics at once, and its next connection; a browser's connection ends (Mosquitto 2.0.11:
-        within 0.1 s; embedded: at once). All others stay. Nothing without an identity, or before the start. With a
-        listener for browsers it happens by itself within a second; who needs it sooner calls it.
+        within 0.1 s; embedded: at once). All others stay. Nothing without an identity, or before the start.
         """
         with self._reloading:
             if self._identity is None or self._process is None:

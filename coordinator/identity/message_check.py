@@ -6,6 +6,7 @@ only, but it is no more than a password: whatever a broker lets through has to b
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinator.identity.browsers import browser_public_key, is_signed
 from coordinator.identity.folder import IdentityFolder
 from coordinator.identity.records import Records
-from coordinator.identity.watch import change_count
 from edge.contracts.envelope import Envelope
 from edge.contracts.errors import IdentityRefused, SignatureRejected
 from edge.contracts.signing import SIGNATURE_BYTES, message_text
@@ -23,6 +23,8 @@ MessageCheck = Callable[[str, Envelope], None]
 """Nothing for a message of the device that may be used; raises SignatureRejected for one that may not."""
 
 MAX_ID = 128
+_CHANGES = slice(24, 28)
+"""SQLite's file change counter, in the header of the record: it rises with every change, by whatever process."""
 
 
 class BrowserSignatures:
@@ -65,7 +67,7 @@ class BrowserSignatures:
             )
 
     def _refresh(self) -> None:
-        changes = change_count(self._identity)
+        changes = _change_count(self._identity)
         if changes == self._changes:
             return
         records = Records(IdentityFolder(self._identity).records)
@@ -81,3 +83,12 @@ class BrowserSignatures:
         self._keys = {device: key for device, key in keys.items() if key is not None or device not in certified}
         # The count from before the reading: what changed during it is read again next time.
         self._changes = changes
+
+
+def _change_count(identity: Path) -> bytes:
+    """Something that is another with every change of the identity's record; empty when that cannot be read."""
+    try:
+        with IdentityFolder(identity).records.open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), _CHANGES.stop, 0)[_CHANGES]
+    except OSError:
+        return b""

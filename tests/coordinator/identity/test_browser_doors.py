@@ -147,15 +147,6 @@ def test_revoked_device_is_out_at_once_and_others_stay(site: Site) -> None:
     assert other.is_quiet()
 
 
-def test_broker_of_a_run_hears_of_claims_and_revocations_that_nobody_tells_it(site: Site) -> None:
-    phone = site.joined("phone-1")
-    revoke_device(site.identity, "phone-1", reason="lost")
-    phone.expect("end")
-    claimed = BrowserDevice("phone-2").enrol(site.identity)
-    time.sleep(1.0)
-    assert site.client().open(site.port, claimed.user, claimed.password) == "Success"
-
-
 def test_broker_started_again_has_the_same_door_and_users(site: Site) -> None:
     claimed = site.enrol("phone-1")
     kept = site.broker.address
