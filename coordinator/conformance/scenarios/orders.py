@@ -130,12 +130,14 @@ def deadline_ends_the_work(kit: Kit) -> str:
 def killed_in_training_it_starts_again_from_the_order(kit: Kit) -> str:
     """A crash costs the training, never the result; blobs that were complete are not fetched again."""
     kit.agent()
-    job = kit.job(schedule=Schedule(epochs=500))
+    job = kit.job(schedule=Schedule(epochs=800))
     mark = kit.order(job)
     kit.answer(job, "accept", since=mark)
+    give_up_at = time.monotonic() + 60 * kit.patience
     while kit.asked().state == "fetching":
+        expect(time.monotonic() < give_up_at, "still fetching after a minute")
         time.sleep(0.05)
-    time.sleep(0.2)
+    time.sleep(0.1)
     kit.kill()
     expect(not kit.script.since(mark, "report"), "it was done before it could be killed")
     kit.start()
