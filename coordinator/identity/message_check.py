@@ -36,7 +36,7 @@ class BrowserSignatures:
     def __init__(self, identity: Path, federation: str) -> None:
         self._identity = identity
         self._federation = federation
-        self._changes = b""
+        self._changes: bytes | None = None
         self._keys: dict[str, ec.EllipticCurvePublicKey | None] = {}
 
     def __call__(self, device: str, envelope: Envelope) -> None:

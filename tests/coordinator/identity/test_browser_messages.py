@@ -119,8 +119,9 @@ def test_record_that_cannot_be_read_lets_nothing_through(identity: Path) -> None
     envelope = unseal(phone.sealed("heartbeat", Heartbeat(state="idle"), federation=FEDERATION))
     check("phone-1", envelope)
     (identity / "identity.sqlite").rename(identity / "elsewhere")
-    with pytest.raises(SignatureRejected, match="cannot read its identity"):
-        check("phone-1", envelope)
+    for one in (check, BrowserSignatures(identity, FEDERATION)):
+        with pytest.raises(SignatureRejected, match="cannot read its identity"):
+            one("phone-1", envelope)
 
 
 def test_texts_with_a_line_feed_are_not_signed() -> None:
