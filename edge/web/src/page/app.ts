@@ -49,7 +49,7 @@ export class App implements PageActions {
       // A link that was opened goes before what this device was: its owner wants to join anew.
       if (location.hash.includes("t=")) {
         await this.invite(location.href);
-        if (this.#link !== null) return;
+        if (this.#link !== null) return this.#showMembership();
       }
       await this.#resume();
     });
@@ -82,6 +82,12 @@ export class App implements PageActions {
       await this.#resume();
     });
     this.#page.change({ isJoining: false });
+  }
+
+  async stay(): Promise<void> {
+    this.#link = null;
+    history.replaceState(null, "", "./");
+    await this.#told(() => this.#resume());
   }
 
   async leave(): Promise<void> {
@@ -119,7 +125,12 @@ export class App implements PageActions {
   }
 
   async clearCache(): Promise<void> {
-    await this.#withSession((session) => session.clearCache());
+    await this.#told(async () => {
+      // Not under a running training: it reads what is cleared.
+      await this.#end();
+      await (await this.#open()).clearCache();
+      if (this.#settings.wantsTraining) await this.#start();
+    });
   }
 
   async addFiles(files: readonly File[], label: string): Promise<void> {
@@ -150,25 +161,25 @@ export class App implements PageActions {
 
   /** Shows who this device is, if it has joined, and starts what it wants. */
   async #resume(): Promise<void> {
-    const enrolled = await enrolment(this.#records);
-    if (enrolled === null) return this.#page.change({ phase: "uninvited" });
-    const key = await enrolledKey(this.#records);
+    await this.#showMembership();
+    if (this.#page.state.membership === null) return this.#page.change({ phase: "uninvited" });
     const seen = await this.#records.get<LastSeen>(LAST_SEEN);
     const { training } = this.#page.state;
     this.#page.change({
       phase: "joined",
       invitation: null,
-      membership: {
-        device: enrolled.device,
-        federation: enrolled.federation,
-        broker: enrolled.broker,
-        key: await fingerprint((await key?.publicKey()) ?? ""),
-      },
       training: { ...training, ...seen, connection: navigator.onLine ? "connecting" : "offline" },
     });
     await this.#open();
     if (this.#settings.wantsTraining) await this.#start();
     else this.#page.change({ training: { ...this.#page.state.training, activity: "stopped" } });
+  }
+
+  async #showMembership(): Promise<void> {
+    const [enrolled, key] = await Promise.all([enrolment(this.#records), enrolledKey(this.#records)]);
+    if (enrolled === null || key === null) return;
+    const { device, federation, broker } = enrolled;
+    this.#page.change({ membership: { device, federation, broker, key: await fingerprint(await key.publicKey()) } });
   }
 
   /** Stores and facts of this device, with or without a running agent. */
@@ -224,13 +235,9 @@ export class App implements PageActions {
     await this.#told(() => writeSettings(this.#records, this.#settings));
   }
 
-  async #withSession(work: (session: Session) => Promise<void>): Promise<void> {
-    await this.#told(async () => work(await this.#open()));
-  }
-
   async #adding(busy: string, work: (session: Session) => Promise<void>): Promise<void> {
     this.#page.change({ data: { ...this.#page.state.data, busy } });
-    await this.#withSession(work);
+    await this.#told(async () => work(await this.#open()));
     this.#page.change({ data: { ...this.#page.state.data, busy: "" } });
   }
 

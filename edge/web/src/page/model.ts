@@ -146,6 +146,8 @@ export interface PageActions {
   /** Reads an invitation from a pasted or scanned link. */
   invite(link: string): Promise<void>;
   join(): Promise<void>;
+  /** Leaves the invitation alone: this device goes on as what it joined as before. */
+  stay(): Promise<void>;
   leave(): Promise<void>;
   setTraining(isWanted: boolean): Promise<void>;
   setBudget(bytes: number): Promise<void>;

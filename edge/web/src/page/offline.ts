@@ -14,7 +14,10 @@ export async function takeNewBuild(): Promise<boolean> {
   return true;
 }
 
+/** Stores this build, or looks for a newer one: registering alone looks for none where there is one already. */
 export async function storeForOffline(): Promise<void> {
   if (!("serviceWorker" in navigator) || import.meta.env.DEV) return;
-  await navigator.serviceWorker.register(new URL("serviceWorker.js", document.baseURI), { scope: "./" });
+  const address = new URL("serviceWorker.js", document.baseURI);
+  const registration = await navigator.serviceWorker.register(address, { scope: "./" });
+  await registration.update().catch(() => undefined); // offline
 }

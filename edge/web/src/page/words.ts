@@ -67,7 +67,9 @@ function idle(state: PageState): Headline {
     const isFirst = state.training.connection === "connecting";
     return {
       title: isFirst ? "Connecting" : "Offline",
-      detail: isFirst ? "Looking for the coordinator." : "It will go on when the coordinator is reached.",
+      detail: isFirst
+        ? "Getting ready, and looking for the coordinator."
+        : "It will go on when the coordinator is reached.",
       tone: isFirst ? "calm" : "waiting",
     };
   }

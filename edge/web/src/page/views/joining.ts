@@ -15,6 +15,8 @@ export function joiningView(actions: PageActions): View {
   const who = element("strong");
   const host = element("strong");
   const join = button("Join", () => void actions.join(), "main");
+  const stay = button("", () => void actions.stay());
+  stay.classList.add("below");
   const invited = element(
     "div",
     {},
@@ -26,6 +28,7 @@ export function joiningView(actions: PageActions): View {
       element("div", {}, element("dt", {}, "Coordinator"), element("dd", {}, host)),
     ),
     join,
+    stay,
     element("p.detail", {}, "Joining makes a key that never leaves this phone. The link works once."),
   );
 
@@ -71,6 +74,8 @@ export function joiningView(actions: PageActions): View {
       invited.hidden = state.phase !== "invited";
       uninvited.hidden = state.phase !== "uninvited";
       if (root.hidden || invited.hidden === false) scan.stop();
+      stay.hidden = state.membership === null;
+      setText(stay, `Go on as ${state.membership?.device ?? ""} instead`);
       setText(who, state.invitation?.device ?? "");
       setText(host, state.invitation?.host ?? "");
       setText(join, state.isJoining ? "Joining…" : "Join");

@@ -15,6 +15,7 @@ const change = async (next: Partial<PageState>) => {
 const actions: PageActions = {
   invite: () => change({ phase: "invited", invitation: { device: "phone-anna", host: "192.168.178.20:8443" } }),
   join: () => change({ phase: "joined" }),
+  stay: () => change({ phase: "joined" }),
   leave: () => change({ phase: "uninvited" }),
   setTraining: (wantsTraining) => change({ wantsTraining }),
   setBudget: (budgetBytes) => change({ device: { ...state.device, budgetBytes } }),

@@ -77,6 +77,7 @@ const INVITED: PageState = {
 export const SCENES: Readonly<Record<string, PageState>> = {
   uninvited: { ...FIRST_STATE, phase: "uninvited" },
   invited: INVITED,
+  again: { ...INVITED, membership: JOINED.membership },
   used: {
     ...INVITED,
     problem: { code: "token-used", message: "the token of phone-anna was used at 14:02", hint: "" },
