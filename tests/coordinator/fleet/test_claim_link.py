@@ -33,6 +33,16 @@ def test_link_is_read_as_it_was_made() -> None:
     assert ClaimLink.from_text(claim_link("https://[fd00::1]:8443/", TOKEN, PIN)).service == "https://[fd00::1]:8443"
 
 
+@pytest.mark.parametrize("service", ["http://localhost:8080", "http://127.0.0.1:80", "http://[::1]:8080"])
+def test_link_without_tls_is_for_this_machine_alone(service: str) -> None:
+    link = ClaimLink.from_text(claim_link(service, TOKEN, PIN, "phone-1"))
+    assert (link.service, link.device) == (service, "phone-1")
+    assert ClaimLink.from_text(claim_link("http://localhost", TOKEN, PIN)).service == "http://localhost:80"
+    for host in ("192.168.178.123", "localhost.evil.org", "127.0.0.2", "localhost@evil.org"):
+        with pytest.raises(ConfigError, match="is not https://host:port/join"):
+            ClaimLink.from_text(claim_link(f"http://{host}:8080", TOKEN, PIN))
+
+
 def test_link_keeps_its_secrets_after_the_hash() -> None:
     sent, _, kept = LINK.partition("#")
     assert sent == "https://192.168.178.123:8443/join"
