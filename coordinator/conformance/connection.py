@@ -63,14 +63,14 @@ class AgentDriver(Protocol):
     """Starts and ends one agent; a test may drive a page in a browser by it."""
 
     def start(self, connection: Connection) -> None:
-        """Have the agent connect; returns at once or when it runs. What it kept in ``connection.state`` is used.
-
-        Raises:
-            NotApplicable: this agent cannot be started, or not once more.
-        """
+        """Have the agent connect; returns at once or when it runs. What it kept in ``connection.state`` is used."""
 
     def stop(self) -> None:
-        """Ask it to end in good order, and wait until it has; nothing where it does not run."""
+        """Ask it to end in good order, and wait until it has; nothing where it does not run.
+
+        Raises:
+            NotApplicable: nobody but its owner can end it; also :meth:`kill`.
+        """
 
     def kill(self) -> None:
         """End it at once, without a goodbye; nothing where it does not run."""

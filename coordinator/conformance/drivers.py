@@ -101,7 +101,7 @@ class AttachedDriver:
     Args:
         tell: gets the connection as JSON when the agent is wanted for the first time.
         hook: a command; ``start``, ``stop`` or ``kill`` is added to it, the connection comes as JSON on its stdin. It
-            returns when that is done. Empty: the agent runs once, and scenarios that need more are not applicable.
+            returns when that is done. Empty: the agent stays as it is, and what needs it ended is not applicable.
     """
 
     def __init__(self, *, hook: str = "", tell: IO[str] | None = None) -> None:
@@ -116,8 +116,6 @@ class AttachedDriver:
             print(msgspec.json.encode(connection).decode(), file=self._tell, flush=True)
         if self._hook:
             self._call("start")
-        elif not is_first:
-            raise NotApplicable("the agent is attached by hand and cannot be started anew; give --restart")
 
     def stop(self) -> None:
         """As :meth:`coordinator.conformance.connection.AgentDriver.stop`."""
@@ -132,5 +130,7 @@ class AttachedDriver:
         return b""
 
     def _call(self, action: str) -> None:
-        if self._hook and self._connection is not None:
+        if not self._hook:
+            raise NotApplicable("the agent is attached by hand, which the kit cannot end or start; give --restart")
+        if self._connection is not None:
             subprocess.run([*self._hook, action], input=msgspec.json.encode(self._connection), check=True, timeout=60.0)

@@ -73,7 +73,8 @@ class Kit:
         """The hello of a running agent, started anew where it does not run with ``connection``."""
         wanted = connection or self.site.connection
         if self._running != wanted or self.hello is None:
-            self.stop()
+            if self._running is not None:
+                self.stop()
             return self.start(wanted)
         return self.hello
 
@@ -86,14 +87,18 @@ class Kit:
         return self.hello
 
     def stop(self) -> None:
-        """End the agent in good order."""
-        self.hello = self._running = None
+        """End the agent in good order.
+
+        Raises:
+            NotApplicable: it can only be ended by hand; also :meth:`kill`.
+        """
         self.driver.stop()
+        self.hello = self._running = None
 
     def kill(self) -> None:
         """End the agent at once."""
-        self.hello = self._running = None
         self.driver.kill()
+        self.hello = self._running = None
 
     def asked(self) -> Hello:
         """What the agent says of itself now, asked by an empty hello."""

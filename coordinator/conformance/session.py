@@ -92,7 +92,8 @@ def run_conformance(
                 findings.append(finding)
                 tell(finding)
         finally:
-            kit.kill()
+            with contextlib.suppress(NotApplicable):
+                kit.kill()
     return findings
 
 
@@ -107,7 +108,7 @@ def _play(kit: Kit, scenario: Scenario) -> Finding:
         outcome, seen = "failed", str(error)
     kit.settle()
     if outcome == "failed":
-        # Whatever state it is in: the next scenario begins with an agent that was just started.
-        with contextlib.suppress(subprocess.SubprocessError, OSError):
+        # Whatever state it is in: the next scenario begins with an agent that was just started, if it can be.
+        with contextlib.suppress(NotApplicable, subprocess.SubprocessError, OSError):
             kit.kill()
     return Finding(scenario.name, scenario.clause, outcome, " ".join(seen.split()), time.monotonic() - began)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_agent import SmallAgent
 
-from coordinator.conformance import Finding, KitOptions, run_conformance
+from coordinator.conformance import Finding, KitOptions, NotApplicable, run_conformance
 from coordinator.conformance.session import named_scenarios
 
 CAUGHT_BY = {
@@ -46,3 +46,22 @@ def test_broken_agent_is_caught_by_the_scenario_of_its_fault(fault: str, options
     name, words = CAUGHT_BY[fault]
     (finding,) = played(options, fault, name)
     assert (finding.outcome, words in finding.seen) == ("failed", True), finding.seen
+
+
+class ByHand(SmallAgent):
+    """Runs once, as an agent on a phone that somebody holds."""
+
+    def stop(self) -> None:
+        raise NotApplicable("by hand")
+
+    kill = stop
+
+
+@pytest.mark.broker
+@pytest.mark.runtime
+def test_agent_that_runs_once_goes_on_after_a_failure(options: KitOptions) -> None:
+    names = ("epochs-drop-the-incomplete-batch", "goodbye-when-it-is-stopped", "order-signed-by-another-key")
+    agent = ByHand("batch-order")
+    found = {f.scenario: f.outcome for f in run_conformance(agent, named_scenarios(names), options=options)}
+    SmallAgent.stop(agent)
+    assert [found[name] for name in names] == ["failed", "not applicable", "ok"]

@@ -101,13 +101,14 @@ def test_command_is_given_its_connection(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "mqtts://me:a%2Fb@127.0.0.1:8883 dev\n"
 
 
-def test_attached_agent_is_told_once_and_restarted_by_its_hook(tmp_path: Path) -> None:
+def test_attached_agent_is_told_once_and_ended_by_its_hook_alone(tmp_path: Path) -> None:
     said = io.StringIO()
     by_hand = AttachedDriver(tell=said)
     by_hand.start(connection())
     assert json.loads(said.getvalue())["federation"] == "fed"
-    with pytest.raises(NotApplicable, match="--restart"):
-        by_hand.start(connection())
+    for end in (by_hand.stop, by_hand.kill):
+        with pytest.raises(NotApplicable, match="--restart"):
+            end()
     seen = tmp_path / "seen"
     hook = tmp_path / "hook.sh"
     hook.write_text(f"echo $1 >> {seen}; cat > {tmp_path}/connection\n")

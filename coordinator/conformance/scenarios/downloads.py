@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -12,7 +13,8 @@ from coordinator.conformance.blob_server import KitBlobServer, open_blob_server
 from coordinator.conformance.findings import NotApplicable, expect, scenario
 from coordinator.conformance.kit import Kit
 from coordinator.conformance.script import Seen
-from edge.contracts.messages import Block, Get
+from edge.contracts.messages import Block, Get, Refuse
+from edge.contracts.plan import BlobRef
 
 BLOBS = "Blobs and blocks"
 BULK = "Blobs and blocks, bulk"
@@ -217,6 +219,28 @@ def tampered_blob_is_never_used(kit: Kit) -> str:
     times = sum(s.body.digest == digest and s.body.offset == 0 for s in kit.script.since(mark, "get"))
     expect(times >= 2, f"asked for {times} time before it was refused")
     return seen
+
+
+@scenario(BLOBS)
+def compressed_blob_is_decoded_or_refused_by_name(kit: Kit) -> str:
+    """Weights as zstd: an agent that has no zstd refuses with unsupported-encoding."""
+    import zstandard
+
+    kit.agent()
+    plain = kit.job("masked", seed=42)
+    packed = zstandard.compress(plain.weights)
+    weights = BlobRef(plain.order.weights.digest, len(plain.weights), "zstd", len(packed))
+    job = dataclasses.replace(plain, order=msgspec.structs.replace(plain.order, weights=weights))
+    kit.script.blobs[weights.digest] = packed
+    mark = kit.order(job)
+    try:
+        answer = kit.answer(job, "report", "refuse", since=mark, timeout_s=60)
+        if isinstance(answer, Refuse):
+            expect(answer.code == "unsupported-encoding", f"refused with {answer.code!r}: {answer.reason}")
+            return f"{answer.code}: {answer.reason[:90]}"
+        return kit.check(job, answer)
+    finally:
+        kit.script.blobs[weights.digest] = plain.weights
 
 
 @scenario(BULK)
