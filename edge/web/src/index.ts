@@ -1,6 +1,6 @@
 /**
- * The agent as a library: what an app that embeds it imports. `startAgent` is the whole of it for most; the pieces below
- * are for an app that brings its own storage, transport, data or trainer.
+ * The agent as a library: what an app that embeds it imports. `startAgent` is the whole of it for most; the pieces
+ * below are for an app that brings its own storage, transport, data or trainer.
  */
 
 export { Agent } from "./agent/agent";

@@ -2,24 +2,29 @@
 
 import { DataError, ReplayedOrder } from "../contracts/errors";
 import type { Refuse } from "../contracts/messages";
+import type { Records } from "../store/records";
 import type { Assignment } from "./assignment";
 import type { Crashes } from "./crashes";
 import type { Presence } from "./presence";
 import type { AgentSettings } from "./settings";
-import type { SettledWork } from "./settledWork";
+import { SettledWork } from "./settledWork";
 
 export class Admission {
+  readonly #settled: SettledWork;
+
   constructor(
     private readonly settings: AgentSettings,
+    records: Records,
     private readonly presence: Presence,
     private readonly crashes: Crashes,
-    private readonly settledWork: SettledWork,
-  ) {}
+  ) {
+    this.#settled = new SettledWork(records);
+  }
 
   /** Remembers the order as one to settle; the refusal when exactly this one is settled. */
   async replayed(taken: Assignment): Promise<Refuse | null> {
     try {
-      await this.settledWork.check(taken.order);
+      await this.#settled.check(taken.order);
       return null;
     } catch (error) {
       if (error instanceof ReplayedOrder) return taken.refusal(error.code, error.message);
@@ -39,6 +44,6 @@ export class Admission {
 
   /** The assignment is acknowledged: an order for it that comes again is a replay. */
   async settled(assignmentId: string): Promise<void> {
-    await this.settledWork.settle(assignmentId);
+    await this.#settled.settle(assignmentId);
   }
 }

@@ -9,23 +9,19 @@ import { type Envelope, unseal } from "../contracts/envelope";
 import { ApportionError, MessageRejected } from "../contracts/errors";
 import { Ack, type AgentState, Block, ErrorMessage, type Get, Grant, type Refuse } from "../contracts/messages";
 import type { WorkOrder } from "../contracts/plan";
-import type { Progress, Trained } from "../trainer/trainer";
+import type { Trained } from "../trainer/trainer";
 import { BlockRejected } from "../transport/blocks";
 import { Admission } from "./admission";
-import type { AgentEvent, AgentParts } from "./agentEvents";
+import type { AgentEvent, AgentParts, TrainingEvent } from "./agentEvents";
 import { Assignment, deadlineOf } from "./assignment";
 import { type Clock, SYSTEM_CLOCK } from "./clock";
 import { complain } from "./complaint";
-import { ALWAYS } from "./conditions";
-import { Crashes } from "./crashes";
 import { Delivery } from "./delivery";
 import { EventQueue } from "./eventQueue";
 import type { Piece } from "./fetcher";
-import { Gate } from "./gate";
 import { Outbox } from "./outbox";
 import { Presence } from "./presence";
 import { type AgentSettings, readOrder } from "./settings";
-import { SettledWork } from "./settledWork";
 import { StateMachine } from "./states";
 import { StatusBoard, shown } from "./status";
 import { Training } from "./training";
@@ -42,8 +38,6 @@ export class Agent {
   readonly #presence: Presence;
   readonly #delivery: Delivery;
   readonly #admission: Admission;
-  readonly #gate: Gate;
-  readonly #crashes: Crashes;
   readonly #training: Training;
   readonly #machine = new StateMachine();
   #work: Assignment | null = null;
@@ -56,13 +50,10 @@ export class Agent {
     this.#clock = parts.clock ?? SYSTEM_CLOCK;
     this.#outbox = new Outbox(transport, this.status, settings.federation, settings.device, sign);
     this.#presence = new Presence(settings, profile, trainer, data);
+    this.#training = new Training(settings, parts, (event) => this.#events.put(event));
+    this.#admission = new Admission(settings, records, this.#presence, this.#training.crashes);
     const now = () => this.#clock.now();
     this.#delivery = new Delivery(parts, this.#presence, this.status, this.#outbox.send, now);
-    this.#gate = new Gate(parts.conditions ?? ALWAYS);
-    this.#crashes = new Crashes(settings, records);
-    this.#admission = new Admission(settings, this.#presence, this.#crashes, new SettledWork(records));
-    const deliver = (event: AgentEvent) => this.#events.put(event);
-    this.#training = new Training(settings, trainer, this.#gate, this.#crashes, deliver);
   }
 
   get state(): AgentState {
@@ -87,7 +78,7 @@ export class Agent {
     transport.start((event) => this.#events.put(event));
     const unsubscribe = conditions?.subscribe(() => this.#events.put({ type: "conditions" }));
     const stopTicking = this.#clock.every(TICK_S, () => this.#events.putOnce(TICK));
-    await this.#describe();
+    this.#describe();
     while (this.state !== "stopping") {
       const event = await this.#events.take();
       try {
@@ -108,7 +99,7 @@ export class Agent {
   }
 
   async #restore(): Promise<void> {
-    await this.#crashes.restore();
+    await this.#training.crashes.restore();
     const work = await this.#delivery.restore();
     if (work === null) return;
     await this.#admission.replayed(work); // never: so that it is known as settled once it is acknowledged
@@ -131,18 +122,17 @@ export class Agent {
       case "received":
         return this.#received(event.payload);
       case "piece":
-        if ("data" in event.piece) this.status.passed(false, "https", event.piece.data.length);
         return this.#arrived(event.work, event.piece);
       case "progress":
-        return event.work === this.#work ? this.#progressed(event.work, event.progress) : undefined;
-      case "trained":
-        return event.work === this.#work ? this.#trained(event.work, event.trained) : undefined;
       case "failed":
-        return event.work === this.#work ? this.#trainingFailed(event.work, event.error) : undefined;
+      case "trained":
+        return event.work === this.#work ? this.#heard(event.work, event) : undefined;
       case "data":
         return this.#describe();
+      case "described":
+        return event.isNews ? this.#hello() : undefined;
       case "conditions":
-        this.#gate.changed();
+        this.#training.gate.changed();
         return this.#tick();
       case "tick":
         return this.#tick();
@@ -161,12 +151,12 @@ export class Agent {
 
   // hello
 
-  async #describe(): Promise<void> {
-    try {
-      if (await this.#presence.describe(this.#clock.now())) await this.#hello();
-    } catch (error) {
-      this.status.tell(error);
-    }
+  /** Loading a runtime takes its time on a phone; meanwhile the page shows the connection. */
+  #describe(): void {
+    this.#presence.describe(this.#clock.now()).then(
+      (isNews) => this.#events.put({ type: "described", isNews }),
+      (error: unknown) => this.status.tell(error),
+    );
   }
 
   async #hello(): Promise<void> {
@@ -247,6 +237,7 @@ export class Agent {
   async #arrived(work: Assignment | null, part: Block | Piece): Promise<void> {
     if (work?.fetch == null || work !== this.#work || this.state !== "fetching") return;
     const { fetch } = work;
+    if ("ref" in part && "data" in part) this.status.passed(false, "https", part.data.length);
     await this.#givingUpOnFailure(work, async () => {
       await ("ref" in part ? fetch.piece(part) : fetch.block(part));
       await this.#goOn(work);
@@ -269,20 +260,24 @@ export class Agent {
     if (await this.#training.begin(work)) this.#machine.move("begin");
   }
 
-  #progressed(work: Assignment, progress: Progress): void {
-    work.progress = progress;
-    this.status.progress(progress.step, progress.totalSteps, progress.loss);
-  }
-
-  async #trainingFailed(work: Assignment, error: unknown): Promise<void> {
-    const refusal = await this.#training.failed(work, error);
-    if (refusal !== null) await this.#giveUp(work, refusal);
+  /** What the trainer says; it may have failed or ended just before it was paused. */
+  async #heard(work: Assignment, event: TrainingEvent): Promise<void> {
+    if (event.type === "progress") {
+      work.progress = event.progress;
+      const { step, totalSteps, loss } = event.progress;
+      return this.status.progress(step, totalSteps, loss);
+    }
+    if (event.type === "failed") {
+      const refusal = await this.#training.failed(work, event.error);
+      return refusal === null ? undefined : this.#giveUp(work, refusal);
+    }
+    await this.#training.done();
+    await this.#upload(work, event.trained);
   }
 
   // upload
 
-  async #trained(work: Assignment, trained: Trained): Promise<void> {
-    await this.#training.done();
+  async #upload(work: Assignment, trained: Trained): Promise<void> {
     await this.#delivery.begin(work, trained);
     this.#machine.move("trained");
     if (this.#outbox.isConnected) work.uploader?.tick(this.#clock.now());
@@ -317,14 +312,14 @@ export class Agent {
     const work = this.#work;
     if (work !== null) await this.#tickWork(work, now);
     this.#training.endIfUnused(now, work !== null);
-    const beat = this.#presence.heartbeat(now, this.#gate.takeNews(), this.state, this.#work);
+    const beat = this.#presence.heartbeat(now, this.#training.gate.takeNews(), this.state, this.#work);
     if (beat !== null) this.#outbox.send("heartbeat", beat);
   }
 
   async #tickWork(work: Assignment, now: number): Promise<void> {
     if (work.isExpired(now)) return this.#giveUp(work, work.expiry(this.state));
     if (this.#outbox.isConnected) work.tick(this.state, now);
-    if (work.manifest === null || !this.#gate.isDue(now)) return;
+    if (work.manifest === null || !this.#training.gate.isDue(now)) return;
     if (this.state === "waiting") await this.#begin(work);
     else if (this.state === "training" && this.#training.pauseIfUnmet(work)) this.#machine.move("paused");
   }
@@ -357,7 +352,9 @@ export class Agent {
   async #surprised(error: unknown): Promise<void> {
     const work = this.#work;
     const reason = error instanceof Error ? error.message : String(error);
-    if (work !== null && !(error instanceof MessageRejected)) await this.#giveUp(work, work.refusal("error", reason));
+    if (work !== null && !(error instanceof MessageRejected)) {
+      await this.#giveUp(work, work.refusal("error", reason)).catch(() => {}); // of the same cause
+    }
     this.status.tell(error);
   }
 }

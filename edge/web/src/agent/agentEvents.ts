@@ -35,5 +35,6 @@ export type AgentEvent =
   | TransportEvent
   | TrainingEvent
   | { readonly type: "piece"; readonly work: Assignment; readonly piece: Piece }
+  | { readonly type: "described"; readonly isNews: boolean }
   | { readonly type: "data" | "conditions" | "tick" }
   | { readonly type: "stop"; readonly reason: string };

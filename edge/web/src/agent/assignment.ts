@@ -18,7 +18,7 @@ import { orderIdentity } from "./orderIdentity";
 import type { AgentSettings } from "./settings";
 import type { Uploader } from "./uploader";
 
-/** What a page grows by while it moves blocks, reads a manifest and writes its report. Source: measured, Python agent. */
+/** What an agent grows by while it moves blocks, reads a manifest and writes its report. Source: measured. */
 const TRANSFER_BYTES = 4 << 20;
 
 export class Assignment {
@@ -69,7 +69,7 @@ export class Assignment {
     { store, fetch, profile }: AgentParts,
     calls: Pick<FetcherParts, "ask" | "deliver" | "now">,
   ): Promise<void> {
-    const ranges = this.order.bulk !== "" && settings.bulk ? new RangeRequests(this.order.bulk, fetch) : null;
+    const ranges = settings.bulk ? RangeRequests.at(this.order.bulk, fetch) : null;
     const measured: FetcherParts["measured"] = (bytes, seconds, method) => {
       profile.linkMeasured?.({ bytes, seconds, method }).catch(() => {}); // no reason to stop a fetch
     };

@@ -1,4 +1,4 @@
-/** From a training's end to the acknowledgement: the update is kept, offered, and reported; a killed tab goes on there. */
+/** From a training's end to the acknowledgement: the update is kept and offered; a killed tab goes on there. */
 
 import type { Trained } from "../trainer/trainer";
 import type { AgentParts } from "./agentEvents";

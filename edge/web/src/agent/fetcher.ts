@@ -1,4 +1,4 @@
-/** Downloads into the store, one after the other: pieces over HTTPS where there is an address, else blocks over MQTT. */
+/** Downloads into the store, one by one: pieces over HTTPS where there is an address, else blocks over MQTT. */
 
 import { ArtifactCorrupt } from "../contracts/errors";
 import type { Block, Get } from "../contracts/messages";

@@ -36,8 +36,8 @@ export class OrderFetch {
   /**
    * Begins, or finds that all is there already.
    *
-   * @throws StoreFull, ArtifactCorrupt (a blob arrived with a wrong digest twice), SignatureRejected (no trusted key has
-   * signed the manifest), MessageRejected (it cannot be used), DeviceRefused (it is for another runtime).
+   * @throws StoreFull, ArtifactCorrupt (a blob arrived with a wrong digest twice), SignatureRejected (no trusted key
+   * has signed the manifest), MessageRejected (it cannot be used), DeviceRefused (it is for another runtime).
    */
   async start(): Promise<void> {
     await this.parts.store.pin(orderDigests(this.order));

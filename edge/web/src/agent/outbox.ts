@@ -1,4 +1,4 @@
-/** What a device sends: sealed, signed, on its own topics, in the order it was said, and only while there is a connection. */
+/** What a device sends: sealed, signed, on its own topics, in the order it was said, and only while connected. */
 
 import { type Sign, seal } from "../contracts/envelope";
 import type { Bodies, Kind } from "../contracts/messages";

@@ -35,7 +35,7 @@ export interface RunningAgent {
   readonly status: Pick<StatusBoard, "current" | "subscribe">;
   /** Tells the agent that there are other examples now. */
   dataChanged(): void;
-  /** Says goodbye; resolves when the agent has ended. What is trained and not acknowledged is kept for the next start. */
+  /** Says goodbye and resolves at the end. What is trained and not acknowledged is kept for the next start. */
   stop(reason?: string): Promise<void>;
 }
 

@@ -1,29 +1,36 @@
-/** The training of the assignment in hand: begun when the gate lets it, paused when it does not, begun again after a crash. */
+/** The training of the assignment in hand: begun when the gate lets it, else paused; begun again after a crash. */
 
 import type { Refuse } from "../contracts/messages";
 import type { Trainer } from "../trainer/trainer";
-import type { TrainingEvent } from "./agentEvents";
+import type { AgentParts, TrainingEvent } from "./agentEvents";
 import type { Assignment } from "./assignment";
-import type { Crashes } from "./crashes";
-import type { Gate } from "./gate";
+import { ALWAYS } from "./conditions";
+import { Crashes } from "./crashes";
+import { Gate } from "./gate";
 import type { AgentSettings } from "./settings";
 
 /** A trainer that is not used is ended after so long: what it took for a training it gives back in no other way. */
 const IDLE_S = 30;
 
 export class Training {
+  readonly gate: Gate;
+  readonly crashes: Crashes;
   #isRunning = false;
   #isIdle = false;
   #idleSince = 0;
   #isPaused = false;
 
+  readonly #trainer: Trainer;
+
   constructor(
     private readonly settings: AgentSettings,
-    private readonly trainer: Trainer,
-    private readonly gate: Gate,
-    private readonly crashes: Crashes,
+    { trainer, conditions, records }: AgentParts,
     private readonly deliver: (event: TrainingEvent) => void,
-  ) {}
+  ) {
+    this.#trainer = trainer;
+    this.gate = new Gate(conditions ?? ALWAYS);
+    this.crashes = new Crashes(settings, records);
+  }
 
   /** Begins or goes on, if `work` may train now; whether it does. */
   async begin(work: Assignment): Promise<boolean> {
@@ -36,7 +43,7 @@ export class Training {
   /** Whether `work` had to be paused now. */
   pauseIfUnmet(work: Assignment): boolean {
     if (this.gate.lets(work, true)) return false;
-    this.trainer.pause();
+    this.#trainer.pause();
     this.#isPaused = true;
     return true;
   }
@@ -72,13 +79,13 @@ export class Training {
   }
 
   #kill(): void {
-    this.trainer.kill();
+    this.#trainer.kill();
     this.#isIdle = this.#isRunning = false;
   }
 
   /** Also when there is nothing to go on with: a trainer that is paused stays so for the next order. */
   #unpause(): void {
-    if (this.#isPaused) this.trainer.resume();
+    if (this.#isPaused) this.#trainer.resume();
     this.#isPaused = false;
   }
 
@@ -86,7 +93,7 @@ export class Training {
     this.#isRunning = true;
     this.#isIdle = false;
     await this.crashes.begins(work);
-    this.trainer
+    this.#trainer
       .train(work.trainRequest(this.settings), (progress) => this.deliver({ type: "progress", work, progress }))
       .then(
         (trained) => this.deliver({ type: "trained", work, trained }),

@@ -43,7 +43,7 @@ export class Uploader {
     this.#put();
   }
 
-  /** Goes on from a grant; grants for other updates are ignored. @throws MessageRejected for one that makes no sense. */
+  /** Goes on from a grant; those for other updates are ignored. @throws MessageRejected for one without sense. */
   granted(grant: Grant, now: number): void {
     if (grant.digest !== this.report.update.digest || grant.assignment_id !== this.report.assignment_id) return;
     const wasComplete = this.#upload.isComplete;

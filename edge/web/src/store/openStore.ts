@@ -12,7 +12,7 @@ const RESERVE_BYTES = 16 << 20;
 export interface OpenedStore {
   readonly store: FileStore;
   readonly kind: "opfs" | "indexeddb" | "memory";
-  /** Why it is not the one before in that list; empty for the first. A store in memory is no worker's and ends with the page. */
+  /** Why it is not the first of those; empty for that one. A store in memory ends with the page, no worker has it. */
   readonly reason: string;
 }
 

@@ -115,7 +115,8 @@ export class Download {
     const end = block.offset + block.data.length;
     if (block.data.length === 0 || block.offset < 0 || block.data.length > this.blockBytes || end > this.total) {
       throw new BlockRejected(
-        `blob ${short}: block [${block.offset}, ${end}) is outside ${this.total} bytes or longer than ${this.blockBytes}`,
+        `blob ${short}: block [${block.offset}, ${end}) is outside ${this.total} bytes ` +
+          `or longer than ${this.blockBytes}`,
       );
     }
     if (block.offset < this.offset || this.#early.has(block.offset)) return [];

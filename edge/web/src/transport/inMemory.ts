@@ -1,6 +1,6 @@
 /**
- * A broker inside one process, with MQTT's semantics as far as this project relies on them: wildcards, last wills, order
- * per topic, and a broker that can go away and come back. For tests and for simulations in one page.
+ * A broker inside one process, with MQTT's semantics as far as this project relies on them: wildcards, last wills,
+ * order per topic, and a broker that can go away and come back. For tests and for simulations in one page.
  */
 
 import { MAX_MESSAGE_BYTES } from "../contracts/envelope";

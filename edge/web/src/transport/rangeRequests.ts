@@ -5,8 +5,6 @@
  * over MQTT instead.
  */
 
-import { ConfigError } from "../contracts/errors";
-
 const LEAST_PIECE_BYTES = 1 << 16;
 const MOST_PIECE_BYTES = 1 << 20;
 const SHORT_MS = 1_000;
@@ -20,15 +18,20 @@ export class RangeRequests {
   readonly #fetch: typeof fetch;
   #pieceBytes = MOST_PIECE_BYTES / 4;
 
-  /** `base`: `https://host:port/path/` (http on loopback), to which a digest is added; it holds the device's ticket. */
-  constructor(base: string, request: typeof fetch = (input, init) => fetch(input, init)) {
-    const { protocol, hostname } = new URL(base);
-    const isLoopback = ["localhost", "127.0.0.1", "[::1]"].includes(hostname);
-    if (protocol !== "https:" && !(protocol === "http:" && isLoopback)) {
-      throw new ConfigError([`bulk: ${protocol}//${hostname} is not https://, which everything but loopback must be`]);
-    }
+  private constructor(base: string, request: typeof fetch) {
     this.#base = base;
     this.#fetch = request;
+  }
+
+  /**
+   * Of an order's address, to which a digest is added: `https://host:port/path/`, or http on this machine; it holds the
+   * device's ticket. Null for anything else: such blobs are asked for over MQTT.
+   */
+  static at(base: string, request: typeof fetch = (input, init) => fetch(input, init)): RangeRequests | null {
+    const url = URL.canParse(base) ? new URL(base) : null;
+    const isLoopback = ["localhost", "127.0.0.1", "[::1]"].includes(url?.hostname ?? "");
+    const isKept = url?.protocol === "https:" || (url?.protocol === "http:" && isLoopback);
+    return isKept ? new RangeRequests(base, request) : null;
   }
 
   /** Bytes to ask for next: few enough that a killed tab loses seconds, enough that a fast link is not kept waiting. */

@@ -13,6 +13,12 @@ afterEach(() => {
   for (const server of servers.splice(0)) server.close();
 });
 
+function requestsAt(url: string): RangeRequests {
+  const requests = RangeRequests.at(url);
+  if (requests === null) throw new Error(`${url} is no address for pieces`);
+  return requests;
+}
+
 /** A real server on loopback that answers as `answer` says. */
 async function serve(answer: (request: IncomingMessage, response: ServerResponse) => void): Promise<string> {
   const server = createServer(answer).listen(0, "127.0.0.1");
@@ -35,7 +41,7 @@ describe("a piece", () => {
       seen.push(request.url, request.headers.range);
       ranged(DATA, request, response);
     });
-    const piece = await new RangeRequests(url).piece("d1", 100, 5_000, DATA.length, NEVER);
+    const piece = await requestsAt(url).piece("d1", 100, 5_000, DATA.length, NEVER);
     expect(piece).toEqual(DATA.slice(100, 5_100));
     expect(seen).toEqual(["/v1/ticket/d1", "bytes=100-5099"]);
   });
@@ -55,7 +61,7 @@ describe("a piece", () => {
         response.writeHead(206, { "Content-Range": "bytes 10-19/20" }).end(DATA.subarray(10, 20)),
     };
     const url = await serve((request, response) => answers[request.url ?? ""]?.(request, response));
-    const requests = new RangeRequests(url);
+    const requests = requestsAt(url);
     for (const path of Object.keys(answers)) {
       const digest = path.slice("/v1/ticket/".length);
       await expect(requests.piece(digest, 10, 10, DATA.length, NEVER), digest).rejects.toThrow();
@@ -68,22 +74,24 @@ describe("a piece", () => {
       response.write(DATA.subarray(0, 5));
     });
     const abort = new AbortController();
-    const piece = new RangeRequests(url).piece("d1", 0, 10, DATA.length, abort.signal);
+    const piece = requestsAt(url).piece("d1", 0, 10, DATA.length, abort.signal);
     setTimeout(() => abort.abort(), 50);
     await expect(piece).rejects.toThrow();
   });
 
   it("comes in larger ones over a fast link, up to 1 MB", async () => {
     const url = await serve((request, response) => ranged(DATA, request, response));
-    const requests = new RangeRequests(url);
+    const requests = requestsAt(url);
     expect(requests.pieceBytes).toBe(262_144);
     for (let i = 0; i < 4; i++) await requests.piece("d1", 0, 10, DATA.length, NEVER);
     expect(requests.pieceBytes).toBe(1_048_576);
   });
 
   it("is asked for over HTTPS alone, but for this machine", () => {
-    expect(() => new RangeRequests("http://192.168.1.5/v1/x/")).toThrow("not https://");
-    expect(new RangeRequests("https://192.168.1.5/v1/x/").pieceBytes).toBeGreaterThan(0);
+    for (const url of ["http://192.168.1.5/v1/x/", "ftp://127.0.0.1/", "v1/x/", ""]) {
+      expect(RangeRequests.at(url)).toBeNull();
+    }
+    expect(requestsAt("https://192.168.1.5/v1/x/").pieceBytes).toBeGreaterThan(0);
   });
 });
 
@@ -127,6 +135,14 @@ describe("an order with an address for its blobs", () => {
     await within(rig, () => rig.agent.status.current.roundsDone === 1);
     expect(rig.coordinator.count("get")).toBeGreaterThan(0);
     expect(rig.coordinator.asked()).toEqual([weights.digest]);
+    await rig.stop();
+  });
+
+  it("is fetched over MQTT where the address cannot be used", async () => {
+    const rig = await new Rig().start();
+    await rig.coordinator.send("order", await rig.coordinator.order({ bulk: "http://192.168.1.5:8080/v1/x/" }));
+    await within(rig, () => rig.agent.status.current.roundsDone === 1);
+    expect(rig.coordinator.asked()).toHaveLength(3);
     await rig.stop();
   });
 
