@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from edge.artifact_folder import read_artifact_folder, self_test_folder
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import ArtifactManifest
-from edge.runtimes import RUNTIMES, checking_runtime, runtime
+from edge.runtimes import RUNTIMES, runtime
+from edge.runtimes.checking import checking_runtime
 from export.bundle import export_artifact, verify_artifact
 from export.formats import FORMATS, format_for
 from export.formats.memory_plan import MemoryPlan
@@ -66,9 +67,9 @@ def test_predicted_peak_grows_as_the_memory_of_the_runtime_does() -> None:
     assert predicted(0) == 0
     assert predicted(1) == predicted(3 * MB) == pytest.approx(0.2 * 16 * MB, abs=MB)
     assert predicted(4 * MB) == pytest.approx((1.44 - 1) * 16 * MB, abs=MB)
-    # Large memories grow by 96 MiB at most; the state lies beside them twice.
-    assert predicted(1001 * MB) - predicted(900 * MB) in (0, 96 * MB, 192 * MB)
-    assert predicted(0, state=MB) - 2 * MB == predicted(MB)
+    # Large memories grow by 96 MiB at most; files as large as the state lie beside.
+    assert predicted(1001 * MB) - predicted(900 * MB) in (96 * MB, 192 * MB)
+    assert predicted(0, state=MB) - MB == predicted(MB)
 
 
 @pytest.mark.skipif(shutil.which("node") is None or not (WEB / "node_modules").is_dir(), reason="needs npm ci")
@@ -87,4 +88,4 @@ def test_trainer_of_the_browser_gives_the_update_of_the_native_session(parts: in
     environment = os.environ | {"APPORTION_CASES": str(tmp_path)}
     done = subprocess.run(command, cwd=WEB, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    assert '"numPassedTests":1' in done.stdout
+    assert '"case is carried out as natively","status":"passed"' in done.stdout.replace(", ", ",")

@@ -60,7 +60,7 @@ export class ArtifactTraining {
         onStep: (step, totalSteps, loss) => place.onProgress({ step, totalSteps, loss }),
       });
       const update = encodeTensors(new Map(order.upload.map((name) => [name, uploaded(session, name)])));
-      this.meter.note(update.byteLength);
+      this.meter.note(2 * update.byteLength); // the tensors it is made of are there still
       return {
         ...outcome,
         numExamples: examples.length,

@@ -1,0 +1,136 @@
+"""A step in headless Chromium beside the same step natively, in blocks that take turns, and what both came to.
+
+    python -m benchmarks.web_step ARTIFACT ... --blocks 6 --json
+
+Artifacts are exported for ``onnxruntime_web``. Both sides run the artifact's self-test values at its batch size; the
+native side is this machine's ONNX Runtime on one thread, the browser runs one and two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.web_browser import Bench, open_bench
+from edge.artifact_folder import read_artifact_folder
+from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.tensor_file import decode_tensors
+from edge.micro_batches import TRAIN, run_step
+from edge.runtimes.checking import checking_runtime
+from edge.self_test import load_self_test
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from playwright.sync_api import Page
+
+    from edge.runtimes.base import Session
+
+THREADS = (1, 2)
+COMPARED_STEPS, STEPS, MB = 3, 4, 1 << 20
+
+
+class NativeSide:
+    """The artifact in this process."""
+
+    def __init__(self, manifest: ArtifactManifest, files: Mapping[str, Path]) -> None:
+        self._manifest = manifest
+        self.session: Session = checking_runtime(manifest.runtime).load(manifest, files, threads=1)
+        self._feeds = load_self_test(self.session, manifest, batch=manifest.batch)
+
+    def steps(self, count: int) -> tuple[list[float], list[float]]:
+        """Milliseconds and losses of ``count`` steps."""
+        took, losses = [], []
+        for _ in range(count):
+            started = time.perf_counter()
+            losses.append(run_step(self.session, self._manifest, TRAIN, self._feeds)["loss"])
+            took.append(1000 * (time.perf_counter() - started))
+        return took, losses
+
+
+def compare(bench: Bench, name: str, blocks: int) -> dict[str, Any]:
+    """One artifact: difference after three steps, and median times of ``blocks`` blocks."""
+    manifest, files = read_artifact_folder(bench.artifacts[name])
+    native = NativeSide(manifest, files)
+    took: dict[str, list[float]] = {"native": []}
+    found: dict[str, Any] = {"artifact": name, "batch": manifest.batch}
+    _, losses = native.steps(COMPARED_STEPS)
+    with bench.page() as one, bench.page() as two:
+        pages: dict[str, Page] = {f"web_{threads}": page for threads, page in zip(THREADS, (one, two), strict=True)}
+        for (side, page), threads in zip(pages.items(), THREADS, strict=True):
+            opened = page.evaluate("([name, n]) => bench.open(`artifact/${name}/`, n)", [name, threads])
+            page.evaluate("batch => bench.load(batch)", manifest.batch)
+            ran = page.evaluate("count => bench.steps(count)", COMPARED_STEPS)
+            took[side] = []
+            if threads == 1:
+                page.evaluate("bench.send('/put/state')")
+                measured = ran["peakBytes"] - opened["idleBytes"]
+                found |= {"self_test": opened["selfTest"], "idle_bytes": opened["idleBytes"], "peak_bytes": measured}
+                found |= _differences(native.session, decode_tensors(bench.received["state"], where=name), manifest)
+                pairs = zip(ran["losses"], losses, strict=True)
+                found["loss_rel_err"] = max(abs(web - here) / abs(here) for web, here in pairs)
+        for _ in range(blocks):
+            took["native"] += native.steps(STEPS)[0]
+            for side, page in pages.items():
+                took[side] += page.evaluate("count => bench.steps(count)", STEPS)["ms"]
+    medians = {side: statistics.median(values) for side, values in took.items()}
+    found["ms"] = {side: round(value, 1) for side, value in medians.items()}
+    found["ratio"] = {side: round(value / medians["native"], 2) for side, value in medians.items()}
+    best = {side: min(values) for side, values in took.items()}
+    found["best_ms"] = {side: round(value, 1) for side, value in best.items()}
+    found["best_ratio"] = {side: round(value / best["native"], 2) for side, value in best.items()}
+    found["predicted_runtime_bytes"] = manifest.cost.predicted_peak_bytes - manifest.cost.state_bytes
+    return found
+
+
+def _differences(session: Session, state: Mapping[str, np.ndarray], manifest: ArtifactManifest) -> dict[str, float]:
+    """Largest relative L2 distance of a tensor from the native one: of parameters and buffers, and of all."""
+    worst = {"update": 0.0, "state": 0.0}
+    for name, value in state.items():
+        if value.dtype.kind != "f":
+            continue
+        here = session.read(name).astype(np.float64)
+        distance = float(np.linalg.norm(value - here) / max(float(np.linalg.norm(here)), 1e-12))
+        worst["state"] = max(worst["state"], distance)
+        if manifest.tensor(name).role in ("parameter", "buffer"):
+            worst["update"] = max(worst["update"], distance)
+    return {f"{kind}_rel_l2": value for kind, value in worst.items()}
+
+
+def main() -> None:
+    """Read the arguments, print a table, and JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("artifact", type=Path, nargs="+")
+    parser.add_argument("--blocks", type=int, default=6, help="of four steps each, on every side")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    print(f"load before: {os.getloadavg()[0]:.1f}")
+    print(
+        "| artifact | native ms | web 1 | web 2 | ratio 1 | ratio 2 | of the best | loss | update | peak MB | predicted |"
+    )
+    rows = []
+    with open_bench({path.name: path.resolve() for path in chosen.artifact}) as bench:
+        for name in list(bench.artifacts):
+            row = compare(bench, name, chosen.blocks)
+            rows.append(row)
+            ms, ratio = row["ms"], row["ratio"]
+            print(
+                f"| {name} | {ms['native']} | {ms['web_1']} | {ms['web_2']} | {ratio['web_1']} | {ratio['web_2']} "
+                f"| {row['best_ratio']['web_1']} | {row['loss_rel_err']:.1e} | {row['update_rel_l2']:.1e} | {row['peak_bytes'] / MB:.0f} "
+                f"| {row['predicted_runtime_bytes'] / MB:.0f} |",
+                flush=True,
+            )
+    print(f"load after: {os.getloadavg()[0]:.1f}")
+    if chosen.json:
+        print(json.dumps({"schema": "apportion.benchmark.web_step/1", "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
