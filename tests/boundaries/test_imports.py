@@ -10,10 +10,37 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TORCH_SIDE = {"torch", "torchvision", "torchaudio", "onnx", "executorch", "sklearn", "scipy", "amqtt", "typer", "rich"}
+TORCH_SIDE = {
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "onnx",
+    "executorch",
+    "sklearn",
+    "scipy",
+    "amqtt",
+    "typer",
+    "rich",
+    "starlette",
+    "uvicorn",
+}
 RUNTIMES = {"onnxruntime", "executorch", "tflite_runtime", "ai_edge_litert"}
 CONTRACTS_MAY_IMPORT = {"edge", "profiles", "msgspec", "numpy", "safetensors"}
-HEAVY = {"torch", "onnx", "onnxruntime", "numpy", "scipy", "sklearn", "amqtt", "paho", "cryptography", "PIL", "typer"}
+HEAVY = {
+    "torch",
+    "onnx",
+    "onnxruntime",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "amqtt",
+    "paho",
+    "cryptography",
+    "PIL",
+    "typer",
+    "starlette",
+    "uvicorn",
+}
 
 Import = tuple[str, bool]
 """Dotted module, and whether it is imported when the file is (not inside a function or for types only)."""
@@ -121,6 +148,7 @@ def test_coordinator_leaves_runtime_toolchains_to_export(path: Path) -> None:
         "coordinator.aggregation",
         "coordinator.identity",
         "coordinator.submodels",
+        "coordinator.web",
     ],
 )
 def test_importing_a_package_loads_nothing_heavy(package: str) -> None:
