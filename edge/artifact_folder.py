@@ -66,7 +66,7 @@ def self_test_folder(folder: Path) -> SelfTestResult:
         ArtifactCorrupt: as :func:`read_artifact_folder`; also MessageRejected.
         DeviceRefused: a loss is not the manifest's, or the runtime cannot run the artifact.
     """
-    from edge.runtimes import checking_runtime
+    from edge.runtimes.checking import checking_runtime
     from edge.self_test import check_self_test
 
     manifest, paths = read_artifact_folder(folder)

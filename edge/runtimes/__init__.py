@@ -16,10 +16,6 @@ RUNTIMES: dict[str, str] = {
     "executorch": "edge.runtimes.executorch",
 }
 
-SAME_GRAPHS = {"onnxruntime_web": "onnxruntime"}
-"""Runtimes of agents that are not Python's -> the one here that runs their graphs with the same operators: artifacts
-are checked with it, and never trained."""
-
 
 def max_threads(chosen: Runtime) -> int:
     """Most threads a step of the runtime uses; 0: as many as ordered."""
@@ -40,12 +36,3 @@ def runtime(name: str) -> Runtime:
         raise ConfigError(
             [f"runtime: '{name}' cannot be imported ({error})"], hint=f"pip install 'apportion[{name}]'"
         ) from error
-
-
-def checking_runtime(name: str) -> Runtime:
-    """The runtime that checks artifacts made for ``name``: itself, or the one of :data:`SAME_GRAPHS`.
-
-    Raises:
-        ConfigError: as :func:`runtime`.
-    """
-    return runtime(SAME_GRAPHS.get(name, name))
