@@ -18,7 +18,8 @@ const NAME = PREFIX + BUILD.version;
 self.addEventListener("install", (event) => event.waitUntil(store()));
 self.addEventListener("activate", (event) => event.waitUntil(takeOver()));
 self.addEventListener("message", (event) => {
-  if (event.data === "activate") event.waitUntil(self.skipWaiting());
+  // Not waited for: Chromium activates a worker only once its events are over.
+  if (event.data === "activate") void self.skipWaiting();
 });
 self.addEventListener("fetch", (event) => {
   const { request } = event;
