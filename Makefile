@@ -20,7 +20,7 @@ ARGS ?=
 WEB = edge/web
 WEB_SOURCES = $(wildcard $(WEB)/*.*) \
   $(shell find $(WEB)/src $(WEB)/public -type f 2>/dev/null)
-HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18)' 2>/dev/null
+HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
 .PHONY: setup demo web test test-arm test-web test-web-here check format bench clean runtime-executorch runtime-onnxruntime-training
