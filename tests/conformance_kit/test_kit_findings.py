@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from small_agent import SmallAgent
 
@@ -21,9 +23,9 @@ CAUGHT_BY = {
 """Fault -> the scenario that has to fail, and words of what it says."""
 
 
-@pytest.fixture(scope="module")
-def options(tmp_path_factory: pytest.TempPathFactory) -> KitOptions:
-    return KitOptions(patience=0.5, artifacts=tmp_path_factory.mktemp("artifacts"))
+@pytest.fixture
+def options(kit_artifacts: Path) -> KitOptions:
+    return KitOptions(artifacts=kit_artifacts)
 
 
 def played(options: KitOptions, fault: str, *names: str) -> list[Finding]:

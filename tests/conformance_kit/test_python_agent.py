@@ -51,9 +51,10 @@ def connection(**changes: object) -> Connection:
 
 @pytest.mark.broker
 @pytest.mark.runtime
-def test_python_agent_holds_a_part_of_the_kit(tmp_path: Path) -> None:
+def test_python_agent_holds_a_part_of_the_kit(tmp_path: Path, kit_artifacts: Path) -> None:
     driver = CommandDriver(OWN_AGENT, tmp_path / "agent.log")
-    findings = run_conformance(driver, named_scenarios(PART), options=KitOptions(tls=True, patience=2.0))
+    options = KitOptions(tls=True, patience=2.0, artifacts=kit_artifacts)
+    findings = run_conformance(driver, named_scenarios(PART), options=options)
     assert {f.scenario: f.seen for f in findings if f.outcome != "ok"} == {}
     assert {f.scenario for f in findings} == set(PART)
 
