@@ -104,6 +104,14 @@ def _differences(session: Session, state: Mapping[str, np.ndarray], manifest: Ar
     return {f"{kind}_rel_l2": value for kind, value in worst.items()}
 
 
+def _line(row: dict[str, Any]) -> str:
+    ms, ratio, best = row["ms"], row["ratio"], row["best_ratio"]
+    peaks = f"{row['peak_bytes'] / MB:.0f} | {row['predicted_runtime_bytes'] / MB:.0f}"
+    errors = f"{row['loss_rel_err']:.1e} | {row['update_rel_l2']:.1e}"
+    times = f"{ms['native']} | {ms['web_1']} | {ms['web_2']} | {ratio['web_1']} | {best['web_1']} | {ratio['web_2']}"
+    return f"| {row['artifact']} | {times} | {errors} | {peaks} |"
+
+
 def main() -> None:
     """Read the arguments, print a table, and JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,20 +121,13 @@ def main() -> None:
     chosen = parser.parse_args()
     print(f"load before: {os.getloadavg()[0]:.1f}")
     print(
-        "| artifact | native ms | web 1 | web 2 | ratio 1 | ratio 2 | of the best | loss | update | peak MB | predicted |"
+        "| artifact | native ms | web 1 | web 2 | ratio 1 | of best | ratio 2 | loss | update | peak MB | predicted |"
     )
     rows = []
     with open_bench({path.name: path.resolve() for path in chosen.artifact}) as bench:
         for name in list(bench.artifacts):
-            row = compare(bench, name, chosen.blocks)
-            rows.append(row)
-            ms, ratio = row["ms"], row["ratio"]
-            print(
-                f"| {name} | {ms['native']} | {ms['web_1']} | {ms['web_2']} | {ratio['web_1']} | {ratio['web_2']} "
-                f"| {row['best_ratio']['web_1']} | {row['loss_rel_err']:.1e} | {row['update_rel_l2']:.1e} | {row['peak_bytes'] / MB:.0f} "
-                f"| {row['predicted_runtime_bytes'] / MB:.0f} |",
-                flush=True,
-            )
+            rows.append(compare(bench, name, chosen.blocks))
+            print(_line(rows[-1]), flush=True)
     print(f"load after: {os.getloadavg()[0]:.1f}")
     if chosen.json:
         print(json.dumps({"schema": "apportion.benchmark.web_step/1", "rows": rows}))
