@@ -1,8 +1,8 @@
 /**
  * The page without a network: the whole build is stored when it is installed, and served from there.
  *
- * What the coordinator says or serves to the agent (`/v1/`) is never stored. A new build is installed beside the old
- * one and takes over when the page is loaded next (see src/page/offline.ts).
+ * What the coordinator says or serves to the agent (`/v1/`) is never stored. A new build is stored beside the old one
+ * and given to the page when it is loaded next; a page that is open goes on with the old one, which stays until then.
  */
 
 export {};
@@ -15,12 +15,8 @@ declare const BUILD: { readonly version: string; readonly files: readonly (reado
 const PREFIX = "apportion-page-";
 const NAME = PREFIX + BUILD.version;
 
-self.addEventListener("install", (event) => event.waitUntil(store()));
+self.addEventListener("install", (event) => event.waitUntil(store().then(() => self.skipWaiting())));
 self.addEventListener("activate", (event) => event.waitUntil(takeOver()));
-self.addEventListener("message", (event) => {
-  // Not waited for: Chromium activates a worker only once its events are over.
-  if (event.data === "activate") void self.skipWaiting();
-});
 self.addEventListener("fetch", (event) => {
   const { request } = event;
   const url = new URL(request.url);
@@ -44,11 +40,10 @@ async function store(): Promise<void> {
   );
 }
 
+/** The build before this one stays: a page may be open that has not loaded all of it yet. */
 async function takeOver(): Promise<void> {
-  const names = await caches.keys();
-  await Promise.all(
-    names.filter((name) => name.startsWith(PREFIX) && name !== NAME).map((name) => caches.delete(name)),
-  );
+  const older = (await caches.keys()).filter((name) => name.startsWith(PREFIX) && name !== NAME);
+  await Promise.all(older.slice(0, -1).map((name) => caches.delete(name)));
   await self.clients.claim();
 }
 
@@ -56,7 +51,7 @@ async function takeOver(): Promise<void> {
 async function answer(request: Request): Promise<Response> {
   const cache = await caches.open(NAME);
   const stored = await cache.match(request.mode === "navigate" ? "./" : request, { ignoreVary: true });
-  return stored ?? fetch(request);
+  return stored ?? (await caches.match(request, { ignoreVary: true })) ?? fetch(request);
 }
 
 function scopePath(): string {
