@@ -12,7 +12,7 @@ _START_BYTES, _GROWTH, _MOST_GROWTH_BYTES = 16 << 20, 1.2, 96 << 20
 """The runtime's memory: its size when loaded, which holds the runtime itself; the factor it grows by; and the most it
 then grows by, unless more is asked for at once. These are the build's own."""
 
-_LIVE_SHARE, _NODE_BYTES = 1.04, 2048
+_LIVE_SHARE, _NODE_BYTES = 1.04, 2000
 """Of a step, in that memory: live tensors with what lies between them, and the graph. Measured in Chromium 156 with
 onnxruntime-web 1.30 on 13 artifacts at batch 32, see docs/measurements/2026-11-20-web.md."""
 
