@@ -50,6 +50,8 @@ export function newProblem(error: LastError | null, shownAt: number): Problem | 
   return { code: error.code, message: error.message, hint: error.hint };
 }
 
+export const LAST_SEEN = "page/last-seen";
+
 /** What is remembered of a session, so that a start without a network shows where it ended. */
 export interface LastSeen {
   readonly round: number | null;

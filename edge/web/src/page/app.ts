@@ -9,7 +9,7 @@ import type { LabelledWindow } from "../data/dataStore";
 import type { LabelledPicture } from "../data/pickedFiles";
 import { enrol, enrolledKey, enrolment, forget } from "../identity/enrolment";
 import { IndexedDbRecords } from "../store/indexedDbRecords";
-import { type LastSeen, lastSeen } from "./agentView";
+import { LAST_SEEN, type LastSeen } from "./agentView";
 import { FIRST_STATE, type OwnerConditions, type PageActions } from "./model";
 import { type OwnerSettings, readSettings, writeSettings } from "./ownerSettings";
 import type { PageStore } from "./pageStore";
@@ -17,7 +17,6 @@ import { problemOf } from "./problem";
 import type { Session } from "./session";
 import { missingFeatures } from "./support";
 
-const LAST_SEEN = "page/last-seen";
 /** A stepper is pressed several times in a row; only the last value restarts the agent. */
 const RESTART_AFTER_MS = 1_500;
 
@@ -204,7 +203,6 @@ export class App implements PageActions {
 
   #end(): Promise<void> {
     return this.#next(async () => {
-      await this.#records.put(LAST_SEEN, lastSeen(this.#page.state));
       await this.#session?.stop();
     });
   }

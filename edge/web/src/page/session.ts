@@ -13,7 +13,7 @@ import { openStore } from "../store/openStore";
 import type { Records } from "../store/records";
 import { WorkerTrainer } from "../trainer/workerTrainer";
 import { MqttTransport } from "../transport/mqtt";
-import { newProblem, trafficOf, trainingOf } from "./agentView";
+import { LAST_SEEN, lastSeen, newProblem, trafficOf, trainingOf } from "./agentView";
 import { BrowserDevice } from "./browserDevice";
 import type { OwnerConditions } from "./model";
 import type { PageStore } from "./pageStore";
@@ -148,6 +148,8 @@ export class Session {
     if (before !== shown.activity) {
       this.device.setTraining(shown.activity === "training");
       void this.showUsage();
+      // A tab may be ended at any time: what it showed is kept at every change, not when it ends.
+      if (this.page.state.phase === "joined") void this.records.put(LAST_SEEN, lastSeen(this.page.state));
     }
   }
 

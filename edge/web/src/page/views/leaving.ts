@@ -11,10 +11,10 @@ const SENT = [
   "How many examples it trained on, and which classes occur when that is asked for",
   "Loss and accuracy, step times, memory in use",
   "What the device can do: memory budget, cores, battery, kind of browser",
+  "If examples cannot be used: the reason, which may name a file or a class",
 ];
 const KEPT = [
   "Your examples: pictures, tables, recordings",
-  "Names of files and folders",
   "The label of any single example",
   "This phone's private key",
 ];
