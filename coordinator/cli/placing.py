@@ -31,6 +31,7 @@ from coordinator.simulation.capacity import group_level
 from coordinator.submodels.record import Cut
 from edge.contracts.errors import ConfigError, DeviceRefused, ExportRefused, ParityError, PlanError
 from edge.idle_size import measure_idle_sizes
+from edge.runtimes.checking import SAME_GRAPHS
 from edge.runtimes.environments import runtime_python
 from profiles.device import DeviceProfile
 from profiles.known_devices import known_device
@@ -115,8 +116,10 @@ class _Desk:
 
         @cache
         def idle_sizes(runtime: str) -> tuple[int, int]:
-            python = runtime_python(runtime, config.runtime.environments.get(runtime, ""))
-            return measure_idle_sizes(runtime, python=str(python))
+            # A browser's own cannot be measured here: that of the runtime with the same operators stands in for it.
+            here = SAME_GRAPHS.get(runtime, runtime)
+            python = runtime_python(here, config.runtime.environments.get(here, ""))
+            return measure_idle_sizes(here, python=str(python))
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ledger.sqlite"

@@ -183,6 +183,10 @@ def test_revocation_by_another_command_reaches_the_broker_of_a_run(folder: Path,
     assert "the run with the page at https://hub.lan:8443 tells its own within seconds" in revoked.out
 
 
+def test_plan_shows_the_runtime_of_browsers(folder: Path, command: Command) -> None:
+    assert "on onnxruntime_web" in command("plan", "run.toml", "--device", "pi-4-2gb").out
+
+
 def wait_until(is_so: Callable[[], bool]) -> None:
     give_up_at = time.monotonic() + 5
     while not is_so():
