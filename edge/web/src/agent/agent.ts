@@ -17,6 +17,7 @@ import { Assignment, deadlineOf } from "./assignment";
 import { type Clock, SYSTEM_CLOCK } from "./clock";
 import { complain } from "./complaint";
 import { Delivery } from "./delivery";
+import { toldRefusal } from "./discretion";
 import { EventQueue } from "./eventQueue";
 import type { Piece } from "./fetcher";
 import { Outbox } from "./outbox";
@@ -210,7 +211,7 @@ export class Agent {
     }
     const refusal = replayed ?? (await this.#admission.refusal(taken));
     if (refusal !== null) {
-      this.#outbox.send("refuse", refusal);
+      this.#outbox.send("refuse", toldRefusal(refusal));
       this.status.failed(refusal.code, refusal.reason);
       return;
     }
@@ -336,7 +337,7 @@ export class Agent {
 
   async #giveUp(work: Assignment, refusal: Refuse): Promise<void> {
     await this.#drop(work);
-    this.#outbox.send("refuse", refusal);
+    this.#outbox.send("refuse", toldRefusal(refusal));
     this.status.failed(refusal.code, refusal.reason);
   }
 

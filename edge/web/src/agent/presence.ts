@@ -6,6 +6,7 @@ import type { DataSource, DataSummary } from "../data/dataSource";
 import type { Ready, Trainer } from "../trainer/trainer";
 import { BLOCK_BYTES, WINDOW } from "../transport/blocks";
 import type { Assignment } from "./assignment";
+import { NO_EXAMPLES, toldDataError } from "./discretion";
 import type { ProfileSource } from "./profileSource";
 import type { AgentSettings } from "./settings";
 
@@ -88,7 +89,7 @@ export class Presence {
       profile,
       runtimes: profile.runtimes,
       num_examples: this.#data?.numExamples ?? 0,
-      data_error: this.dataError,
+      data_error: toldDataError(this.dataError),
       state,
       assignment_id: work?.order.assignment_id ?? "",
       block_bytes: BLOCK_BYTES,
@@ -107,7 +108,7 @@ export class Presence {
     try {
       const found = await this.data.summary();
       if (found.numExamples > 0 || found.error !== "") return found;
-      return { ...found, error: "no examples here; add some on the device's page" };
+      return { ...found, error: NO_EXAMPLES };
     } catch (error) {
       return { numExamples: 0, labels: {}, error: error instanceof Error ? error.message : String(error) };
     }

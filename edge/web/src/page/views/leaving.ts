@@ -11,11 +11,11 @@ const SENT = [
   "How many examples it trained on, and which classes occur when that is asked for",
   "Loss and accuracy, step times, memory in use",
   "What the device can do: memory budget, cores, battery, kind of browser",
-  "If examples cannot be used: the reason, which may name a file or a class",
 ];
 const KEPT = [
   "Your examples: pictures, tables, recordings",
   "The label of any single example",
+  "Names of files and folders",
   "This phone's private key",
 ];
 const ROWS = 40;
