@@ -102,10 +102,13 @@ describe("time and data", () => {
     const rig = new Rig();
     rig.data.found = { numExamples: 0, labels: {}, error: "labels.npy has 3 of 5 labels" };
     await rig.start();
-    expect(rig.coordinator.hello()).toMatchObject({ num_examples: 0, data_error: "labels.npy has 3 of 5 labels" });
+    expect(rig.coordinator.hello()).toMatchObject({
+      num_examples: 0,
+      data_error: expect.stringContaining("cannot be used"),
+    });
     const order = await rig.coordinator.order();
     await rig.coordinator.send("order", order);
-    expect(await refusedOf(rig)).toMatchObject({ code: "bad-data", reason: "labels.npy has 3 of 5 labels" });
+    expect(await refusedOf(rig)).toMatchObject({ code: "bad-data", reason: expect.not.stringContaining("labels.npy") });
     rig.data.found = { numExamples: 5, labels: { a: 5 }, error: "" };
     await rig.coordinator.send("order", order);
     await rig.until(() => rig.agent.status.current.roundsDone === 1);
