@@ -69,7 +69,9 @@ function idle(state: PageState): Headline {
       title: isFirst ? "Connecting" : "Offline",
       detail: isFirst
         ? "Getting ready, and looking for the coordinator."
-        : "It will go on when the coordinator is reached.",
+        : state.training.rounds > 0
+          ? "The run has ended, or the coordinator is out of reach. If it comes back, this goes on by itself."
+          : "It will go on when the coordinator is reached.",
       tone: isFirst ? "calm" : "waiting",
     };
   }
@@ -110,6 +112,10 @@ const PROBLEMS: Readonly<Record<string, readonly [title: string, next: string]>>
   "trainer-crashed": ["The training broke off", "It is tried again by itself."],
   "trainer-failed": ["The training broke off", "The coordinator is told, and may send other work."],
   "deadline-expired": ["Too late for this round", "The next round comes by itself."],
+  "update-rejected": ["The result was not used", "The coordinator says why. The next round comes by itself."],
+  "stale-round": ["Too late for this round", "The next round comes by itself."],
+  "unknown-assignment": ["This work is not known any more", "Other work comes by itself."],
+  "unknown-blob": ["The model is gone meanwhile", "The coordinator is told, and sends other work."],
   "bad-message": ["A message could not be read", "It was not used."],
   "unsupported-version": ["Page and coordinator differ", "Reload this page while the coordinator is reached."],
   "unsupported-encoding": ["The model came in an unknown form", "Reload this page while the coordinator is reached."],

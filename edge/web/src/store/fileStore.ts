@@ -175,24 +175,29 @@ export class FileStore implements BlobStore {
     const files = await this.#files.list();
     const bytes = sizeOf(files);
     const quota = await this.#quota(bytes);
-    let missing = bytes + size - quota;
+    const missing = bytes + size - quota;
     if (missing <= 0) return;
-    const used = await this.#lastUsed();
-    const lastUsed = (file: FileEntry) => used.get(digestOf(file.name)) ?? file.writtenAt;
-    const victims: FileEntry[] = [];
-    const evictable = files.filter((file) => digestOf(file.name) !== "" && !this.#pins.has(digestOf(file.name)));
-    for (const file of evictable.sort((a, b) => lastUsed(a) - lastUsed(b))) {
-      if (missing <= 0) break;
-      victims.push(file);
-      missing -= file.size;
-    }
-    if (missing > 0) {
+    const victims = await this.#evictable(files, missing);
+    if (sizeOf(victims) < missing) {
       throw new StoreFull(
-        `store: ${size} bytes do not fit the quota of ${quota} with ${bytes} in use, ${missing} too many; ` +
-          "raise the quota or free storage",
+        `store: ${size} bytes do not fit the quota of ${quota} with ${bytes} in use, ` +
+          `${missing - sizeOf(victims)} too many; raise the quota or free storage`,
       );
     }
     for (const file of victims) await this.#files.remove(file.name);
+  }
+
+  /** Of `files` as many as hold `missing` bytes, the longest unused first; fewer when there are no more. */
+  async #evictable(files: readonly FileEntry[], missing: number): Promise<FileEntry[]> {
+    const used = await this.#lastUsed();
+    const lastUsed = (file: FileEntry) => used.get(digestOf(file.name)) ?? file.writtenAt;
+    const free = files.filter((file) => digestOf(file.name) !== "" && !this.#pins.has(digestOf(file.name)));
+    const victims: FileEntry[] = [];
+    for (const file of free.sort((a, b) => lastUsed(a) - lastUsed(b))) {
+      if (sizeOf(victims) >= missing) break;
+      victims.push(file);
+    }
+    return victims;
   }
 
   /** What all files may take, `bytes` being what they take now. */
@@ -213,15 +218,23 @@ export class FileStore implements BlobStore {
     return this.#used;
   }
 
+  /** Browsers promise room that they do not have: when a write fails, what nobody needs goes, and it is tried again. */
   async #write(name: string, data: Uint8Array): Promise<void> {
     try {
-      await this.#files.write(name, data);
+      return await this.#files.write(name, data);
     } catch (error) {
-      throw new StoreFull(`store: ${data.length} bytes cannot be written (${String(error)}); free storage`, {
-        cause: error,
-      });
+      const victims = await this.#evictable(await this.#files.list(), data.length);
+      for (const file of victims) await this.#files.remove(file.name);
+      if (victims.length === 0) throw fullAt(data, error);
     }
+    await this.#files.write(name, data).catch((error: unknown) => {
+      throw fullAt(data, error);
+    });
   }
+}
+
+function fullAt(data: Uint8Array, cause: unknown): StoreFull {
+  return new StoreFull(`store: ${data.length} bytes cannot be written (${String(cause)}); free storage`, { cause });
 }
 
 function checkDigest(digest: string): string {

@@ -111,6 +111,46 @@ describe.each(KINDS)("a store in %s", (_, make) => {
   });
 });
 
+/** Takes `limit` bytes, whatever its owner was promised. */
+class FullFiles extends MemoryFiles {
+  constructor(private readonly limit: number) {
+    super();
+  }
+
+  override async write(name: string, data: Uint8Array): Promise<void> {
+    const others = (await this.list()).filter((file) => file.name !== name);
+    const used = others.reduce((sum, file) => sum + file.size, 0);
+    if (used + data.length > this.limit) throw new DOMException("no room", "QuotaExceededError");
+    await super.write(name, data);
+  }
+}
+
+describe("a store whose browser promised more than it has", () => {
+  it("makes room when a write fails, and keeps what is pinned", async () => {
+    const [a, b] = [await refOf(A), await refOf(B)];
+    const store = new FileStore(new FullFiles(9_500));
+    await store.append(a, A);
+    await store.complete(a);
+    await store.append(b, B);
+    await store.complete(b);
+    expect(await store.has(a.digest)).toBe(true);
+    const last = bytesOf(5_200, 9);
+    const ref = await refOf(last);
+    await store.pin([b.digest, ref.digest]);
+    await store.append(ref, last);
+    await store.complete(ref);
+    expect(await Promise.all([a, b, ref].map(({ digest }) => store.has(digest)))).toEqual([false, true, true]);
+  });
+
+  it("says so when there is nothing to throw away", async () => {
+    const store = new FileStore(new FullFiles(4_500));
+    const ref = await refOf(A);
+    await store.append(ref, A);
+    await expect(store.complete(ref)).rejects.toThrow(/5000 bytes cannot be written \(.*no room\); free storage/);
+    expect(await store.usage()).toMatchObject({ bytes: 0, blobs: 0 });
+  });
+});
+
 describe("quota", () => {
   it("is the least of the owner's and the browser's", async () => {
     const store = new FileStore(new MemoryFiles(), { quotaBytes: 9_000, available: async () => 4_500 });
