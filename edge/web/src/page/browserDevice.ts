@@ -2,7 +2,7 @@
 
 import type { Conditions } from "../agent/conditions";
 import type { ProfileSource } from "../agent/profileSource";
-import { type Cost, parseManifest } from "../contracts/manifest";
+import { artifactCost } from "../device/artifactCost";
 import { BrowserSurroundings } from "../device/browser";
 import { DeviceConditions, type OwnerChoices, unreadable } from "../device/conditions";
 import { LinkRate } from "../device/linkRate";
@@ -34,7 +34,7 @@ export class BrowserDevice {
     this.#chosen = conditions;
     this.#show = show;
     this.#conditions = new DeviceConditions(this.#surroundings, this.#choices());
-    this.#measurements = new Measurements(records, (artifact) => costOf(store, artifact));
+    this.#measurements = new Measurements(records, (artifact) => artifactCost(store, artifact));
     this.#linkRate = new LinkRate(records);
     this.#surroundings.subscribe(() => this.#showReadings());
     this.#showReadings();
@@ -102,10 +102,4 @@ function shownBattery({ percent, charging }: { readonly percent: number; readonl
 
 function systemText({ browser, model, platform, platformVersion }: Traits): string {
   return [browser, model, `${platform} ${platformVersion}`.trim()].filter((part) => part !== "").join(", ");
-}
-
-/** What the artifact costs by its manifest; null when it is no longer here. */
-async function costOf(store: BlobStore, artifact: string): Promise<Cost | null> {
-  if (!(await store.has(artifact))) return null;
-  return parseManifest(await store.read(artifact)).cost;
 }

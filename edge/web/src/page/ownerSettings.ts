@@ -14,7 +14,7 @@ const KEY = "page/settings";
 const FIRST: OwnerSettings = { wantsTraining: true, budgetBytes: 0, conditions: FIRST_STATE.conditions };
 
 /** Budgets are whole steps of these. */
-export const BUDGET_STEP_BYTES = 64_000_000;
+export const BUDGET_STEP_BYTES = 64 * 2 ** 20;
 
 /** A phone in use should last the day. */
 const LEAST_BATTERY_PERCENT = 20;

@@ -18,8 +18,16 @@ export function bytesText(bytes: number): string {
   return `${trimmed(value.toFixed(digits))}${SPACE}${UNITS[unit]}`;
 }
 
-/** `320 ms`, `1.4 s`, `3 min 20 s`, `2 h 5 min`. */
+/** Memory as budgets count it and the coordinator tells it, in MB of 2^20 bytes: `512 MB`, `2,048 MB`. */
+export function memoryText(bytes: number): string {
+  const megabytes = bytes / 2 ** 20;
+  const text = megabytes < 9.95 ? trimmed(megabytes.toFixed(1)) : Math.round(megabytes).toLocaleString("en");
+  return `${text}${SPACE}MB`;
+}
+
+/** `0.42 ms`, `320 ms`, `1.4 s`, `3 min 20 s`, `2 h 5 min`. */
 export function durationText(ms: number): string {
+  if (ms < 9.95) return `${trimmed(ms.toPrecision(2))}${SPACE}ms`;
   if (ms < 999.5) return `${Math.round(ms)}${SPACE}ms`;
   if (ms < 59_950) return `${trimmed((ms / 1000).toFixed(ms < 9_950 ? 1 : 0))}${SPACE}s`;
   const seconds = Math.round(ms / 1000);

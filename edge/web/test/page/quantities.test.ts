@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { bytesText, countText, durationText, kept, lossText } from "../../src/page/quantities";
+import { bytesText, countText, durationText, kept, lossText, memoryText } from "../../src/page/quantities";
 
 const plain = (text: string) => text.replaceAll("\u00a0", " ");
 
@@ -17,6 +17,20 @@ test.each([
 });
 
 test.each([
+  [1024 * 2 ** 20, "1,024 MB"],
+  [512 * 2 ** 20, "512 MB"],
+  [83_000_000, "79 MB"],
+  [2_500_000, "2.4 MB"],
+  [0, "0 MB"],
+])("memoryText of %d", (bytes, text) => {
+  expect(plain(memoryText(bytes))).toBe(text);
+});
+
+test.each([
+  [0, "0 ms"],
+  [0.416, "0.42 ms"],
+  [3.14, "3.1 ms"],
+  [9.97, "10 ms"],
   [12, "12 ms"],
   [999.7, "1 s"],
   [1_440, "1.4 s"],

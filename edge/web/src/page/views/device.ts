@@ -4,10 +4,10 @@ import { button, card, confirmed, fact, stepper, toggle } from "../controls";
 import { element, setList, setText } from "../element";
 import type { PageActions, View } from "../model";
 import { BUDGET_STEP_BYTES, leastBattery } from "../ownerSettings";
-import { bytesText, countText } from "../quantities";
+import { bytesText, countText, memoryText } from "../quantities";
 
-const LEAST_BYTES = 64_000_000;
-const MOST_BYTES = 2_048_000_000;
+const LEAST_BYTES = BUDGET_STEP_BYTES;
+const MOST_BYTES = 32 * BUDGET_STEP_BYTES;
 
 export function deviceView(actions: PageActions): View {
   const facts = {
@@ -18,7 +18,7 @@ export function deviceView(actions: PageActions): View {
     system: fact("System"),
     cores: fact("Cores"),
   };
-  const budget = stepper("Memory budget", BUDGET_STEP_BYTES, bytesText, (bytes) => void actions.setBudget(bytes));
+  const budget = stepper("Memory budget", BUDGET_STEP_BYTES, memoryText, (bytes) => void actions.setBudget(bytes));
   let suggested = 0;
   const suggestion = button("", () => void actions.setBudget(suggested));
   suggestion.classList.add("quiet");
@@ -86,7 +86,7 @@ export function deviceView(actions: PageActions): View {
       budget.set(device.budgetBytes, LEAST_BYTES, MOST_BYTES);
       suggested = device.suggestedBytes;
       suggestion.hidden = suggested === 0 || suggested === device.budgetBytes;
-      setText(suggestion, `Use the suggestion: ${bytesText(suggested)}`);
+      setText(suggestion, `Use the suggestion: ${memoryText(suggested)}`);
       charging.set(conditions.onlyWhileCharging);
       metered.set(conditions.allowMetered);
       hidden.set(conditions.trainHidden);

@@ -4,8 +4,12 @@ import { fact, toggle } from "../controls";
 import { element, setText } from "../element";
 import { lossChart } from "../lossChart";
 import type { PageActions, PageState, View } from "../model";
-import { bytesText, durationText } from "../quantities";
+import { bytesText, countText, durationText, memoryText } from "../quantities";
 import { headline, pressureText } from "../words";
+
+function doneText({ training }: PageState): string {
+  return training.rounds === 0 ? "" : countText(training.rounds, "round done", "rounds done");
+}
 
 export function trainingView(actions: PageActions): View {
   const title = element("p.state");
@@ -42,8 +46,8 @@ export function trainingView(actions: PageActions): View {
   const showFacts = (state: PageState) => {
     const { training, device } = state;
     facts.stepTime.set(training.stepMs === null ? "–" : durationText(training.stepMs));
-    const budget = bytesText(device.budgetBytes);
-    facts.memory.set(training.usedBytes === null ? `– of ${budget}` : `${bytesText(training.usedBytes)} of ${budget}`);
+    const budget = memoryText(device.budgetBytes);
+    facts.memory.set(training.usedBytes === null ? `– of ${budget}` : `${memoryText(training.usedBytes)} of ${budget}`);
     facts.battery.set(
       device.battery === null
         ? "Not told"
@@ -64,10 +68,14 @@ export function trainingView(actions: PageActions): View {
       setText(detail, words.detail);
       const { training } = state;
       const isFetching = training.activity === "fetching" && training.totalBytes > 0;
-      advance.hidden = training.totalSteps === 0 && !isFetching;
+      // Between orders the bar would say that something is half done: the last round is told in words.
+      const isBetween = training.activity === "idle" || training.activity === "stopped";
+      progress.hidden = isBetween;
+      advance.hidden = isBetween ? training.round === null : training.totalSteps === 0 && !isFetching;
       // Counted from one, as the coordinator tells its owner.
-      setText(round, training.round === null ? "" : `Round ${training.round + 1}`);
-      setText(step, isFetching ? "" : `Step ${training.step} of ${training.totalSteps}`);
+      const number = training.round === null ? "" : `Round ${training.round + 1}`;
+      setText(round, isBetween ? `Last: ${number}` : number);
+      setText(step, isFetching ? "" : isBetween ? doneText(state) : `Step ${training.step} of ${training.totalSteps}`);
       progress.setAttribute("aria-label", isFetching ? "Fetched of the model" : "Steps of this round");
       progress.max = Math.max(1, isFetching ? training.totalBytes : training.totalSteps);
       progress.value = isFetching ? training.fetchedBytes : training.step;
