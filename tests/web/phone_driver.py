@@ -118,6 +118,13 @@ class PhoneDriver:
         """Of the running page."""
         return self._keys[self._running] if self._running is not None else b""
 
+    @property
+    def phone(self) -> Phone:
+        """The one whose page runs."""
+        phone = self._phone()
+        assert phone is not None
+        return phone
+
     def _phone(self) -> Phone | None:
         return None if self._running is None else self._phones.get(self._running)
 
