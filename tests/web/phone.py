@@ -102,9 +102,19 @@ class Phone:
         chosen.value.set_files(path)
         expect(self.page.locator("#view-data")).to_contain_text(f"{examples:,} example", timeout=20_000)
 
+    def add_folder(self, path: Path, *, examples: int) -> None:
+        """Picks a folder of images, one folder per class in it, and waits until they are counted."""
+        self.tab("data")
+        self.page.get_by_role("button", name="Folder of images").click()
+        with self.page.expect_file_chooser() as chosen:
+            self.page.get_by_text("Choose a folder", exact=True).click()
+        chosen.value.set_files(path)
+        expect(self.page.locator("#view-data")).to_contain_text(f"{examples:,} example", timeout=20_000)
+
     def words(self) -> str:
         """What the page shows in words, the view that is open and the problem card."""
-        return self.page.locator("#main").inner_text()
+        text: str = self.page.locator("#main").inner_text()
+        return text
 
     def wait_for_words(self, text: str, timeout_s: float = 30.0) -> None:
         """Waits until the page says ``text`` in the view that is open."""
