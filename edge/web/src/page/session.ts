@@ -1,6 +1,7 @@
 /** What runs behind the page of a device that has joined: its stores, its facts, and the agent while it takes part. */
 
 import { Agent } from "../agent/agent";
+import { holdDevice } from "../agent/deviceLock";
 import { farewell } from "../agent/outbox";
 import { DEFAULT_SETTINGS } from "../agent/settings";
 import { deviceFilters } from "../contracts/topics";
@@ -21,8 +22,6 @@ import { PhoneExamples } from "./phoneExamples";
 import { problemOf } from "./problem";
 
 const { store: STORE, data: DATA } = DEFAULT_SETTINGS;
-const LOCK = "apportion-agent";
-const LOCK_MS = 1_500;
 
 export async function openSession(page: PageStore, records: Records, conditions: OwnerConditions): Promise<Session> {
   const opened = await openStore(STORE);
@@ -40,7 +39,8 @@ export class Session {
   readonly examples: PhoneExamples;
   #agent: Agent | null = null;
   #running: Promise<void> = Promise.resolve();
-  #release: () => void = () => {};
+  /** Ends the wait for another tab; null while nothing is to be run. */
+  #waiting: AbortController | null = null;
   #shownErrorAt = Date.now();
 
   constructor(
@@ -56,12 +56,44 @@ export class Session {
     });
   }
 
-  /** Takes part until `stop`; with another tab at it already, says so. */
+  /** Takes part until `stop`; with another tab at it already, says so and does when that one is closed. */
   async start(budgetBytes: number, threads: number): Promise<void> {
-    if (this.#agent !== null) return;
+    if (this.#waiting !== null) return;
+    const enrolled = await enrolment(this.records);
+    if (enrolled === null) return;
+    const waiting = new AbortController();
+    this.#waiting = waiting;
+    // Resolved when it is known which tab it is: what follows must not wait for another tab to be closed.
+    await new Promise<void>((resolve) => {
+      const elsewhere = () => {
+        this.#show({ activity: "elsewhere" });
+        resolve();
+      };
+      this.#running = holdDevice(enrolled.device, elsewhere, waiting.signal)
+        .then(async (release) => {
+          try {
+            const agent = await this.#makeAgent(budgetBytes, threads);
+            resolve();
+            if (agent !== null && !waiting.signal.aborted) await this.#run(agent);
+          } finally {
+            release();
+          }
+        })
+        .catch((error) => {
+          if (!waiting.signal.aborted) this.page.change({ problem: problemOf(error) });
+        })
+        .finally(() => {
+          if (this.#waiting === waiting) this.#waiting = null;
+          resolve();
+        });
+    });
+  }
+
+  /** Of what is stored now: the tab before this one may have left, or added examples. */
+  async #makeAgent(budgetBytes: number, threads: number): Promise<Agent | null> {
     const [enrolled, key] = await Promise.all([enrolment(this.records), enrolledKey(this.records)]);
-    if (enrolled === null || key === null) return;
-    if (!(await this.#takeLock())) return this.#show({ activity: "elsewhere" });
+    if (enrolled === null || key === null) return null;
+    await this.examples.refresh();
     const { federation, device } = enrolled;
     const sign = messageSigner(key, federation, device);
     const transport = new MqttTransport({
@@ -79,7 +111,7 @@ export class Session {
       threads,
       trust: Trust.fromPem(enrolled.signing_public),
     };
-    const agent = new Agent(settings, {
+    return new Agent(settings, {
       transport,
       store: this.store,
       records: this.records,
@@ -89,22 +121,24 @@ export class Session {
       conditions: this.device.conditions,
       sign,
     });
+  }
+
+  async #run(agent: Agent): Promise<void> {
     this.#agent = agent;
     const unsubscribe = agent.status.subscribe((status) => this.#follow(status));
     this.#follow(agent.status.current);
-    this.#running = agent
-      .run()
-      .catch((error) => this.page.change({ problem: problemOf(error) }))
-      .finally(() => {
-        unsubscribe();
-        this.device.setTraining(false);
-        if (this.#agent === agent) this.#agent = null;
-        this.#release();
-      });
+    try {
+      await agent.run();
+    } finally {
+      unsubscribe();
+      this.device.setTraining(false);
+      this.#agent = null;
+    }
   }
 
   /** Says goodbye and ends the trainer; what is done and not acknowledged is kept for the next start. */
   async stop(): Promise<void> {
+    this.#waiting?.abort();
     this.#agent?.stop();
     await this.#running;
     this.#show({ activity: "stopped", connection: "connecting" });
@@ -155,21 +189,5 @@ export class Session {
 
   #show(change: Partial<PageStore["state"]["training"]>): void {
     this.page.change({ training: { ...this.page.state.training, ...change } });
-  }
-
-  /** One agent per browser: two with one identity would push each other off the broker. */
-  async #takeLock(): Promise<boolean> {
-    if (navigator.locks === undefined) return true;
-    return new Promise((resolve) => {
-      const hold = () => {
-        resolve(true);
-        return new Promise<void>((release) => {
-          this.#release = release;
-        });
-      };
-      // A page that was just reloaded waits for the one before it to let go.
-      const signal = AbortSignal.timeout(LOCK_MS);
-      navigator.locks.request(LOCK, { signal }, hold).catch(() => resolve(false));
-    });
   }
 }

@@ -30,7 +30,7 @@ export function headline(state: PageState): Headline {
   if (training.activity === "elsewhere") {
     return {
       title: "Open in another tab",
-      detail: "Another tab of this browser takes part already. Go there, or close it and reload this one.",
+      detail: "Another tab of this browser takes part already. When it is closed, this one goes on.",
       tone: "waiting",
     };
   }
