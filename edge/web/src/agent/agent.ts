@@ -6,11 +6,10 @@
  */
 
 import { type Envelope, unseal } from "../contracts/envelope";
-import { ApportionError, MessageRejected } from "../contracts/errors";
-import { Ack, type AgentState, Block, ErrorMessage, type Get, Grant, type Refuse } from "../contracts/messages";
+import { MessageRejected } from "../contracts/errors";
+import { Ack, type AgentState, Block, ErrorMessage, Grant, type Refuse } from "../contracts/messages";
 import type { WorkOrder } from "../contracts/plan";
 import type { Trained } from "../trainer/trainer";
-import { BlockRejected } from "../transport/blocks";
 import { Admission } from "./admission";
 import type { AgentEvent, AgentParts, TrainingEvent } from "./agentEvents";
 import { Assignment, deadlineOf } from "./assignment";
@@ -20,6 +19,7 @@ import { Delivery } from "./delivery";
 import { toldRefusal } from "./discretion";
 import { EventQueue } from "./eventQueue";
 import type { Piece } from "./fetcher";
+import { Fetching } from "./fetching";
 import { Outbox } from "./outbox";
 import { Presence } from "./presence";
 import { type AgentSettings, readOrder } from "./settings";
@@ -37,6 +37,7 @@ export class Agent {
   readonly #events = new EventQueue<AgentEvent>();
   readonly #outbox: Outbox;
   readonly #presence: Presence;
+  readonly #fetching: Fetching;
   readonly #delivery: Delivery;
   readonly #admission: Admission;
   readonly #training: Training;
@@ -54,7 +55,13 @@ export class Agent {
     this.#training = new Training(settings, parts, (event) => this.#events.put(event));
     this.#admission = new Admission(settings, records, this.#presence, this.#training.crashes);
     const now = () => this.#clock.now();
-    this.#delivery = new Delivery(parts, this.#presence, this.status, this.#outbox.send, now);
+    const { gate } = this.#training;
+    this.#delivery = new Delivery(parts, this.#presence, gate, this.status, this.#outbox.send, now);
+    this.#fetching = new Fetching(settings, parts, this.#presence, gate, {
+      ask: (get) => this.#outbox.send("get", get, 0),
+      deliver: (work, piece) => this.#events.put({ type: "piece", work, piece }),
+      now,
+    });
   }
 
   get state(): AgentState {
@@ -106,6 +113,7 @@ export class Agent {
     await this.#admission.replayed(work); // never: so that it is known as settled once it is acknowledged
     this.#work = work;
     this.#machine.move("restored");
+    this.#hold(this.#delivery.reconsider(work), "uploading");
     this.status.set(shown(this.state, work));
   }
 
@@ -220,39 +228,30 @@ export class Agent {
     this.#machine.move("order");
     this.status.set({ step: 0, totalSteps: 0, loss: null, lossHistory: [], stepMs: null });
     this.#outbox.send("accept", { assignment_id });
-    await this.#fetch(taken);
+    await this.#fetched(taken, await this.#fetching.begin(taken));
   }
 
   // fetch
 
-  async #fetch(work: Assignment): Promise<void> {
-    const ask = (get: Get) => this.#outbox.send("get", get, 0);
-    const deliver = (piece: Piece) => this.#events.put({ type: "piece", work, piece });
-    await this.#givingUpOnFailure(work, async () => {
-      await work.startFetch(this.settings, this.parts, { ask, deliver, now: () => this.#clock.now() });
-      await this.#goOn(work);
-    });
-  }
-
   /** A block that came over MQTT, or a piece over HTTPS. */
   async #arrived(work: Assignment | null, part: Block | Piece): Promise<void> {
     if (work?.fetch == null || work !== this.#work || this.state !== "fetching") return;
-    const { fetch } = work;
     if ("ref" in part && "data" in part) this.status.passed(false, "https", part.data.length);
-    await this.#givingUpOnFailure(work, async () => {
-      await ("ref" in part ? fetch.piece(part) : fetch.block(part));
-      await this.#goOn(work);
-    });
+    await this.#fetched(work, await this.#fetching.take(work, part));
   }
 
-  async #goOn(work: Assignment): Promise<void> {
-    const { manifest } = work;
-    if (manifest === null) return;
-    work.estimate(manifest, await this.#presence.profile(), this.#presence.runtime?.idleBytes ?? 0);
-    const refusal = work.overBudget(this.settings);
+  /** After every step of fetching: it is given up, goes on, waits to go on, or all is here. */
+  async #fetched(work: Assignment, refusal: Refuse | null): Promise<void> {
     if (refusal !== null) return this.#giveUp(work, refusal);
-    this.#machine.move("fetched");
+    if (work.manifest === null) return this.#hold(work.fetch?.isHeld === true, "fetching");
+    if (this.state === "fetching") this.#machine.move("fetched");
     await this.#begin(work);
+  }
+
+  /** A transfer that is held back is waited for. */
+  #hold(isHeld: boolean, transfer: "fetching" | "uploading"): void {
+    if (isHeld && this.state === transfer) this.#machine.move("held");
+    else if (!isHeld && this.state === "waiting") this.#machine.move(transfer === "fetching" ? "download" : "upload");
   }
 
   // train
@@ -281,6 +280,7 @@ export class Agent {
   async #upload(work: Assignment, trained: Trained): Promise<void> {
     await this.#delivery.begin(work, trained);
     this.#machine.move("trained");
+    this.#hold(this.#delivery.reconsider(work), "uploading");
     if (this.#outbox.isConnected) work.uploader?.tick(this.#clock.now());
   }
 
@@ -291,7 +291,7 @@ export class Agent {
     await this.#admission.settled(ack.assignment_id);
     if (work === null || ack.assignment_id !== work.order.assignment_id) return;
     if (!ack.accepted) this.status.failed(ack.code || "update-rejected", ack.reason);
-    if (this.state !== "uploading") return this.#drop(work); // settled without this report
+    if (work.uploader === null) return this.#drop(work); // settled without this report
     await this.#delivery.forget(work);
     this.#work = null;
     this.#machine.move("acked");
@@ -319,20 +319,16 @@ export class Agent {
 
   async #tickWork(work: Assignment, now: number): Promise<void> {
     if (work.isExpired(now)) return this.#giveUp(work, work.expiry(this.state));
-    if (this.#outbox.isConnected) work.tick(this.state, now);
-    if (work.manifest === null || !this.#training.gate.isDue(now)) return;
-    if (this.state === "waiting") await this.#begin(work);
-    else if (this.state === "training" && this.#training.pauseIfUnmet(work)) this.#machine.move("paused");
+    if (this.#training.gate.isDue(now)) await this.#reconsider(work);
+    if (this.#outbox.isConnected && work === this.#work) work.tick(this.state, now);
   }
 
-  /** A failure ends `work` with its reason; a bad message leaves it as it is. */
-  async #givingUpOnFailure(work: Assignment, step: () => Promise<void>): Promise<void> {
-    try {
-      await step();
-    } catch (error) {
-      if (error instanceof BlockRejected || !(error instanceof ApportionError)) throw error;
-      await this.#giveUp(work, work.refusal(error.code, error.message));
-    }
+  /** Whether the conditions allow what `work` is at, or waits for. */
+  async #reconsider(work: Assignment): Promise<void> {
+    if (work.uploader !== null) this.#hold(this.#delivery.reconsider(work), "uploading");
+    else if (work.manifest === null) await this.#fetched(work, await this.#fetching.reconsider(work));
+    else if (this.state === "waiting") await this.#begin(work);
+    else if (this.state === "training" && this.#training.pauseIfUnmet(work)) this.#machine.move("paused");
   }
 
   async #giveUp(work: Assignment, refusal: Refuse): Promise<void> {

@@ -33,6 +33,8 @@ export class Assignment {
   progress: Progress | null = null;
   waitingFor: Condition | null = null;
   waiting = "";
+  /** The most that the page was seen to hold while it was at this. */
+  pagePeakBytes = 0;
   fetch: OrderFetch | null = null;
   uploader: Uploader | null = null;
 
@@ -60,7 +62,8 @@ export class Assignment {
   }
 
   /**
-   * Begins to bring everything the order needs into the store, over HTTPS where the order has an address.
+   * Begins to bring everything the order needs into the store, over HTTPS where the order has an address; with `isHeld`
+   * nothing is asked for before it is released.
    *
    * @throws ApportionError as `OrderFetch.start`.
    */
@@ -68,12 +71,14 @@ export class Assignment {
     settings: AgentSettings,
     { store, fetch, profile }: AgentParts,
     calls: Pick<FetcherParts, "ask" | "deliver" | "now">,
+    isHeld: boolean,
   ): Promise<void> {
     const ranges = settings.bulk ? RangeRequests.at(this.order.bulk, fetch) : null;
     const measured: FetcherParts["measured"] = (bytes, seconds, method) => {
       profile.linkMeasured?.({ bytes, seconds, method }).catch(() => {}); // no reason to stop a fetch
     };
     this.fetch = new OrderFetch(this.order, { ...calls, store, ranges, measured }, settings.trust);
+    if (isHeld) this.fetch.hold();
     await this.fetch.start();
   }
 
@@ -152,7 +157,7 @@ export class Assignment {
 
   /** What the coordinator is told about a finished training. */
   async report(done: Trained, profile: DeviceProfile, now: number): Promise<TrainReport> {
-    const supervisorPeak = profile.supervisor_idle_bytes;
+    const supervisorPeak = Math.max(profile.supervisor_idle_bytes, this.pagePeakBytes);
     const size = done.update.length;
     return {
       assignment_id: this.order.assignment_id,

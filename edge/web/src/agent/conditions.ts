@@ -18,8 +18,12 @@ export interface Unmet {
   readonly reason: string;
 }
 
+/** What the agent would do: each costs the owner something else. */
+export type Purpose = "download" | "training" | "upload";
+
 /** What the agent says when it asks. */
 export interface Asked {
+  readonly purpose: Purpose;
   /** What page and trainer are expected to reach together; 0: not known. */
   readonly neededBytes: number;
   /** It trains already, in memory and storage that it has: those two are not asked about. */
@@ -29,7 +33,10 @@ export interface Asked {
 }
 
 export interface Conditions {
-  /** The first condition that keeps the device from training, null when it may. */
+  /**
+   * The first condition that keeps the device from what is asked for, null when it may. Blobs and updates wait as well,
+   * for what costs the owner more than time: a metered link, an empty battery. Small messages never do.
+   */
   unmet(asked: Asked): Unmet | null;
   /** Calls `listener` whenever another answer is possible; gives back what ends that. */
   subscribe(listener: () => void): () => void;

@@ -4,6 +4,7 @@ import type { Trained } from "../trainer/trainer";
 import type { AgentParts } from "./agentEvents";
 import { Assignment } from "./assignment";
 import { FinishedWork } from "./finishedWork";
+import type { Gate } from "./gate";
 import type { Send } from "./outbox";
 import type { Presence } from "./presence";
 import { measuredOf } from "./profileSource";
@@ -16,6 +17,7 @@ export class Delivery {
   constructor(
     private readonly parts: AgentParts,
     private readonly presence: Presence,
+    private readonly gate: Gate,
     private readonly status: StatusBoard,
     private readonly send: Send,
     private readonly now: () => number,
@@ -35,6 +37,7 @@ export class Delivery {
 
   async begin(work: Assignment, trained: Trained): Promise<void> {
     const { order, manifest } = work;
+    this.presence.sampleMemory(work);
     const report = await work.report(trained, await this.presence.profile(), this.now());
     this.status.set({ stepMs: trained.stepMsP50, peakBytes: trained.peakBytes });
     // A device without room for the update sends it all the same: it is lost with the tab, no more.
@@ -42,6 +45,14 @@ export class Delivery {
     work.uploader = new Uploader(report, trained.update, this.send, this.now());
     if (manifest === null) return;
     await this.parts.profile.measured(measuredOf(order, manifest, trained)).catch((error) => this.status.tell(error));
+  }
+
+  /** Holds the update back or lets it go on, as the conditions are now; whether it is held. */
+  reconsider(work: Assignment): boolean {
+    const { uploader } = work;
+    if (uploader === null) return false;
+    uploader.isHeld = !uploader.isComplete && !this.gate.lets(work, "upload");
+    return uploader.isHeld;
   }
 
   async forget(work: Assignment): Promise<void> {

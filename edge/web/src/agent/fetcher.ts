@@ -38,6 +38,7 @@ export class Fetcher {
   #offset: number | null = null;
   #abort = new AbortController();
   #failures = 0;
+  #isHeld = false;
   readonly #corrupt = new Set<string>();
   #began: { at: number; bytes: number } | null = null;
   #doneBytes = 0;
@@ -50,6 +51,11 @@ export class Fetcher {
   /** Every wanted blob is in the store and verified. */
   get isDone(): boolean {
     return this.#wanted.length === 0;
+  }
+
+  /** Nothing is asked for until `release`. */
+  get isHeld(): boolean {
+    return this.#isHeld;
   }
 
   /** Bytes that are here of those that were not when they were asked for. */
@@ -124,6 +130,19 @@ export class Fetcher {
     this.tick(now);
   }
 
+  /** Asks for nothing from now on, and takes nothing in that is still on its way; what has arrived stays. */
+  hold(): void {
+    this.#isHeld = true;
+    this.#stop();
+  }
+
+  /** Goes on where it was held. @throws as `want`. */
+  async release(): Promise<void> {
+    if (!this.#isHeld) return;
+    this.#isHeld = false;
+    await this.#next();
+  }
+
   /** Whether `digest` is wanted and not here yet. */
   isFetching(digest: string): boolean {
     return this.#wanted.some((ref) => ref.digest === digest);
@@ -131,16 +150,21 @@ export class Fetcher {
 
   /** Stops; what has arrived stays for a later resume. */
   close(): void {
+    this.#wanted = [];
+    this.#stop();
+  }
+
+  #stop(): void {
     this.#abort.abort();
     this.#abort = new AbortController();
-    this.#wanted = [];
     this.#download = null;
     this.#offset = null;
+    this.#began = null;
   }
 
   async #next(): Promise<void> {
     const { store, ranges, now } = this.#parts;
-    while (this.#download === null && this.#offset === null) {
+    while (!this.#isHeld && this.#download === null && this.#offset === null) {
       const ref = this.#wanted[0];
       if (ref === undefined) return;
       const offset = Math.min(await store.received(ref), encodedSize(ref));

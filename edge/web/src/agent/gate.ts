@@ -1,7 +1,7 @@
-/** Lets an assignment train while the owner's conditions are met, and says what it waits for when they are not. */
+/** Lets an assignment go on while the owner's conditions are met, and says what it waits for when they are not. */
 
 import type { Assignment } from "./assignment";
-import type { Conditions } from "./conditions";
+import type { Conditions, Purpose } from "./conditions";
 
 const CHECK_S = 5;
 
@@ -23,10 +23,10 @@ export class Gate {
     this.#askedAt = Number.NEGATIVE_INFINITY;
   }
 
-  /** Whether `work` may train now; `work` then knows what it waits for, or that it waits for nothing. */
-  lets(work: Assignment, isTraining: boolean): boolean {
+  /** Whether `work` may do that now; `work` then knows what it waits for, or that it waits for nothing. */
+  lets(work: Assignment, purpose: Purpose, isTraining = false): boolean {
     const { neededBytes, waitingFor: before } = work;
-    const found = this.conditions.unmet({ neededBytes, isTraining, before });
+    const found = this.conditions.unmet({ purpose, neededBytes, isTraining, before });
     this.#isNews ||= (found?.waitingFor ?? null) !== before;
     work.waitingFor = found?.waitingFor ?? null;
     work.waiting = found?.reason ?? "";

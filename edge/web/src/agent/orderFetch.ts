@@ -65,6 +65,20 @@ export class OrderFetch {
     this.#fetcher.reconnected(now);
   }
 
+  get isHeld(): boolean {
+    return this.#fetcher.isHeld;
+  }
+
+  hold(): void {
+    this.#fetcher.hold();
+  }
+
+  /** @throws as `start`. */
+  async release(): Promise<void> {
+    await this.#fetcher.release();
+    await this.#goOn();
+  }
+
   isFetching(digest: string): boolean {
     return this.#fetcher.isFetching(digest);
   }

@@ -101,7 +101,13 @@ export class Presence {
   heartbeat(now: number, isNews: boolean, state: AgentState, work: Assignment | null): Heartbeat | null {
     if (!isNews && now < this.#heartbeatAt) return null;
     this.#heartbeatAt = now + this.settings.heartbeatS;
+    this.sampleMemory(work);
     return heartbeat(state, work);
+  }
+
+  /** Notes what the page holds now for the report of `work`. */
+  sampleMemory(work: Assignment | null): void {
+    if (work !== null) work.pagePeakBytes = Math.max(work.pagePeakBytes, this.source.heldBytes?.() ?? 0);
   }
 
   async #summary(): Promise<DataSummary> {

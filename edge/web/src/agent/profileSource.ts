@@ -28,6 +28,8 @@ export interface LinkMeasured {
 export interface ProfileSource {
   /** The device now. The agent puts in what is its own: device id, budget, runtimes, idle sizes, most threads. */
   profile(): Promise<DeviceProfile>;
+  /** What the page holds now, where that can be told. */
+  heldBytes?(): number | null;
   measured(entry: Measured): Promise<void>;
   linkMeasured?(entry: LinkMeasured): Promise<void>;
 }

@@ -4,20 +4,40 @@
  *     idle --order--> fetching --fetched--> waiting --begin--> training --trained--> uploading --acked--> idle
  *
  * A device waits until its conditions allow training, most often not at all; a training is `paused` when they no longer
- * do, and may have ended just before. Any work can be `dropped` (refused, expired, cancelled by a newer order, crashed
- * for good), any state can `stop`.
+ * do, and may have ended just before. Transfers that the conditions do not allow are `held`, and wait until they do.
+ * Any work can be `dropped` (refused, expired, cancelled by a newer order, crashed for good), any state can `stop`.
  */
 
 import type { AgentState } from "../contracts/messages";
 
-export type Move = "order" | "fetched" | "begin" | "paused" | "trained" | "restored" | "acked" | "dropped" | "stop";
+export type Move =
+  | "order"
+  | "fetched"
+  | "begin"
+  | "paused"
+  | "trained"
+  | "restored"
+  | "held"
+  | "download"
+  | "upload"
+  | "acked"
+  | "dropped"
+  | "stop";
 
 const TABLE: Readonly<Record<AgentState, Partial<Record<Move, AgentState>>>> = {
   idle: { order: "fetching", restored: "uploading", stop: "stopping" },
-  fetching: { fetched: "waiting", dropped: "idle", stop: "stopping" },
-  waiting: { begin: "training", trained: "uploading", dropped: "idle", stop: "stopping" },
+  fetching: { fetched: "waiting", held: "waiting", dropped: "idle", stop: "stopping" },
+  waiting: {
+    begin: "training",
+    trained: "uploading",
+    download: "fetching",
+    upload: "uploading",
+    acked: "idle",
+    dropped: "idle",
+    stop: "stopping",
+  },
   training: { paused: "waiting", trained: "uploading", dropped: "idle", stop: "stopping" },
-  uploading: { acked: "idle", dropped: "idle", stop: "stopping" },
+  uploading: { acked: "idle", held: "waiting", dropped: "idle", stop: "stopping" },
   stopping: {},
 };
 

@@ -34,7 +34,7 @@ export class Training {
 
   /** Begins or goes on, if `work` may train now; whether it does. */
   async begin(work: Assignment): Promise<boolean> {
-    if (!this.gate.lets(work, this.#isPaused)) return false;
+    if (!this.gate.lets(work, "training", this.#isPaused)) return false;
     if (this.#isPaused) this.#unpause();
     else await this.#train(work);
     return true;
@@ -42,7 +42,7 @@ export class Training {
 
   /** Whether `work` had to be paused now. */
   pauseIfUnmet(work: Assignment): boolean {
-    if (this.gate.lets(work, true)) return false;
+    if (this.gate.lets(work, "training", true)) return false;
     this.#trainer.pause();
     this.#isPaused = true;
     return true;

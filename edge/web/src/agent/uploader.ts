@@ -13,6 +13,8 @@ export class Uploader {
   readonly #upload: Upload;
   readonly #reportId = messageId();
   #repeatAt: number;
+  /** Blocks and the offers that lead to them wait; a report, which is small, does not. */
+  isHeld = false;
 
   constructor(
     private readonly report: TrainReport,
@@ -24,8 +26,14 @@ export class Uploader {
     this.#repeatAt = now;
   }
 
+  /** All of the update has arrived. */
+  get isComplete(): boolean {
+    return this.#upload.isComplete;
+  }
+
   /** Offers, sends blocks, or reports, whichever is due. */
   tick(now: number): void {
+    if (this.isHeld && !this.isComplete) return;
     if (this.#upload.isStalled(now)) {
       this.#upload.offered();
       this.#repeatAt = now;

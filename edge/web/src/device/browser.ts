@@ -100,9 +100,13 @@ export class BrowserSurroundings implements Surroundings {
   }
 
   async heldBytes(): Promise<{ bytes: number; source: string } | null> {
-    const heap = (performance as SomePerformance).memory?.usedJSHeapSize;
-    if (heap !== undefined) this.#held ??= { bytes: heap, source: "performance.memory, the page's heap" };
+    const heap = this.heapBytes();
+    if (heap !== null) this.#held ??= { bytes: heap, source: "performance.memory, the page's heap" };
     return this.#held;
+  }
+
+  heapBytes(): Told<number> {
+    return (performance as SomePerformance).memory?.usedJSHeapSize ?? null;
   }
 
   now(): number {

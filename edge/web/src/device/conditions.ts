@@ -71,12 +71,15 @@ export class DeviceConditions implements Conditions {
   unmet(asked: Asked): Unmet | null {
     const readings = this.#surroundings.readings();
     const choices = this.#choices;
+    const margin = asked.before === "battery" ? FULLER_BY_PERCENT : 0;
+    if (asked.purpose === "upload") return network(choices, readings);
+    if (asked.purpose === "download") return network(choices, readings) ?? battery(choices, readings, margin);
     const found =
       hidden(choices, readings) ??
       time(this.#window, readings) ??
       network(choices, readings) ??
       charging(choices, readings) ??
-      battery(choices, readings, asked.before === "battery" ? FULLER_BY_PERCENT : 0);
+      battery(choices, readings, margin);
     if (found !== null || asked.isTraining) return found;
     return memory(this.#memoryBytes, asked.neededBytes) ?? storage(readings);
   }
@@ -123,10 +126,10 @@ function time(window: TimeWindow | null, { minuteOfDay }: Readings): Unmet | nul
 function network(choices: OwnerChoices, { link }: Readings): Unmet | null {
   if (choices.whenMetered || link === null) return null;
   if (link.type === "cellular") {
-    return { waitingFor: "network", reason: "the link is mobile data, training is allowed on unmetered links only" };
+    return { waitingFor: "network", reason: "the link is mobile data, only unmetered links are to be used" };
   }
   if (link.savesData) {
-    return { waitingFor: "network", reason: "the browser saves data, training is allowed on unmetered links only" };
+    return { waitingFor: "network", reason: "the browser saves data, only unmetered links are to be used" };
   }
   return null;
 }

@@ -92,6 +92,10 @@ export class BrowserProfile implements ProfileSource {
     });
   }
 
+  heldBytes(): number | null {
+    return this.parts.surroundings.heapBytes();
+  }
+
   measured(entry: Measured): Promise<void> {
     return this.parts.measurements.add(entry);
   }

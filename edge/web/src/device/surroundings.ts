@@ -51,6 +51,8 @@ export interface Surroundings {
   traits(): Promise<Traits>;
   /** Bytes that the page holds before it trains, and the call that told; null: the browser does not. */
   heldBytes(): Promise<Told<{ readonly bytes: number; readonly source: string }>>;
+  /** The same now, as far as it can be read at once; what is not collected yet is in it. */
+  heapBytes(): Told<number>;
   /** Milliseconds since 1970. */
   now(): number;
   /** Calls `listener` when a reading has changed, once a minute at the least; gives back what ends that. */

@@ -3,7 +3,7 @@
 import { Agent } from "../../src/agent/agent";
 import type { AgentParts } from "../../src/agent/agentEvents";
 import type { Clock } from "../../src/agent/clock";
-import type { Conditions, Unmet } from "../../src/agent/conditions";
+import type { Asked, Conditions, Unmet } from "../../src/agent/conditions";
 import { farewell } from "../../src/agent/outbox";
 import type { Measured } from "../../src/agent/profileSource";
 import { type AgentSettings, DEFAULT_SETTINGS } from "../../src/agent/settings";
@@ -107,8 +107,11 @@ export class ScriptedConditions implements Conditions {
   #found: Unmet | null = null;
   readonly #listeners = new Set<() => void>();
 
-  unmet(): Unmet | null {
-    return this.#found;
+  /** As a device's own: a battery holds downloads back as well, a metered link all that is large. */
+  unmet({ purpose }: Pick<Asked, "purpose">): Unmet | null {
+    const waitingFor = this.#found?.waitingFor;
+    if (purpose === "training" || waitingFor === "network") return this.#found;
+    return purpose === "download" && waitingFor === "battery" ? this.#found : null;
   }
 
   subscribe(listener: () => void): () => void {
@@ -142,6 +145,7 @@ export class Rig {
   readonly data = new ScriptedData();
   readonly conditions = new ScriptedConditions();
   readonly measured: Measured[] = [];
+  heldBytes: () => number | null = () => null;
   coordinator = new Coordinator(this.broker);
   trainer = new ScriptedTrainer();
   agent!: Agent;
@@ -162,6 +166,7 @@ export class Rig {
         data: this.data,
         profile: {
           profile: async () => DeviceProfile.make({ device: "", supervisor_idle_bytes: 20_000_000 }),
+          heldBytes: () => this.heldBytes(),
           measured: async (entry) => {
             this.measured.push(entry);
           },

@@ -5,7 +5,7 @@ import type { Readings } from "../../src/device/surroundings";
 import { TimeWindow } from "../../src/device/timeWindow";
 import { FakeSurroundings } from "./fakeSurroundings";
 
-const ASKED: Asked = { neededBytes: 0, isTraining: false, before: null };
+const ASKED: Asked = { purpose: "training", neededBytes: 0, isTraining: false, before: null };
 
 function asked(choices: Partial<OwnerChoices>, readings: Partial<Readings>, more: Partial<Asked> = {}) {
   const device = new FakeSurroundings();
@@ -48,6 +48,18 @@ describe("conditions", () => {
     expect(asked({ minBatteryPercent: 20 }, { battery: { percent: 19, charging: true } })).toBeNull();
     const full = { battery: { percent: 100, charging: false } };
     expect(asked({ minBatteryPercent: 99 }, full, { before: "battery" })).toBeNull();
+  });
+
+  it("a metered link holds back all that is large, a low battery downloads as well, the rest trainings alone", () => {
+    const purposes = ["download", "training", "upload"] as const;
+    const heldBack = (choices: Partial<OwnerChoices>, readings: Partial<Readings>) =>
+      purposes.filter((purpose) => asked(choices, readings, { purpose }) !== null);
+    expect(heldBack({}, { link: { type: "cellular", savesData: false } })).toEqual(purposes);
+    const low = { battery: { percent: 9, charging: false } };
+    expect(heldBack({ minBatteryPercent: 20 }, low)).toEqual(["download", "training"]);
+    expect(heldBack({ onlyCharging: true }, low)).toEqual(["training"]);
+    expect(heldBack({}, { isHidden: true })).toEqual(["training"]);
+    expect(heldBack({}, { storage: { usage: 10, quota: 11 } })).toEqual(["training"]);
   });
 
   it("only charging", () => {

@@ -18,6 +18,7 @@ export class FakeSurroundings implements Surroundings {
   readings = () => this.current;
   traits = async () => this.told;
   heldBytes = async () => this.held;
+  heapBytes = () => 25_000_000;
   now = () => 1_700_000_000_000;
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
