@@ -33,6 +33,13 @@ from tests.web.mixed_run import MixedRun, final_model, recorded_updates, relativ
 from tests.web.phone import Phone, wait_until
 
 PERIOD_S = 0.04
+LOOP = "const began = performance.now(); let sum = 0; for (let i = 0; i < 3e8; i++) sum += i % 7; "
+ON_MAIN = f"() => {{ {LOOP} return performance.now() - began; }}"
+ON_WORKER = f"""() => new Promise((done) => {{
+  const code = `{LOOP} postMessage(performance.now() - began);`;
+  const worker = new Worker(URL.createObjectURL(new Blob([code], {{ type: "text/javascript" }})));
+  worker.onmessage = ({{ data }}) => {{ worker.terminate(); done(data); }};
+}})"""
 LINK = {"megabit_per_s": 4.0, "latency_ms": 60.0}
 
 
@@ -131,6 +138,22 @@ def opened_browser() -> Iterator[Browser]:
         browser.close()
 
 
+def reached(slower: float, duty: float) -> list[dict[str, Any]]:
+    """What each way of slowing reaches: milliseconds of one loop on the page's main thread and in a worker."""
+    found = []
+    with opened_browser() as browser:
+        for how, rate, share in (("as it is", 1.0, 1.0), ("protocol", slower, 1.0), ("duty cycle", 1.0, duty)):
+            with DutyCycle(browser, share) as cycle:
+                phone = Phone(browser, slower=rate)
+                phone.page.goto("about:blank")
+                cycle.follow()
+                main = min(phone.evaluate(ON_MAIN) for _ in range(3))
+                worker = min(phone.evaluate(ON_WORKER) for _ in range(3))
+                found.append({"how": how, "rate": rate, "share": share, "main_ms": main, "worker_ms": worker})
+                phone.close()
+    return found
+
+
 def measured(run: MixedRun, folder: Path, *, slower: float, duty: float, limit_s: float) -> dict[str, Any]:
     """Both runs of ``run`` below ``folder``."""
     print(f"{run.devices} Python agents alone", file=sys.stderr)
@@ -196,7 +219,7 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="of both runs; made here")
     parser.add_argument("--model", default="conv2")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--local", type=int, default=4)
@@ -204,7 +227,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--slower", type=float, default=4.0, help="times, of a page's main thread")
     parser.add_argument("--duty", type=float, default=1.0, help="share of the time in which phones run at all")
     parser.add_argument("--limit-s", type=float, default=1800.0, help="of either run")
+    parser.add_argument("--only-throttling", action="store_true", help="measure what --slower and --duty reach")
     given = parser.parse_args(arguments)
+    if given.only_throttling:
+        print(json.dumps(reached(given.slower, given.duty)))
+        return 0
     if given.folder.exists():
         parser.error(f"{given.folder} is there already; name another folder")
     run = MixedRun(run_file(given.rounds, given.model), given.local, given.phones, deadline_s=given.limit_s)
