@@ -32,18 +32,26 @@ class Phone:
     """One browser profile; its pages come and go, what the browser stores stays.
 
     Args:
+        browser: a new profile is made in it, or the profile itself.
         slower: times the processor's, by the browser's own protocol; it slows a page's main thread.
         megabit_per_s, latency_ms: of its link, by the same; 0: as it is.
     """
 
     def __init__(
-        self, browser: Browser, *, slower: float = 1.0, megabit_per_s: float = 0.0, latency_ms: float = 0.0
+        self,
+        browser: Browser | BrowserContext,
+        *,
+        slower: float = 1.0,
+        megabit_per_s: float = 0.0,
+        latency_ms: float = 0.0,
     ) -> None:
         self.left = Left()
         self.complaints: list[str] = []
         self._slower, self._megabit_per_s, self._latency_ms = slower, megabit_per_s, latency_ms
-        self.context: BrowserContext = browser.new_context(
-            viewport=SCREEN, device_scale_factor=2, is_mobile=True, has_touch=True
+        self.context = (
+            browser.new_context(viewport=SCREEN, device_scale_factor=2, is_mobile=True, has_touch=True)
+            if isinstance(browser, Browser)
+            else browser
         )
         self.context.on("request", lambda r: self.left.requests.append((r.method, r.url, r.post_data_buffer or b"")))
         self.page: Page = self._new_page()
