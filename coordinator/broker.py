@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from coordinator.broker_keeper import BrokerKeeper
 from coordinator.broker_process import BrokerAddress, BrokerProcess
 from coordinator.configuration import BrokerConfig, TlsFiles
 from coordinator.mosquitto import WebSocketListener
@@ -57,7 +58,8 @@ def open_broker(
             key_file=_path(files.key),
         )
         return
-    with BrokerProcess(config.url, folder, tls=bool(config.tls), user=user, password=password) as process:
+    process = BrokerProcess(config.url, folder, tls=bool(config.tls), user=user, password=password)
+    with process, BrokerKeeper(process):
         yield process.address
 
 
@@ -69,7 +71,8 @@ def _open_with_identity(
 
     identity = Path(config.identity)
     if config.url == "embedded":
-        with BrokerProcess(config.url, folder, identity=identity, web_socket=web_socket) as process:
+        process = BrokerProcess(config.url, folder, identity=identity, web_socket=web_socket)
+        with process, BrokerKeeper(process):
             yield process.address
         return
     is_ours = config.url == "mosquitto"
@@ -78,6 +81,7 @@ def _open_with_identity(
         if is_ours:
             process = BrokerProcess(config.url, folder, identity=identity, web_socket=web_socket)
             address = stack.enter_context(process).address
+            stack.enter_context(BrokerKeeper(process))
         else:
             address = BrokerAddress(kind="external", url=config.url, web_socket=config.web_socket)
         yield replace(address, ca_file=own.ca, certificate_file=own.certificate, key_file=own.key, identity=identity)

@@ -205,7 +205,24 @@ class BrokerProcess:
             if self._has_certificates:
                 self._mutual()
             self._passwords()
-            os.kill(self.pid, signal.SIGHUP)
+            self._process.send_signal(signal.SIGHUP)  # nothing, when it has just ended by itself
+
+    def revive(self) -> int | None:
+        """Starts it again if it has ended by itself; the exit status it ended with, None when it runs.
+
+        Raises:
+            BrokerUnreachable, OSError: it does not start; the next call tries it again.
+        """
+        with self._reloading:
+            ended = self._process
+            if ended is None or (status := ended.poll()) is None:
+                return None
+            try:
+                self.start()
+            except (BrokerUnreachable, OSError):
+                self._process = ended
+                raise
+            return status
 
     def restart(self, *, kill: bool = True, pause_s: float = 0.0) -> None:
         """Ends it and starts it again at the same address, ``pause_s`` later."""
