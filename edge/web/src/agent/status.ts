@@ -38,7 +38,7 @@ export interface AgentStatus {
   readonly step: number;
   readonly totalSteps: number;
   readonly loss: number | null;
-  /** Of the running or last assignment, the latest 500. */
+  /** Of the running or last assignment, from its beginning: of a long one every second, fourth, … that was told. */
   readonly lossHistory: readonly number[];
   readonly stepMs: number | null;
   readonly peakBytes: number | null;
@@ -80,6 +80,9 @@ const MOST_ENTRIES = 200;
 
 export class StatusBoard {
   #status = FIRST;
+  /** Of the losses that were told, every `#stride`th is kept. */
+  #stride = 1;
+  #told = 0;
   readonly #listeners = new Set<(status: AgentStatus) => void>();
 
   get current(): AgentStatus {
@@ -100,7 +103,14 @@ export class StatusBoard {
   }
 
   progress(step: number, totalSteps: number, loss: number): void {
-    const lossHistory = [...this.#status.lossHistory, loss].slice(-MOST_LOSSES);
+    let { lossHistory } = this.#status;
+    if (lossHistory.length === 0) [this.#stride, this.#told] = [1, 0];
+    if (this.#told % this.#stride === 0) lossHistory = [...lossHistory, loss];
+    this.#told += 1;
+    if (lossHistory.length > MOST_LOSSES) {
+      lossHistory = lossHistory.filter((_, i) => i % 2 === 0);
+      this.#stride *= 2;
+    }
     this.set({ step, totalSteps, loss, lossHistory });
   }
 

@@ -17,13 +17,18 @@ export function trainingOf(status: AgentStatus, isOnline: boolean): TrainingStat
     round: status.round,
     step: status.step,
     totalSteps: status.totalSteps,
-    losses: status.lossHistory,
+    losses: withLatest(status),
     stepMs: status.stepMs,
     usedBytes: status.peakBytes,
     fetchedBytes: status.fetchedBytes,
     totalBytes: status.totalBytes,
     rounds: status.roundsDone,
   };
+}
+
+/** The history of a long assignment is thinned; its end is not. */
+function withLatest({ lossHistory, loss }: AgentStatus): readonly number[] {
+  return loss === null || lossHistory.at(-1) === loss ? lossHistory : [...lossHistory, loss];
 }
 
 export function trafficOf(status: AgentStatus): Traffic {

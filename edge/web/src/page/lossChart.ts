@@ -10,7 +10,8 @@ const MARGIN = 4;
 
 export interface LossChart {
   readonly root: HTMLElement;
-  show(losses: readonly number[], totalSteps: number): void;
+  /** `share` of the steps is done, from 0 to 1. */
+  show(losses: readonly number[], share: number): void;
 }
 
 /** At most `count` losses: the mean of each of as many equal stretches. Losses that are not finite are left out. */
@@ -26,13 +27,12 @@ export function thinned(losses: readonly number[], count: number): number[] {
   });
 }
 
-/** Path data of the line; x runs to the share of `totalSteps` that is done, y between the least and the greatest loss. */
-export function linePath(losses: readonly number[], totalSteps: number): string {
+/** Path data of the line; x runs to the `share` of the steps that is done, y between the least and the greatest loss. */
+export function linePath(losses: readonly number[], share: number): string {
   const points = thinned(losses, POINTS);
   if (points.length === 0) return "";
   const [least, most] = [Math.min(...points), Math.max(...points)];
-  const share = Math.min(1, losses.length / Math.max(totalSteps, losses.length));
-  const width = (WIDTH - 2 * MARGIN) * share;
+  const width = (WIDTH - 2 * MARGIN) * Math.min(1, share);
   const spread = most - least || 1;
   return points
     .map((loss, i) => {
@@ -65,11 +65,11 @@ export function lossChart(): LossChart {
   );
   return {
     root,
-    show: (losses, totalSteps) => {
+    show: (losses, share) => {
       const last = losses.at(-1);
       root.hidden = last === undefined;
       if (last === undefined) return;
-      const path = linePath(losses, totalSteps);
+      const path = linePath(losses, share);
       line.setAttribute("d", path);
       const end = path.slice(path.lastIndexOf(losses.length > 1 ? "L" : "M") + 1).split(" ");
       const [x = "0", y = "0"] = end;

@@ -2,6 +2,7 @@
 
 import { button } from "./controls";
 import { drawing, element, setText } from "./element";
+import { keepingFocus } from "./focus";
 import { mark } from "./mark";
 import type { Connection, PageActions, PageState, View } from "./model";
 import { deviceView } from "./views/device";
@@ -48,7 +49,7 @@ export function buildShell(body: HTMLElement, actions: PageActions): (state: Pag
   const tabs = element("nav.tabs", { "aria-label": "Views" }, ...links);
   const main = element(
     "main",
-    { id: "main" },
+    { id: "main", tabindex: "-1" },
     problem.root,
     element("div.views", {}, ...views.map((view) => view.root)),
   );
@@ -71,12 +72,14 @@ export function buildShell(body: HTMLElement, actions: PageActions): (state: Pag
   let said = "";
   return (state) => {
     body.dataset.phase = state.phase;
-    for (const view of views) view.show(state);
-    tabs.hidden = state.phase !== "joined";
+    keepingFocus(main, () => {
+      for (const view of views) view.show(state);
+      problem.show(state);
+      tabs.hidden = state.phase !== "joined";
+    });
     connection.hidden = state.phase !== "joined";
     setText(connection, CONNECTIONS[state.training.connection]);
     connection.dataset.connection = state.training.connection;
-    problem.show(state);
     // Spoken once per change of state, not per step: only the headline, and the reason when it waits.
     const words = headline(state);
     const news = words.tone === "waiting" || words.tone === "bad" ? `${words.title}. ${words.detail}` : words.title;

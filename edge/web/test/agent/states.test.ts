@@ -94,7 +94,8 @@ describe("a status", () => {
       board.progress(i, 1_000, i);
       board.passed(i % 2 === 0, "get", 10);
     }
-    expect(board.current.lossHistory).toHaveLength(500);
+    expect(board.current.lossHistory).toEqual(Array.from({ length: 500 }, (_, i) => 2 * i));
+    expect(board.current.loss).toBe(999);
     expect(board.current.log).toHaveLength(200);
     expect(board.current.bytesUp).toBe(5_000);
   });

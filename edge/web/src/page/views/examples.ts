@@ -3,6 +3,7 @@
 import { cameraPanel } from "../cameraPanel";
 import { button, card, confirmed, field } from "../controls";
 import { element, setList, setText } from "../element";
+import { keepingFocus } from "../focus";
 import type { DataEntry, PageActions, PageState, View } from "../model";
 import { motionPanel } from "../motionPanel";
 import { bytesText, countText } from "../quantities";
@@ -13,7 +14,7 @@ const KINDS = { arrays: "File", images: "Images", camera: "Camera", motion: "Mot
 export function examplesView(actions: PageActions): View {
   const busy = element("p.detail", { role: "status" });
   const wrong = element("p.wrong");
-  const totals = element("p.lead");
+  const totals = element("p.lead", { tabindex: "-1" });
   const classes = element("ul.classes", { "aria-label": "Examples per class" });
   const entries = element("ul.entries", { "aria-label": "What was added" });
   let state: PageState | null = null;
@@ -101,8 +102,10 @@ export function examplesView(actions: PageActions): View {
           element("span.count", {}, String(count)),
         ),
       );
-      setList(entries, next.data.entries, entryRow);
-      deleteAll.hidden = !hasAny;
+      keepingFocus(totals, () => {
+        setList(entries, next.data.entries, entryRow);
+        deleteAll.hidden = !hasAny;
+      });
     },
   };
 }

@@ -64,7 +64,7 @@ export function leavingView(): View {
         element("span.way", { "aria-hidden": "true" }, entry.isSent ? "↑" : "↓"),
         element("span.unseen", {}, entry.isSent ? "sent: " : "received: "),
         kindText(entry.kind),
-        entry.count > 1 ? ` × ${entry.count}` : "",
+        entry.count > 1 ? `\u00a0×\u00a0${entry.count.toLocaleString("en")}` : "",
       ),
       element("td.number", {}, bytesText(entry.bytes)),
     );

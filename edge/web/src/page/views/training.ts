@@ -7,6 +7,10 @@ import type { PageActions, PageState, View } from "../model";
 import { bytesText, countText, durationText, memoryText } from "../quantities";
 import { headline, pressureText } from "../words";
 
+function stepText({ training }: PageState): string {
+  return `Step ${training.step.toLocaleString("en")} of ${training.totalSteps.toLocaleString("en")}`;
+}
+
 function doneText({ training }: PageState): string {
   return training.rounds === 0 ? "" : countText(training.rounds, "round done", "rounds done");
 }
@@ -74,12 +78,12 @@ export function trainingView(actions: PageActions): View {
       advance.hidden = isBetween ? training.round === null : training.totalSteps === 0 && !isFetching;
       // Counted from one, as the coordinator tells its owner.
       const number = training.round === null ? "" : `Round ${training.round + 1}`;
-      setText(round, isBetween ? `Last: ${number}` : number);
-      setText(step, isFetching ? "" : isBetween ? doneText(state) : `Step ${training.step} of ${training.totalSteps}`);
+      setText(round, isBetween ? `Last: ${number.toLowerCase()}` : number);
+      setText(step, isFetching ? "" : isBetween ? doneText(state) : stepText(state));
       progress.setAttribute("aria-label", isFetching ? "Fetched of the model" : "Steps of this round");
       progress.max = Math.max(1, isFetching ? training.totalBytes : training.totalSteps);
       progress.value = isFetching ? training.fetchedBytes : training.step;
-      chart.show(training.losses, training.totalSteps);
+      chart.show(training.losses, training.totalSteps === 0 ? 1 : training.step / training.totalSteps);
       wants.set(state.wantsTraining);
       showFacts(state);
     },
