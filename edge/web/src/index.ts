@@ -5,7 +5,7 @@
 
 export { Agent } from "./agent/agent";
 export type { AgentParts } from "./agent/agentEvents";
-export { ALWAYS, type Asked, type Condition, type Conditions, type Unmet } from "./agent/conditions";
+export { ALWAYS, type Asked, type Condition, type Conditions, type Purpose, type Unmet } from "./agent/conditions";
 export { farewell } from "./agent/outbox";
 export type { LinkMeasured, Measured, ProfileSource } from "./agent/profileSource";
 export { type AgentSettings, DEFAULT_SETTINGS } from "./agent/settings";
@@ -36,7 +36,7 @@ export { FileStore, type FileStoreOptions } from "./store/fileStore";
 export type { FileEntry, Files } from "./store/files";
 export { IndexedDbRecords } from "./store/indexedDbRecords";
 export { MemoryRecords, MemoryStore } from "./store/memoryStore";
-export { type OpenedStore, openStore } from "./store/openStore";
+export { type OpenedStore, openSharedStore, openStore } from "./store/openStore";
 export type { Records } from "./store/records";
 export type { Progress, Ready, Trained, Trainer, TrainRequest } from "./trainer/trainer";
 export { WorkerTrainer } from "./trainer/workerTrainer";

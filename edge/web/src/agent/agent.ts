@@ -32,7 +32,7 @@ const TICK: AgentEvent = { type: "tick" };
 
 /** One device. `run` resolves when it was stopped or denied. */
 export class Agent {
-  readonly status = new StatusBoard();
+  readonly status: StatusBoard;
   readonly #clock: Clock;
   readonly #events = new EventQueue<AgentEvent>();
   readonly #outbox: Outbox;
@@ -49,6 +49,7 @@ export class Agent {
     private readonly parts: AgentParts,
   ) {
     const { transport, records, trainer, data, profile, sign } = parts;
+    this.status = parts.status ?? new StatusBoard();
     this.#clock = parts.clock ?? SYSTEM_CLOCK;
     this.#outbox = new Outbox(transport, this.status, settings.federation, settings.device, sign);
     this.#presence = new Presence(settings, profile, trainer, data);

@@ -11,6 +11,7 @@ import type { Clock } from "./clock";
 import type { Conditions } from "./conditions";
 import type { Piece } from "./fetcher";
 import type { ProfileSource } from "./profileSource";
+import type { StatusBoard } from "./status";
 
 export interface AgentParts {
   readonly transport: Transport;
@@ -22,6 +23,8 @@ export interface AgentParts {
   readonly conditions?: Conditions | undefined;
   /** Signs what this device sends. */
   readonly sign?: Sign | undefined;
+  /** Where it tells how it is doing; one of its own when none is given. */
+  readonly status?: StatusBoard | undefined;
   readonly clock?: Clock | undefined;
   readonly fetch?: typeof fetch | undefined;
 }

@@ -3,21 +3,22 @@
 import { ConfigError } from "../contracts/errors";
 import { deviceFilters } from "../contracts/topics";
 import type { DataSource } from "../data/dataSource";
-import { enrolledKey, enrolment } from "../identity/enrolment";
+import type { DeviceKey } from "../identity/deviceKey";
+import { type Enrolment, enrolledKey, enrolment } from "../identity/enrolment";
 import { messageSigner } from "../identity/messageSigner";
 import { Trust } from "../identity/trust";
 import type { BlobStore } from "../store/blobStore";
-import { openStore } from "../store/openStore";
+import { openSharedStore } from "../store/openStore";
 import type { Records } from "../store/records";
 import type { Trainer } from "../trainer/trainer";
 import { MqttTransport } from "../transport/mqtt";
 import { Agent } from "./agent";
+import { holdAgent } from "./agentLock";
 import type { Conditions } from "./conditions";
-import { holdDevice } from "./deviceLock";
 import { farewell } from "./outbox";
 import type { ProfileSource } from "./profileSource";
 import { type AgentSettings, DEFAULT_SETTINGS } from "./settings";
-import type { StatusBoard } from "./status";
+import { StatusBoard } from "./status";
 
 export interface StartOptions {
   /** Where the device was enrolled. */
@@ -33,6 +34,8 @@ export interface StartOptions {
 
 export interface RunningAgent {
   readonly status: Pick<StatusBoard, "current" | "subscribe">;
+  /** Resolves when it takes no part any more: stopped, denied, or failed, which the status tells. */
+  readonly ended: Promise<void>;
   /** Tells the agent that there are other examples now. */
   dataChanged(): void;
   /** Says goodbye and resolves at the end. What is trained and not acknowledged is kept for the next start. */
@@ -44,12 +47,18 @@ export interface RunningAgent {
  *
  * @example
  * const records = new IndexedDbRecords();
- * await enrol(parseClaimLink(location.href), { records });
+ * if ((await enrolment(records)) === null) await enrol(parseClaimLink(link), { records });
+ * const data = await DataStore.open(DEFAULT_SETTINGS.data);
+ * for (const source of await readPicked(filesOfInput(files))) await data.add(source);
+ * const store = await openSharedStore(DEFAULT_SETTINGS.store);
+ * const surroundings = new BrowserSurroundings();
  * const agent = await startAgent({
  *   records,
+ *   store,
+ *   data,
  *   trainer: new WorkerTrainer(),
- *   data: await DataStore.open("apportion"),
- *   profile: device.profile,
+ *   profile: BrowserProfile.of(surroundings, records, store),
+ *   conditions: new DeviceConditions(surroundings),
  *   settings: { budgetBytes: 512 << 20 },
  * });
  * agent.status.subscribe(({ state, round, loss }) => console.log(state, round, loss));
@@ -57,11 +66,52 @@ export interface RunningAgent {
  * @throws ConfigError when the device is not enrolled, or the browser has no storage that a worker shares.
  */
 export async function startAgent(options: StartOptions): Promise<RunningAgent> {
-  const { records, trainer, data, profile, conditions } = options;
-  const [enrolled, key] = [await enrolment(records), await enrolledKey(records)];
-  if (enrolled === null || key === null) {
-    throw new ConfigError(["this device has joined no federation"], { hint: "open the link that its owner has" });
+  const { records, settings } = options;
+  await identityOf(records); // said at once, not when another tab has ended
+  const name = settings?.store ?? DEFAULT_SETTINGS.store;
+  const store = options.store ?? (await openSharedStore(name));
+  const status = new StatusBoard();
+  const waiting = new AbortController();
+  let agent: Agent | null = null;
+
+  async function takePart(): Promise<void> {
+    const release = await holdAgent(name, () => status.set({ state: "elsewhere" }), waiting.signal);
+    try {
+      status.set({ state: "idle" });
+      // Only now: the tab before this one may have joined anew, or left.
+      agent = await makeAgent({ ...options, store }, status);
+      if (!waiting.signal.aborted) await agent.run();
+    } finally {
+      agent = null;
+      release();
+    }
   }
+  const ended = takePart()
+    .catch((error) => {
+      if (!waiting.signal.aborted) status.tell(error);
+    })
+    .then(() => status.set({ state: "stopped" }));
+  return {
+    status,
+    ended,
+    dataChanged: () => agent?.dataChanged(),
+    stop: (reason) => {
+      waiting.abort();
+      agent?.stop(reason);
+      return ended;
+    },
+  };
+}
+
+async function identityOf(records: Records): Promise<{ enrolled: Enrolment; key: DeviceKey }> {
+  const [enrolled, key] = [await enrolment(records), await enrolledKey(records)];
+  if (enrolled !== null && key !== null) return { enrolled, key };
+  throw new ConfigError(["this device has joined no federation"], { hint: "open the link that its owner has" });
+}
+
+async function makeAgent(options: StartOptions & { readonly store: BlobStore }, status: StatusBoard): Promise<Agent> {
+  const { records, trainer, data, profile, conditions, store } = options;
+  const { enrolled, key } = await identityOf(records);
   const { federation, device } = enrolled;
   const settings: AgentSettings = {
     ...DEFAULT_SETTINGS,
@@ -78,36 +128,5 @@ export async function startAgent(options: StartOptions): Promise<RunningAgent> {
     subscriptions: deviceFilters(federation, device),
     will: await farewell(federation, device, "connection lost", sign),
   });
-  const store = options.store ?? (await sharedStore(settings.store));
-  const agent = new Agent(settings, { transport, store, records, trainer, data, profile, conditions, sign });
-
-  const waiting = new AbortController();
-  const running = holdDevice(device, () => agent.status.set({ state: "elsewhere" }), waiting.signal).then(
-    async (release) => {
-      agent.status.set({ state: "idle" });
-      try {
-        await agent.run();
-      } finally {
-        release();
-      }
-    },
-  );
-  running.catch((error) => agent.status.tell(error));
-  return {
-    status: agent.status,
-    dataChanged: () => agent.dataChanged(),
-    stop: async (reason) => {
-      agent.stop(reason);
-      waiting.abort();
-      await running.catch(() => {}); // told by the status
-    },
-  };
-}
-
-async function sharedStore(name: string): Promise<BlobStore> {
-  const { store, kind, reason } = await openStore(name);
-  if (kind !== "memory") return store;
-  throw new ConfigError([`this browser gives the page no storage: ${reason}`], {
-    hint: "leave private browsing, or allow this site to store data",
-  });
+  return new Agent(settings, { transport, store, records, trainer, data, profile, conditions, sign, status });
 }

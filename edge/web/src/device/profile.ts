@@ -2,9 +2,12 @@
 
 import type { LinkMeasured, Measured, ProfileSource } from "../agent/profileSource";
 import { DeviceProfile } from "../contracts/profile";
+import type { BlobStore } from "../store/blobStore";
+import type { Records } from "../store/records";
+import { artifactCost } from "./artifactCost";
 import { memoryLines, stepLines } from "./lines";
-import type { LinkRate } from "./linkRate";
-import type { Measurements } from "./measurements";
+import { LinkRate } from "./linkRate";
+import { Measurements } from "./measurements";
 import type { Surroundings, Traits } from "./surroundings";
 
 /**
@@ -26,7 +29,8 @@ export function suggestedBudgetBytes(memoryBytes: number | null): number {
 }
 
 export interface BrowserProfileParts {
-  readonly device: string;
+  /** The agent puts in its own. */
+  readonly device?: string;
   /** As the owner set it; 0: none. */
   readonly budgetBytes: number;
   readonly surroundings: Surroundings;
@@ -38,8 +42,14 @@ export interface BrowserProfileParts {
 export class BrowserProfile implements ProfileSource {
   constructor(private readonly parts: BrowserProfileParts) {}
 
+  /** With what was measured on earlier days in `records`, of artifacts that `store` still has. */
+  static of(surroundings: Surroundings, records: Records, store: BlobStore, budgetBytes = 0): BrowserProfile {
+    const measurements = new Measurements(records, (artifact) => artifactCost(store, artifact));
+    return new BrowserProfile({ budgetBytes, surroundings, measurements, linkRate: new LinkRate(records) });
+  }
+
   async profile(): Promise<DeviceProfile> {
-    const { device, budgetBytes, surroundings, measurements, linkRate } = this.parts;
+    const { device = "", budgetBytes, surroundings, measurements, linkRate } = this.parts;
     const [traits, points, rate] = [await surroundings.traits(), await measurements.all(), await linkRate.rate()];
     const idle = (await surroundings.heldBytes()) ?? {
       bytes: UNTOLD_PAGE_BYTES,

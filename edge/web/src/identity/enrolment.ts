@@ -60,13 +60,19 @@ export interface EnrolOptions {
 
 /** What is kept, if this device is enrolled. */
 export async function enrolment(records: Records): Promise<Enrolment | null> {
-  return (await records.get<Enrolled>(ENROLLED))?.enrolment ?? null;
+  return (await standingOf(records))?.enrolment ?? null;
 }
 
 /** The key that belongs to the enrolment. */
 export async function enrolledKey(records: Records): Promise<DeviceKey | null> {
+  const kept = await standingOf(records);
+  return kept === null ? null : new DeviceKey(kept.pair);
+}
+
+/** A browser that frees storage may drop a key and keep its record: this device is enrolled no more then. */
+async function standingOf(records: Records): Promise<Enrolled | null> {
   const kept = await records.get<Enrolled>(ENROLLED);
-  return kept === undefined ? null : new DeviceKey(kept.pair);
+  return kept?.pair?.privateKey === undefined ? null : kept;
 }
 
 /** Enrolment and keys are gone for good; at the coordinator the device stays known until it is revoked there. */
@@ -83,7 +89,7 @@ export async function forget(records: Records): Promise<void> {
 export async function enrol(link: ClaimLink, options: EnrolOptions): Promise<Enrolment> {
   const { records } = options;
   const tokenDigest = bytesToHex(sha256(new TextEncoder().encode(link.token)));
-  const standing = await records.get<Enrolled>(ENROLLED);
+  const standing = await standingOf(records);
   if (standing?.tokenDigest === tokenDigest) return standing.enrolment;
   const begun = await records.get<Claimed>(CLAIMED);
   if (begun?.tokenDigest === tokenDigest) return claim(link, begun, options);

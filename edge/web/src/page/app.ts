@@ -77,7 +77,8 @@ export class App implements PageActions {
       this.#link = null;
       // The token is spent; it need not stay in the address bar, the history or a screenshot.
       history.replaceState(null, "", "./");
-      await navigator.storage?.persist?.();
+      // So that the browser keeps what it stored when it needs room; some ask the owner, which nobody waits for.
+      navigator.storage?.persist?.().catch(() => false);
       await this.#resume();
     });
     this.#page.change({ isJoining: false });

@@ -2,11 +2,8 @@
 
 import type { Conditions } from "../agent/conditions";
 import type { ProfileSource } from "../agent/profileSource";
-import { artifactCost } from "../device/artifactCost";
 import { BrowserSurroundings } from "../device/browser";
 import { DeviceConditions, type OwnerChoices, unreadable } from "../device/conditions";
-import { LinkRate } from "../device/linkRate";
-import { Measurements } from "../device/measurements";
 import { BrowserProfile, suggestedBudgetBytes } from "../device/profile";
 import type { Traits } from "../device/surroundings";
 import { WakeLock } from "../device/wakeLock";
@@ -19,23 +16,19 @@ import { BUDGET_STEP_BYTES, leastBattery } from "./ownerSettings";
 export class BrowserDevice {
   readonly #surroundings = new BrowserSurroundings();
   readonly #conditions: DeviceConditions;
-  readonly #measurements: Measurements;
-  readonly #linkRate: LinkRate;
   readonly #wakeLock = new WakeLock();
   readonly #show: (facts: Partial<DeviceFacts>) => void;
   #chosen: OwnerConditions;
 
   constructor(
-    records: Records,
-    store: BlobStore,
+    private readonly records: Records,
+    private readonly store: BlobStore,
     conditions: OwnerConditions,
     show: (facts: Partial<DeviceFacts>) => void,
   ) {
     this.#chosen = conditions;
     this.#show = show;
     this.#conditions = new DeviceConditions(this.#surroundings, this.#choices());
-    this.#measurements = new Measurements(records, (artifact) => artifactCost(store, artifact));
-    this.#linkRate = new LinkRate(records);
     this.#surroundings.subscribe(() => this.#showReadings());
     this.#showReadings();
   }
@@ -55,9 +48,8 @@ export class BrowserDevice {
     });
   }
 
-  profile(device: string, budgetBytes: number): ProfileSource {
-    const [surroundings, measurements, linkRate] = [this.#surroundings, this.#measurements, this.#linkRate];
-    return new BrowserProfile({ device, budgetBytes, surroundings, measurements, linkRate });
+  profile(budgetBytes: number): ProfileSource {
+    return BrowserProfile.of(this.#surroundings, this.records, this.store, budgetBytes);
   }
 
   setConditions(conditions: OwnerConditions): void {

@@ -1,5 +1,6 @@
 /** Opens the blob store called `name` in the best storage that the browser gives; page and worker get the same one. */
 
+import { ConfigError } from "../contracts/errors";
 import { FileStore, type FileStoreOptions } from "./fileStore";
 import type { Files } from "./files";
 import { IndexedDbFiles } from "./indexedDbStore";
@@ -31,6 +32,15 @@ export async function openStore(name: string, options: FileStoreOptions = {}): P
     }
   }
   return { store: new FileStore(new MemoryFiles(), all), kind: "memory", reason: reasons.join("; ") };
+}
+
+/** As `openStore`. @throws ConfigError when it would be in memory, which no worker has. */
+export async function openSharedStore(name: string): Promise<FileStore> {
+  const { store, kind, reason } = await openStore(name);
+  if (kind !== "memory") return store;
+  throw new ConfigError([`this browser gives the page no storage: ${reason}`], {
+    hint: "leave private browsing, or allow this site to store data",
+  });
 }
 
 /** Bytes that the browser would still take from this origin. */

@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { describe, expect, it } from "vitest";
 import { startAgent } from "../../src/agent/startAgent";
@@ -20,6 +21,16 @@ function parts() {
     profile: { profile: async () => DeviceProfile.make({ device: "" }), measured: async () => {} },
   };
 }
+
+describe("the example", () => {
+  it("is the one that is compiled", () => {
+    const text = (path: string) => readFileSync(new URL(path, import.meta.url), "utf8");
+    const told = /@example\n([\s\S]*?)\n \*\n/.exec(text("../../src/agent/startAgent.ts"))?.[1] ?? "";
+    const compiled = /\/\/ begin\n([\s\S]*?)\n {2}\/\/ end/.exec(text("embeddingExample.ts"))?.[1] ?? "";
+    expect(told.replace(/^ \* /gm, "")).toBe(compiled.replace(/^ {2}/gm, ""));
+    expect(told).not.toBe("");
+  });
+});
 
 describe("starting", () => {
   it("says what is missing to a device that has joined nothing", async () => {
@@ -49,7 +60,14 @@ describe("starting", () => {
     expect(request).toContain("Sec-WebSocket-Protocol: mqtt");
     expect(agent.status.current).toMatchObject({ connection: "connecting", state: "idle" });
     await agent.stop();
-    expect(agent.status.current.state).toBe("stopped");
+    await agent.ended;
+    expect(agent.status.current).toMatchObject({ state: "stopped", lastError: null });
     server.close();
+  });
+
+  it("says so when the browser lost the key, although it kept the rest", async () => {
+    const records = new MemoryRecords();
+    await records.put("identity/enrolled", { enrolment: { device: "phone-1" }, tokenDigest: "ab" });
+    await expect(startAgent({ ...parts(), records })).rejects.toThrow("has joined no federation");
   });
 });

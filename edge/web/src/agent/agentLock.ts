@@ -1,4 +1,4 @@
-/** One agent per device and browser: two with one identity would push each other off the broker and share one store. */
+/** One agent per store of a browser: two would write over each other, and push each other off the broker. */
 
 /** As much of `navigator.locks` as is needed. */
 export interface Locks {
@@ -13,12 +13,12 @@ export interface Locks {
 const HANDOVER_MS = 1_500;
 
 /**
- * Resolves with what lets the device go, once this page has it; at once where the browser has no locks.
+ * Resolves with what lets the store called `name` go, once this page has it; at once where the browser has no locks.
  *
  * @param onElsewhere called when another page has it; it goes on waiting then, until `signal` ends that.
  */
-export async function holdDevice(
-  device: string,
+export async function holdAgent(
+  name: string,
   onElsewhere: () => void,
   signal?: AbortSignal,
   locks: Locks | undefined = globalThis.navigator?.locks as Locks | undefined,
@@ -31,7 +31,7 @@ export async function holdDevice(
         new Promise<void>((release) => {
           resolve(release);
         });
-      locks.request(`apportion-agent-${device}`, signal === undefined ? {} : { signal }, held).catch(reject);
+      locks.request(`apportion-agent-${name}`, signal === undefined ? {} : { signal }, held).catch(reject);
     });
   } finally {
     clearTimeout(patience);

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { holdDevice, type Locks } from "../../src/agent/deviceLock";
+import { holdAgent, type Locks } from "../../src/agent/agentLock";
 
 /** Locks as a browser's tabs share them: one holder, the others wait in line. */
 class SharedLocks implements Locks {
@@ -26,34 +26,34 @@ class SharedLocks implements Locks {
   };
 }
 
-describe("a device that two tabs want", () => {
+describe("an agent that two tabs want", () => {
   it("is held by one, and by the other when that one lets go", async () => {
     const locks = new SharedLocks();
     let isElsewhere = false;
-    const release = await holdDevice("phone-1", () => expect.unreachable(), undefined, locks);
-    const second = holdDevice("phone-1", () => (isElsewhere = true), undefined, locks);
+    const release = await holdAgent("one", () => expect.unreachable(), undefined, locks);
+    const second = holdAgent("one", () => (isElsewhere = true), undefined, locks);
     await new Promise((resolve) => setTimeout(resolve, 1_600));
     expect(isElsewhere).toBe(true);
     release();
     (await second)();
   });
 
-  it("does not keep another device waiting", async () => {
+  it("does not keep one on another store waiting", async () => {
     const locks = new SharedLocks();
-    await holdDevice("phone-1", () => expect.unreachable(), undefined, locks);
-    await holdDevice("phone-2", () => expect.unreachable(), undefined, locks);
+    await holdAgent("one", () => expect.unreachable(), undefined, locks);
+    await holdAgent("other", () => expect.unreachable(), undefined, locks);
   });
 
   it("is no longer waited for when the tab gives up", async () => {
     const locks = new SharedLocks();
-    await holdDevice("phone-1", () => expect.unreachable(), undefined, locks);
+    await holdAgent("one", () => expect.unreachable(), undefined, locks);
     const abort = new AbortController();
-    const second = holdDevice("phone-1", () => expect.unreachable(), abort.signal, locks);
+    const second = holdAgent("one", () => expect.unreachable(), abort.signal, locks);
     setTimeout(() => abort.abort(), 10);
     await expect(second).rejects.toThrow("aborted");
   });
 
   it("is held at once where the browser has no locks", async () => {
-    (await holdDevice("phone-1", () => expect.unreachable(), undefined, undefined))();
+    (await holdAgent("one", () => expect.unreachable(), undefined, undefined))();
   });
 });
