@@ -2,15 +2,16 @@
 
 One phone holds an .npz file, the other one a folder of PNG and JPEG pictures. Every request (its address, headers and
 body) and every WebSocket frame is recorded from the first load on, through joining, picking, training, a reload and
-further rounds. Needs Chromium, the built page and Mosquitto.
+further rounds; twice, by the pages' requests and by what the browser's sockets sent. Needs Chromium, the built page
+and Mosquitto.
 """
 
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,9 +22,11 @@ from playwright.sync_api import Browser, Request
 
 from edge.contracts.envelope import unseal
 from edge.contracts.messages import BODIES
+from tests.web.conftest import chromium_path
 from tests.web.example_traces import Traces, traces_of_archive, traces_of_pictures
 from tests.web.federation_site import Site, federation_site
 from tests.web.mqtt_packets import Packet, packets
+from tests.web.net_log import NetLog, arguments, read_net_log
 from tests.web.phone import Left, Phone, wait_until
 
 pytestmark = pytest.mark.broker
@@ -98,7 +101,6 @@ class Recording:
     device: str
     traces: Traces
     headers: list[bytes]
-    frames_before: int = 0
     logged: dict[str, tuple[int, float]] | None = None
 
     def sent(self) -> list[bytes]:
@@ -110,12 +112,18 @@ class Recording:
 
 @dataclass(frozen=True)
 class Session:
-    """What both phones did in the run; ``planted`` is what left a page that was made to send an example."""
+    """What both phones did in the run, which is over, as is the browser.
+
+    Attributes:
+        planted: what left a page that was made to send an example.
+        log: of the whole browser, that page included.
+    """
 
     site: Site
     archive: Recording
     pictures: Recording
     planted: Left
+    log: NetLog
 
 
 def written_archive(folder: Path) -> Path:
@@ -154,9 +162,9 @@ def recorded(chromium: Browser, device: str, link: str, traces: Traces) -> Recor
     return Recording(phone, device, traces, headers)
 
 
-def published(phone: Phone, kind: str = "", *, since: int = 0) -> list[Packet]:
+def published(phone: Phone, kind: str = "") -> list[Packet]:
     """Messages that the phone sent, of ``kind`` where it is given."""
-    found = [p for p in packets(b"".join(phone.left.frames[since:])) if p.kind == "publish" and not p.is_duplicate]
+    found = [p for p in packets(b"".join(phone.left.frames)) if p.kind == "publish" and not p.is_duplicate]
     return [p for p in found if p.topic.endswith(f"/{kind}")] if kind else found
 
 
@@ -169,8 +177,8 @@ def log_of(phone: Phone) -> dict[str, tuple[int, float]]:
     for _, words, size in rows:
         if "sent: " not in words:
             continue
-        name, _, times = words.partition("sent: ")[2].partition(" × ")
-        number, unit = size.split("\xa0")
+        name, _, times = words.partition("sent: ")[2].replace("\xa0", " ").partition(" × ")
+        number, unit = size.replace("\xa0", " ").split(" ")
         count, total = found.get(WORDS[name], (0, 0.0))
         found[WORDS[name]] = count + int(times or 1), total + float(number) * units[unit]
     return found
@@ -208,36 +216,44 @@ def planted(chromium: Browser, site: Site, socket: str, example: np.ndarray) -> 
 
 
 @pytest.fixture(scope="module")
-def session(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """The whole run, over when this begins."""
+def session(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Session:
+    """The whole run, in a browser of its own."""
     folder = tmp_path_factory.mktemp("leaves")
+    log = folder / "net.json"
+    flags = arguments(log) + (["--no-sandbox"] if os.geteuid() == 0 else [])
+    browser = chromium.browser_type.launch(executable_path=chromium_path(), args=flags)
+    try:
+        site, of_archive, of_pictures, left = played(browser, folder)
+    finally:
+        browser.close()
+    return Session(site, of_archive, of_pictures, left, read_net_log(log, page=site.address))
+
+
+def played(browser: Browser, folder: Path) -> tuple[Site, Recording, Recording, Left]:
+    """The run from its start to its end."""
     archive, pictures = written_archive(folder), written_pictures(folder / "attic")
     numbers = {"scale": SCALE, "mean": MEAN, "std": STD}
     with federation_site(folder / "site", RUN, phones=["device-01", "device-02"]) as (site, links):
         site.start()
-        of_archive = recorded(chromium, "device-01", links["device-01"], traces_of_archive(archive, **numbers))
+        of_archive = recorded(browser, "device-01", links["device-01"], traces_of_archive(archive, **numbers))
         of_archive.phone.add_file(archive, examples=EXAMPLES)
         traces = traces_of_pictures(pictures, shape=(8, 8), **numbers)
-        of_pictures = recorded(chromium, "device-02", links["device-02"], traces)
+        of_pictures = recorded(browser, "device-02", links["device-02"], traces)
         of_pictures.phone.add_folder(folder / "attic", examples=EXAMPLES)
-        for each in (of_archive, of_pictures):
-            phone = each.phone
-            phone.tab("leaving")
+        for each, reports in ((of_archive, BEFORE), (of_pictures, 1)):
+            each.phone.tab("leaving")
 
-            def is_seen(phone: Phone = phone, each: Recording = each) -> bool:
-                each.logged, each.frames_before = log_of(phone), len(phone.left.frames)
-                done = len(published(phone, "report")) >= (BEFORE if each is of_archive else 1)
-                return done and agrees(each.logged, published(phone))
+            def has_log(each: Recording = each, reports: int = reports) -> bool:
+                each.logged = log_of(each.phone)
+                return len(published(each.phone, "report")) >= reports and agrees(each.logged, published(each.phone))
 
-            wait_until(is_seen, 60, "a log that agrees with the frames", phone.page)
+            wait_until(has_log, 60, "a log that agrees with the frames", each.phone.page)
         with np.load(archive) as arrays:
-            left = planted(chromium, site, of_archive.phone.left.sockets[0], arrays["x"][7])
+            left = planted(browser, site, of_archive.phone.left.sockets[0], arrays["x"][7])
         of_archive.phone.reopen(site.address)
         wait_until(site.is_over, 60, "the end of the run", of_archive.phone.page)
         site.summary(timeout_s=5)
-        yield Session(site, of_archive, of_pictures, left)
-        for each in (of_archive, of_pictures):
-            each.phone.close()
+    return site, of_archive, of_pictures, left
 
 
 @pytest.fixture(params=["archive", "pictures"])
@@ -270,6 +286,19 @@ def test_nobody_but_page_and_broker_is_spoken_to(recording: Recording, session: 
     brokers = {urlsplit(url).netloc for url in left.sockets}
     assert len(brokers) == 1
     assert {urlsplit(url).hostname for url in left.sockets} == {"127.0.0.1"}
+
+
+def test_sockets_sent_no_example_either_and_nothing_to_others(session: Session) -> None:
+    log, phones = session.log, (session.archive.phone.left, session.pictures.phone.left, session.planted)
+    brokers = {urlsplit(url).netloc for left in phones for url in left.sockets}
+    assert log.addresses == log.asked == {urlsplit(session.site.address).netloc, *brokers}
+    # The same frames, byte by byte, so nothing was sent that was not recorded.
+    assert Counter(log.frames) == Counter(frame for left in phones for frame in left.frames)
+    for recording in (session.archive, session.pictures):
+        assert recording.traces.found_in(frame for frame in log.frames if frame not in session.planted.frames) == []
+        requests = [stream for stream in log.requests if b"/healthz" not in stream]
+        assert recording.traces.found_in(requests) == []
+    assert session.archive.traces.found_in(log.requests)
 
 
 def test_every_frame_is_a_known_message_of_this_device(recording: Recording) -> None:
