@@ -157,7 +157,8 @@ class InterruptedRun:
                 assert each.participants == (DEVICE,)
         for digest in self.artifact():
             ranges = [range_ for asked, range_ in self.trace.asked if asked == digest]
-            assert ranges and len(ranges) == len(set(ranges)), f"{digest} was fetched again: {ranges}"
+            assert ranges, f"{digest} was never asked for over HTTPS"
+            assert len(ranges) == len(set(ranges)), f"{digest} was fetched again: {ranges}"
         self.check_messages()
 
     def puts(self, round_number: int) -> list[int]:
