@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,8 @@ from coordinator.cli.command import parse_problem, verb
 
 if TYPE_CHECKING:
     from coordinator.conformance.connection import AgentDriver
-    from coordinator.conformance.findings import Finding
+    from coordinator.conformance.findings import Finding, Scenario
+    from coordinator.conformance.session import KitOptions
 
 EXAMPLE = "Example: apportion conformance --only hello-says-who-and-what --only training-gives-the-reference --json"
 _MARKS = {"ok": "ok", "failed": "FAILED", "not applicable": "-"}
@@ -36,8 +39,13 @@ def conformance(
     attach: Annotated[
         bool, typer.Option("--attach", help="print the connection as JSON; start the agent by hand")
     ] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="try the page for phones: print its link; open it, join and add the data")
+    ] = False,
     restart: Annotated[str, typer.Option(help="with --attach: command that gets start, stop or kill added")] = "",
-    runtime: Annotated[str, typer.Option(help="runtime whose artifacts the agent trains")] = "onnxruntime",
+    runtime: Annotated[
+        str, typer.Option(help="whose artifacts the agent trains; onnxruntime, with --page onnxruntime_web, if unset")
+    ] = "",
     broker: Annotated[str, typer.Option(help="mosquitto or embedded; Mosquitto if unset and installed")] = "",
     only: Annotated[list[str] | None, typer.Option(help="play this scenario alone; may be repeated")] = None,
     show: Annotated[bool, typer.Option("--list", help="list the scenarios and play none")] = False,
@@ -53,8 +61,8 @@ def conformance(
 
     if broker not in ("", "mosquitto", "embedded"):
         raise parse_problem("--broker", f"{broker!r} is neither mosquitto nor embedded")
-    if attach and agent:
-        raise parse_problem("--attach", "give either --agent or --attach")
+    if sum((attach, page, bool(agent))) > 1:
+        raise parse_problem("--attach", "give one of --agent, --attach and --page")
     if restart and not attach:
         raise parse_problem("--restart", "goes with --attach")
     scenarios = named_scenarios(only or [])
@@ -64,9 +72,15 @@ def conformance(
                 print(f"{scenario.name}\n    {scenario.summary} ({scenario.clause})")
         return {"scenarios": [{"name": s.name, "clause": s.clause, "summary": s.summary} for s in scenarios]}
     with tempfile.TemporaryDirectory(prefix="apportion-agent-") as folder:
-        driver, tls = _driver(agent, attach=attach, hook=restart, log=log or Path(folder) / "agent.log")
-        options = KitOptions(runtime=runtime, tls=tls, broker=broker, patience=patience)
-        findings = run_conformance(driver, scenarios, options=options, tell=_tell)
+        if page:
+            options = KitOptions(
+                runtime=runtime or "onnxruntime_web", broker=broker, patience=patience, plain_bulk=True
+            )
+            findings = _with_page(scenarios, options)
+        else:
+            driver, tls = _driver(agent, attach=attach, hook=restart, log=log or Path(folder) / "agent.log")
+            options = KitOptions(runtime=runtime or "onnxruntime", tls=tls, broker=broker, patience=patience)
+            findings = run_conformance(driver, scenarios, options=options, tell=_tell)
     return _result(findings)
 
 
@@ -77,6 +91,15 @@ def _driver(agent: str, *, attach: bool, hook: str, log: Path) -> tuple[AgentDri
         return AttachedDriver(hook=hook), False
     template = agent or OWN_AGENT
     return CommandDriver(template, log), "{ca}" in template
+
+
+def _with_page(scenarios: Sequence[Scenario], options: KitOptions) -> list[Finding]:
+    """What came of the page that somebody opens in a browser."""
+    from coordinator.conformance.page_door import PageDriver
+    from coordinator.conformance.session import run_conformance
+
+    with contextlib.closing(PageDriver()) as driver:
+        return run_conformance(driver, scenarios, options=options, tell=_tell)
 
 
 def _tell(finding: Finding) -> None:

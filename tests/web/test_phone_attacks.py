@@ -19,10 +19,11 @@ from playwright.sync_api import Browser, expect
 from coordinator.conformance.artifacts import Artifacts
 from coordinator.conformance.blob_server import open_blob_server
 from coordinator.conformance.kit import Job, Kit
+from coordinator.conformance.page_door import RUNTIME
 from coordinator.conformance.site import open_site
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, seal, unseal
 from tests.web.phone import Phone, wait_until
-from tests.web.phone_driver import RUNTIME, PhoneDriver
+from tests.web.phone_driver import PhoneDriver
 
 pytestmark = pytest.mark.broker
 

@@ -7,6 +7,9 @@ minutes), or the scenarios that it names. Needs Chromium, the built page and a b
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +18,10 @@ import pytest
 from playwright.sync_api import Browser
 
 from coordinator.conformance import Finding, KitOptions, run_conformance
+from coordinator.conformance.page_door import RUNTIME, PageDriver
 from coordinator.conformance.session import named_scenarios
-from tests.web.phone_driver import RUNTIME, PhoneDriver
+from tests.web.phone import Phone
+from tests.web.phone_driver import PhoneDriver, add_files
 
 WHICH = "APPORTION_TEST_CONFORMANCE"
 
@@ -79,3 +84,31 @@ def test_page_holds_the_kit(driver: PhoneDriver, tmp_path: Path) -> None:
     # Not applicable counts as well: all of it is, to this agent and this driver.
     assert {f.scenario: f"{f.outcome}: {f.seen}" for f in findings if f.outcome != "ok"} == {}
     assert [f.scenario for f in findings] == [s.name for s in scenarios]
+
+
+class Owner(io.StringIO):
+    """Reads what the kit prints, opens the link, joins and adds the data, as somebody does by hand."""
+
+    def __init__(self, phone: Phone) -> None:
+        super().__init__()
+        self._phone = phone
+
+    def flush(self) -> None:
+        """A line is whole."""
+        told = json.loads(self.getvalue())
+        self._phone.join(told["link"])
+        add_files(self._phone, [Path(path) for path in told["data"]])
+        self._phone.tab("training")
+
+
+@pytest.mark.broker
+def test_page_is_attached_by_hand(chromium: Browser, tmp_path: Path) -> None:
+    phone = Phone(chromium)
+    names = ("hello-says-who-and-what", "training-gives-the-reference", "goodbye-when-it-is-stopped")
+    scenarios = named_scenarios((*names, "messages-of-the-device-are-signed"))
+    options = KitOptions(runtime=RUNTIME, patience=2.0, artifacts=tmp_path)
+    with contextlib.closing(PageDriver(tell=Owner(phone))) as driver:
+        findings = run_conformance(driver, scenarios, options=options, tell=said)
+    phone.close()
+    by_hand = {"goodbye-when-it-is-stopped": "not applicable"}
+    assert {f.scenario: f.outcome for f in findings} == {s.name: by_hand.get(s.name, "ok") for s in scenarios}
