@@ -71,7 +71,7 @@ count = {local}
         """The ids after those of the local agents."""
         return [f"device-{number:02d}" for number in range(self.local, self.devices)]
 
-    def agents_alone(self, folder: Path, timeout_s: float = 120.0) -> dict[str, Any]:
+    def agents_alone(self, folder: Path, timeout_s: float = 240.0) -> dict[str, Any]:
         """The summary of the run without phones."""
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "run.toml"

@@ -133,8 +133,6 @@ def compare(
 def test_phones_and_agents_end_where_agents_alone_do_on_mnist(
     chromium: Browser, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    if not os.environ.get("APPORTION_DATA"):
-        pytest.skip("APPORTION_DATA names no folder with mnist.npz; the digits stand in for it")
     figures = compare(MixedRun(MNIST_BY_WRITER, local=4, phones=4), 4, tmp_path, chromium, record_property)
     assert figures["mixed"] > 0.9
     assert abs(figures["mixed"] - figures["alone"]) <= POINTS
