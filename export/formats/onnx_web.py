@@ -1,12 +1,20 @@
-"""The format of browsers: the graphs of :class:`OnnxStep`, run by ONNX Runtime's WebAssembly build, with its memory.
+"""The format of browsers: :class:`OnnxStep`'s for ONNX Runtime's WebAssembly build, with its kernels and its memory.
 
-Operators and kernels are those of the native runtime, so the gate and the self-test run there.
+The native runtime has the same operators, so the gate and the self-test run there, on the very graphs that are shipped.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import onnx
+from torch import nn
+
 from export.formats.memory_plan import MemoryPlan
 from export.formats.onnx_step.format import OnnxStep
+from export.formats.web_graph import for_web
+from export.formats.written_programs import WrittenPrograms
+from export.training_step import StepSpec
 
 _START_BYTES, _GROWTH, _MOST_GROWTH_BYTES = 16 << 20, 1.2, 96 << 20
 """The runtime's memory: its size when loaded, which holds the runtime itself; the factor it grows by; and the most it
@@ -18,9 +26,16 @@ onnxruntime-web 1.30 on 13 artifacts at batch 32, see docs/measurements/2026-11-
 
 
 class OnnxWeb(OnnxStep):
-    """Writes what :class:`OnnxStep` writes."""
+    """Writes the programs of :class:`OnnxStep`, rewritten for the kernels they meet."""
 
+    name = "onnx_web"
     minimum_runtime_version = "1.30.0"
+
+    def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
+        """As :meth:`OnnxStep.write`; the plan of its memory holds for the rewritten graphs too."""
+        written = super().write(module, spec)
+        files = {name: for_web(onnx.load_from_string(data)) for name, data in written.files.items()}
+        return replace(written, files={n: bytes(m.SerializeToString(deterministic=True)) for n, m in files.items()})
 
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the runtime's memory and of the files beside it, above the runtime just loaded.

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from edge.runtimes.checking import checking_runtime
 from export.bundle import export_artifact, verify_artifact
 from export.formats import FORMATS, format_for
 from export.formats.memory_plan import MemoryPlan
+from export.formats.web_graph import for_web
 from export.gate_values import gate_hyper
 from export.training_step import StepSpec
 from tests.export.test_micro_batches import WHOLE, GroupNet
@@ -37,10 +39,13 @@ def _exported(folder: Path, spec: StepSpec, name: str = NAME) -> ArtifactManifes
     return export_artifact(GroupNet(), spec, folder, runtime=name)
 
 
-def test_graphs_are_the_native_ones_and_are_verified_here(tmp_path: Path) -> None:
+def test_graphs_are_the_native_ones_rewritten_and_are_verified_here(tmp_path: Path) -> None:
     spec = replace(WHOLE, micro_batches=1)
     web, native = _exported(tmp_path / "web", spec), _exported(tmp_path / "native", spec, "onnxruntime")
-    assert web.files == native.files
+    assert (web.programs, web.tensors) == (native.programs, native.tensors)
+    for program in native.programs:
+        expected = for_web(onnx.load(tmp_path / "native" / program.file))
+        assert (tmp_path / "web" / program.file).read_bytes() == expected.SerializeToString(deterministic=True)
     assert web.export_key != native.export_key
     assert (web.runtime, web.minimum_runtime_version) == (NAME, "1.30.0")
     assert web.cost.predicted_peak_bytes != native.cost.predicted_peak_bytes
