@@ -33,10 +33,14 @@ from tests.web.mixed_run import MixedRun, final_model, recorded_updates, relativ
 from tests.web.phone import Phone, wait_until
 
 PERIOD_S = 0.04
-LOOP = "const began = performance.now(); let sum = 0; for (let i = 0; i < 3e8; i++) sum += i % 7; "
-ON_MAIN = f"() => {{ {LOOP} return performance.now() - began; }}"
+LOOP = """() => {
+  const began = performance.now();
+  let sum = 0;
+  for (let i = 0; i < 3e8; i++) sum += i % 7;
+  return performance.now() - began;
+}"""
 ON_WORKER = f"""() => new Promise((done) => {{
-  const code = `{LOOP} postMessage(performance.now() - began);`;
+  const code = `postMessage(({LOOP})())`;
   const worker = new Worker(URL.createObjectURL(new Blob([code], {{ type: "text/javascript" }})));
   worker.onmessage = ({{ data }}) => {{ worker.terminate(); done(data); }};
 }})"""
@@ -147,7 +151,7 @@ def reached(slower: float, duty: float) -> list[dict[str, Any]]:
                 phone = Phone(browser, slower=rate)
                 phone.page.goto("about:blank")
                 cycle.follow()
-                main = min(phone.evaluate(ON_MAIN) for _ in range(3))
+                main = min(phone.evaluate(LOOP) for _ in range(3))
                 worker = min(phone.evaluate(ON_WORKER) for _ in range(3))
                 found.append({"how": how, "rate": rate, "share": share, "main_ms": main, "worker_ms": worker})
                 phone.close()
