@@ -1,19 +1,15 @@
-"""The browser's artifacts: native graphs with a memory of their own, and the browser's trainer equal to the native."""
+"""The browser's artifacts: native graphs with a memory of their own."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 import torch
 from msgspec.structs import replace
 
-from edge.artifact_folder import read_artifact_folder, self_test_folder
+from edge.artifact_folder import self_test_folder
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import ArtifactManifest
 from edge.runtimes import RUNTIMES, runtime
@@ -22,15 +18,12 @@ from export.bundle import export_artifact, verify_artifact
 from export.formats import FORMATS, format_for
 from export.formats.memory_plan import MemoryPlan
 from export.formats.web_graph import for_web
-from export.gate_values import gate_hyper
 from export.training_step import StepSpec
 from tests.export.test_micro_batches import WHOLE, GroupNet
-from tests.export.web_case import web_order, write_case
 
 pytestmark = pytest.mark.runtime
 
 NAME = "onnxruntime_web"
-WEB = Path(__file__).parents[2] / "edge" / "web"
 MB = 1 << 20
 
 
@@ -75,22 +68,3 @@ def test_predicted_peak_grows_as_the_memory_of_the_runtime_does() -> None:
     # Large memories grow by 96 MiB at most; files as large as the state lie beside.
     assert predicted(1001 * MB) - predicted(900 * MB) in (96 * MB, 192 * MB)
     assert predicted(0, state=MB) - MB == predicted(MB)
-
-
-@pytest.mark.skipif(shutil.which("node") is None or not (WEB / "node_modules").is_dir(), reason="needs npm ci")
-@pytest.mark.parametrize("parts", [1, 4])
-def test_trainer_of_the_browser_gives_the_update_of_the_native_session(parts: int, tmp_path: Path) -> None:
-    """Masks, factors, a teacher, frozen tensors, clipping; whole batches and micro-batches. Three steps."""
-    spec = replace(WHOLE, micro_batches=parts)
-    _exported(tmp_path / "artifact", spec)
-    manifest, _ = read_artifact_folder(tmp_path / "artifact")
-    upload = [t.name for t in manifest.tensors if t.role in ("parameter", "accumulator") and t.name != "head.weight"]
-    order = web_order((*upload, "head.weight#kept"), gate_hyper(spec), batch=spec.batch)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(21, *spec.input.shape)).astype(np.float32)
-    write_case(tmp_path / "case", tmp_path / "artifact", order, x, rng.integers(0, spec.classes - 1, 21))
-    command = ["npx", "vitest", "run", "test/trainer/cases.test.ts", "--reporter=json"]
-    environment = os.environ | {"APPORTION_CASES": str(tmp_path)}
-    done = subprocess.run(command, cwd=WEB, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    assert '"case is carried out as natively","status":"passed"' in done.stdout.replace(", ", ",")

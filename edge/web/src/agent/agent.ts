@@ -9,7 +9,6 @@ import { type Envelope, unseal } from "../contracts/envelope";
 import { MessageRejected } from "../contracts/errors";
 import { Ack, type AgentState, Block, ErrorMessage, Grant, type Refuse } from "../contracts/messages";
 import type { WorkOrder } from "../contracts/plan";
-import type { Trained } from "../trainer/trainer";
 import { Admission } from "./admission";
 import type { AgentEvent, AgentParts, TrainingEvent } from "./agentEvents";
 import { Assignment, deadlineOf } from "./assignment";
@@ -114,7 +113,7 @@ export class Agent {
     await this.#admission.replayed(work); // never: so that it is known as settled once it is acknowledged
     this.#work = work;
     this.#machine.move("restored");
-    this.#hold(this.#delivery.reconsider(work), "uploading");
+    this.#machine.hold(this.#delivery.reconsider(work), "uploading");
     this.status.set(shown(this.state, work));
   }
 
@@ -244,15 +243,9 @@ export class Agent {
   /** After every step of fetching: it is given up, goes on, waits to go on, or all is here. */
   async #fetched(work: Assignment, refusal: Refuse | null): Promise<void> {
     if (refusal !== null) return this.#giveUp(work, refusal);
-    if (work.manifest === null) return this.#hold(work.fetch?.isHeld === true, "fetching");
+    if (work.manifest === null) return this.#machine.hold(work.fetch?.isHeld === true, "fetching");
     if (this.state === "fetching") this.#machine.move("fetched");
     await this.#begin(work);
-  }
-
-  /** A transfer that is held back is waited for. */
-  #hold(isHeld: boolean, transfer: "fetching" | "uploading"): void {
-    if (isHeld && this.state === transfer) this.#machine.move("held");
-    else if (!isHeld && this.state === "waiting") this.#machine.move(transfer === "fetching" ? "download" : "upload");
   }
 
   // train
@@ -273,15 +266,10 @@ export class Agent {
       return refusal === null ? undefined : this.#giveUp(work, refusal);
     }
     await this.#training.done();
-    await this.#upload(work, event.trained);
-  }
-
-  // upload
-
-  async #upload(work: Assignment, trained: Trained): Promise<void> {
-    await this.#delivery.begin(work, trained);
+    // upload
+    await this.#delivery.begin(work, event.trained);
     this.#machine.move("trained");
-    this.#hold(this.#delivery.reconsider(work), "uploading");
+    this.#machine.hold(this.#delivery.reconsider(work), "uploading");
     if (this.#outbox.isConnected) work.uploader?.tick(this.#clock.now());
   }
 
@@ -326,7 +314,7 @@ export class Agent {
 
   /** Whether the conditions allow what `work` is at, or waits for. */
   async #reconsider(work: Assignment): Promise<void> {
-    if (work.uploader !== null) this.#hold(this.#delivery.reconsider(work), "uploading");
+    if (work.uploader !== null) this.#machine.hold(this.#delivery.reconsider(work), "uploading");
     else if (work.manifest === null) await this.#fetched(work, await this.#fetching.reconsider(work));
     else if (this.state === "waiting") await this.#begin(work);
     else if (this.state === "training" && this.#training.pauseIfUnmet(work)) this.#machine.move("paused");

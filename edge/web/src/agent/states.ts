@@ -61,4 +61,10 @@ export class StateMachine {
     this.#state = next;
     return next;
   }
+
+  /** A transfer that is held back is waited for; one that no longer is goes on. */
+  hold(isHeld: boolean, transfer: "fetching" | "uploading"): void {
+    if (isHeld && this.#state === transfer) this.move("held");
+    else if (!isHeld && this.#state === "waiting") this.move(transfer === "fetching" ? "download" : "upload");
+  }
 }
