@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,10 +82,9 @@ class Site:
                 env=_environment(),
                 cwd=ROOT,
             )
-        port = int(self.address.rpartition(":")[2])
         give_up_at = time.monotonic() + START_S
         while time.monotonic() < give_up_at:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.address}/healthz", timeout=2.0):
                 return
             assert self.process.poll() is None, self.log()[-3000:]
             time.sleep(0.1)
@@ -116,11 +116,14 @@ class Site:
 
 @contextlib.contextmanager
 def federation_site(
-    folder: Path, text: str, *, broker: str = "mosquitto", phones: Sequence[str] = ()
+    folder: Path, text: str, *, broker: str = "mosquitto", phones: Sequence[str] = (), origin: str = "http://127.0.0.1"
 ) -> Iterator[tuple[Site, dict[str, str]]]:
-    """A site whose run file is ``text`` with a ``[broker]`` of its own, not started yet, and a link for each phone."""
+    """A site whose run file is ``text`` with a ``[broker]`` of its own, not started yet, and a link for each phone.
+
+    Its page is on a free port of ``origin``, a name of this machine.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    identity, address = folder / "identity", f"http://127.0.0.1:{free_port()}"
+    identity, address = folder / "identity", f"{origin}:{free_port()}"
     apportion("ca", "init", identity)
     config = folder / "run.toml"
     config.write_text(f'{text}\n[broker]\nurl = "{broker}"\nidentity = "{identity}"\nweb = "{address}"\n')

@@ -142,7 +142,7 @@ class InterruptedRun:
 
         ``page`` is one in front, where the phone's is hidden.
         """
-        wait_until(self.site.is_over, 60, "the end of the run", page or self.phone.page)
+        wait_until(self.site.is_over, 100, "the end of the run", page or self.phone.page)
         self.site.summary(timeout_s=5)
         with Ledger.open(self.site.run_dir / "ledger.sqlite") as ledger:
             rounds = ledger.rounds()
