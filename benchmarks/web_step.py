@@ -1,9 +1,10 @@
 """A step in headless Chromium beside the same step natively, in blocks that take turns, and what both came to.
 
-    python -m benchmarks.web_step ARTIFACT ... --blocks 6 --json
+    python -m benchmarks.web_step resnet20 conv2 --json
 
-Artifacts are exported for ``onnxruntime_web``. Both sides run the artifact's self-test values at its batch size; the
-native side is this machine's ONNX Runtime on one thread, the browser runs one and two.
+A model's name is exported for ``onnxruntime_web`` and for ``onnxruntime``; a folder is an artifact of the former, whose
+graph both sides then run. Both run the artifact's self-test values at its batch size; the native side is this machine's
+ONNX Runtime on one thread, the browser runs one and two.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
     from edge.runtimes.base import Session
 
+WEB, NATIVE = "onnxruntime_web", "onnxruntime"
 THREADS = (1, 2)
 COMPARED_STEPS, STEPS, MB = 3, 4, 1 << 20
 
@@ -55,10 +60,10 @@ class NativeSide:
         return took, losses
 
 
-def compare(bench: Bench, name: str, blocks: int) -> dict[str, Any]:
-    """One artifact: difference after three steps, and median times of ``blocks`` blocks."""
-    manifest, files = read_artifact_folder(bench.artifacts[name])
-    native = NativeSide(manifest, files)
+def compare(bench: Bench, name: str, here: Path, blocks: int) -> dict[str, Any]:
+    """One artifact, and the native one in folder ``here``: their difference after three steps, and median times."""
+    manifest, _ = read_artifact_folder(bench.artifacts[name])
+    native = NativeSide(*read_artifact_folder(here))
     took: dict[str, list[float]] = {"native": []}
     found: dict[str, Any] = {"artifact": name, "batch": manifest.batch}
     _, losses = native.steps(COMPARED_STEPS)
@@ -104,6 +109,14 @@ def _differences(session: Session, state: Mapping[str, np.ndarray], manifest: Ar
     return {f"{kind}_rel_l2": value for kind, value in worst.items()}
 
 
+def _exported(model: str, runtime: str, folder: Path) -> Path:
+    """The artifact of ``model`` for ``runtime``, made in ``folder``."""
+    out = folder / runtime / model
+    command = [sys.executable, "-m", "edge", "export", "--model", model, "--runtime", runtime, "--out", str(out)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
 def _line(row: dict[str, Any]) -> str:
     ms, ratio, best = row["ms"], row["ratio"], row["best_ratio"]
     peaks = f"{row['peak_bytes'] / MB:.0f} | {row['predicted_runtime_bytes'] / MB:.0f}"
@@ -112,22 +125,35 @@ def _line(row: dict[str, Any]) -> str:
     return f"| {row['artifact']} | {times} | {errors} | {peaks} |"
 
 
-def main() -> None:
-    """Read the arguments, print a table, and JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("artifact", type=Path, nargs="+")
-    parser.add_argument("--blocks", type=int, default=6, help="of four steps each, on every side")
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
+def _rows(artifacts: list[str], made: Path, blocks: int) -> list[dict[str, Any]]:
+    """Compare every artifact, a line for each as it is done; those that are exported first lie in ``made``."""
+    folders: dict[str, tuple[Path, Path]] = {}
+    for text in artifacts:
+        if Path(text).is_dir():
+            folders[Path(text).name] = (Path(text).resolve(), Path(text).resolve())
+        else:
+            folders[text] = (_exported(text, WEB, made), _exported(text, NATIVE, made))
     print(f"load before: {os.getloadavg()[0]:.1f}")
     print(
         "| artifact | native ms | web 1 | web 2 | ratio 1 | of best | ratio 2 | loss | update | peak MB | predicted |"
     )
     rows = []
-    with open_bench({path.name: path.resolve() for path in chosen.artifact}) as bench:
-        for name in list(bench.artifacts):
-            rows.append(compare(bench, name, chosen.blocks))
+    with open_bench({name: web for name, (web, _) in folders.items()}) as bench:
+        for name, (_, native) in folders.items():
+            rows.append(compare(bench, name, native, blocks))
             print(_line(rows[-1]), flush=True)
+    return rows
+
+
+def main() -> None:
+    """Read the arguments, print a table, and JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("artifact", nargs="+", help="name of a model, or folder of an artifact")
+    parser.add_argument("--blocks", type=int, default=6, help="of four steps each, on every side")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="apportion-bench-") as made:
+        rows = _rows(chosen.artifact, Path(made), chosen.blocks)
     print(f"load after: {os.getloadavg()[0]:.1f}")
     if chosen.json:
         print(json.dumps({"schema": "apportion.benchmark.web_step/1", "rows": rows}))
