@@ -75,7 +75,7 @@ def open_bench(artifacts: dict[str, Path]) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="apportion-bench-") as folder, sync_playwright() as playwright:
         build = ["npx", "vite", "build", "--config", "bench/vite.config.ts", "--outDir", folder, "--emptyOutDir"]
         subprocess.run(build, cwd=WEB, check=True, capture_output=True)
-        browser = playwright.chromium.launch(executable_path=_browser(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=browser_program(), args=["--no-sandbox"])
         bench = Bench(Path(folder), artifacts, browser)
         server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(bench))
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -88,7 +88,8 @@ def open_bench(artifacts: dict[str, Path]) -> Iterator[Bench]:
             server.server_close()
 
 
-def _browser() -> str:
+def browser_program() -> str:
+    """The first of :data:`BROWSERS` on PATH."""
     for name in BROWSERS:
         if found := shutil.which(name):
             return found
