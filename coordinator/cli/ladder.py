@@ -19,6 +19,7 @@ from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.manifest import ArtifactManifest
 from edge.profile_ladder import Ladder, Rung, ladder_path, read_ladder
 from edge.runtimes import RUNTIMES
+from edge.runtimes.checking import SAME_GRAPHS
 from profiles.stored_profile import write_whole
 
 
@@ -107,6 +108,13 @@ def written_values(folder: Path, *, runtime: str, quick: bool) -> dict[str, Any]
     Raises:
         ConfigError: an unknown runtime, or none of the shapes can be exported; also OSError.
     """
+    if runtime in SAME_GRAPHS:
+        raise ConfigError(
+            [
+                f"--runtime: a browser measures itself on the artifacts it is ordered, '{runtime}' has no ladder; "
+                f"for this machine take {SAME_GRAPHS[runtime]}, which has the same operators"
+            ]
+        )
     if runtime and runtime not in RUNTIMES:
         raise ConfigError([f"--runtime: '{runtime}' is unknown, known are {', '.join(RUNTIMES)}"])
     started = time.monotonic()

@@ -82,6 +82,14 @@ def test_a_runtime_that_is_none_has_no_ladder(command: Command, tmp_path: Path) 
     assert not (tmp_path / "ladder").exists()
 
 
+def test_a_browser_has_no_ladder_and_measures_itself(command: Command, tmp_path: Path) -> None:
+    outcome = command("profile", "--ladder-out", tmp_path / "ladder", "--runtime", "onnxruntime_web", "--json")
+    assert outcome.status == 2
+    assert "a browser measures itself" in outcome.error["message"]
+    assert "take onnxruntime," in outcome.error["message"]
+    assert not (tmp_path / "ladder").exists()
+
+
 def test_a_figure_has_its_axes_units_and_what_was_killed(tmp_path: Path) -> None:
     text = draw_values(drawn_values(), tmp_path / "profile.svg").read_text()
     for words in (
