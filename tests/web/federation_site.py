@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from coordinator.identity.folder import IdentityFolder
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
@@ -82,9 +85,12 @@ class Site:
                 env=_environment(),
                 cwd=ROOT,
             )
-        give_up_at = time.monotonic() + START_S
+        # Its certificate is checked as a device does, against the identity's root.
+        root = IdentityFolder(self.folder / "identity").ca
+        trust = ssl.create_default_context(cafile=root) if self.address.startswith("https:") else None
+        address, give_up_at = f"{self.address}/healthz", time.monotonic() + START_S
         while time.monotonic() < give_up_at:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.address}/healthz", timeout=2.0):
+            with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=2.0, context=trust):
                 return
             assert self.process.poll() is None, self.log()[-3000:]
             time.sleep(0.1)
