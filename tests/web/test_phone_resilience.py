@@ -7,10 +7,11 @@ request is left without an answer, or what the page sends is dropped from some b
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 from playwright.sync_api import Error as PlaywrightError
 
 from tests.web.interrupted_run import PATIENCE_S, InterruptedRun, give_examples, interrupted_run
@@ -68,7 +69,7 @@ def test_phone_that_is_killed_goes_on_where_it_was(chromium: Browser, tmp_path: 
         # Server and broker have ended with the run; the page shows what it saw last.
         phone.context.set_offline(True)
         phone.reopen(address)
-        phone.wait_for_words("Last: Round 4")
+        expect(phone.page.locator("#view-training")).to_contain_text(re.compile("Last: round 4", re.IGNORECASE))
 
 
 def test_phone_that_is_offline_goes_on_when_it_is_not(chromium: Browser, tmp_path: Path) -> None:
