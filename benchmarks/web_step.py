@@ -3,8 +3,8 @@
     python -m benchmarks.web_step resnet20 conv2 --json
 
 A model's name is exported for ``onnxruntime_web`` and for ``onnxruntime``; a folder is an artifact of the former, whose
-graph both sides then run. Both run the artifact's self-test values at its batch size; the native side is this machine's
-ONNX Runtime on one thread, the browser runs one and two.
+graph both sides then run. Values are compared with those of the browser's graph run natively, times with the native
+graph's: ONNX Runtime here on one thread, the browser on one and two; self-test values at the artifact's batch size.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ class NativeSide:
 
 def compare(bench: Bench, name: str, here: Path, blocks: int) -> dict[str, Any]:
     """One artifact, and the native one in folder ``here``: their difference after three steps, and median times."""
-    manifest, _ = read_artifact_folder(bench.artifacts[name])
-    native = NativeSide(*read_artifact_folder(here))
+    manifest, files = read_artifact_folder(bench.artifacts[name])
+    same, native = NativeSide(manifest, files), NativeSide(*read_artifact_folder(here))
     took: dict[str, list[float]] = {"native": []}
     found: dict[str, Any] = {"artifact": name, "batch": manifest.batch}
-    _, losses = native.steps(COMPARED_STEPS)
+    _, losses = same.steps(COMPARED_STEPS)
+    native.steps(COMPARED_STEPS)
     with bench.page() as one, bench.page() as two:
         pages: dict[str, Page] = {f"web_{threads}": page for threads, page in zip(THREADS, (one, two), strict=True)}
         for (side, page), threads in zip(pages.items(), THREADS, strict=True):
@@ -78,7 +79,7 @@ def compare(bench: Bench, name: str, here: Path, blocks: int) -> dict[str, Any]:
                 page.evaluate("bench.send('/put/state')")
                 measured = ran["peakBytes"] - opened["idleBytes"]
                 found |= {"self_test": opened["selfTest"], "idle_bytes": opened["idleBytes"], "peak_bytes": measured}
-                found |= _differences(native.session, decode_tensors(bench.received["state"], where=name), manifest)
+                found |= _differences(same.session, decode_tensors(bench.received["state"], where=name), manifest)
                 pairs = zip(ran["losses"], losses, strict=True)
                 found["loss_rel_err"] = max(abs(web - here) / abs(here) for web, here in pairs)
         for _ in range(blocks):
