@@ -40,7 +40,7 @@ options = {{ hidden = [512, 512] }}
 name = "fedavg"
 
 [training]
-epochs = 20
+epochs = 40
 batch = 16
 last-batch = "keep"
 lr = 0.05
@@ -94,7 +94,7 @@ class InterruptedRun:
         """Until the page shows ``state`` in the round of that number, from 1; training: a step done."""
         argument = [state, f"Round {round_number}"]
         try:
-            self.phone.page.wait_for_function(_IS_AT, arg=argument, timeout=timeout_s * 1000)
+            self.phone.page.wait_for_function(_IS_AT, arg=argument, timeout=timeout_s * 1000, polling=50)
         except PlaywrightError as error:
             raise AssertionError(f"never {argument}: {self.phone.words()}\n{self.site.log()[-1500:]}") from error
 

@@ -63,6 +63,7 @@ def test_second_tab_says_so_and_takes_over(chromium: Browser, tmp_path: Path) ->
         second.goto(run.site.address)
         expect(second.locator("#view-training .state")).to_have_text("Open in another tab", timeout=15_000)
         expect(second.locator("#view-training .lead")).to_contain_text("When it is closed, this one goes on.")
+        first.bring_to_front()  # a page behind another is not drawn
         connections = len(run.trace.connections)
         give_examples(run.phone, tmp_path)
         run.wait_for("Training", 1)

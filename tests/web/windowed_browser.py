@@ -42,5 +42,3 @@ def _chromium(profile: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(10)
-
-
