@@ -82,7 +82,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
         environments: runtime -> folder of the virtual environment its trainers run in on this machine; for one runtime,
             the file may say ``environment = "..."``. Without it: ``edge.runtimes.environments.runtime_python``.
         threads: intra-op threads of a step, which a device may lower; 0 = as many as are fastest by what was measured
-            on the device, 1 without.
+            on the device, without that 1, in browsers 2.
     """
 
     names: tuple[str, ...] = ("onnxruntime",)

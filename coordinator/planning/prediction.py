@@ -206,12 +206,18 @@ def slowdown(form: StepForm) -> float:
     return (RECOMPUTATION if form.recompute else 1.0) * (1 + MICRO_BATCH_OVERHEAD * (form.micro_batches - 1))
 
 
+UNMEASURED_THREADS = {"onnxruntime_web": 2}
+"""Threads where no step times of a device are known, of runtimes for which it is not 1. Source: measured,
+docs/measurements/2026-11-20-web.md: two take 0.56 to 0.60 of one's time."""
+
+
 def timing(profile: DeviceProfile, runtime: str, plain: Cost, form: StepForm, *, threads: int) -> Timing:
     """Threads and time of a step on the device.
 
     Args:
         plain: cost of the plain step at the same level.
-        threads: as the run file says; 0 = the fastest of those that were measured on the device, 1 without.
+        threads: as the run file says; 0 = the fastest of those that were measured on the device, without any 1, or
+            what :data:`UNMEASURED_THREADS` says.
     """
     lines = profile.step_lines.get(runtime, ())
     most = min(filter(None, (profile.max_threads.get(runtime, 0), profile.cpu_count)), default=1)
@@ -221,7 +227,9 @@ def timing(profile: DeviceProfile, runtime: str, plain: Cost, form: StepForm, *,
         return Timing(threads, found[0] if found else None, f"[runtime] threads = {threads}")
     usable = [(step_ms(line, plain, form), line.threads) for line in lines if line.threads <= most]
     if not usable:
-        return Timing(1, None, "no step times of this device; see apportion profile")
+        used = min(most, UNMEASURED_THREADS.get(runtime, 1))
+        why = "" if used == 1 else f", and a step of {runtime} is faster on {used}"
+        return Timing(used, None, f"no step times of this device{why}; see apportion profile")
     best_ms, best = min(usable)
     return Timing(best, best_ms, f"the fastest of {_listed(sorted(t for _, t in usable))} measured on the device")
 

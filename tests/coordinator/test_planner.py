@@ -185,6 +185,16 @@ def test_threads_are_the_fastest_that_were_measured_unless_the_run_names_a_numbe
     assert (unmeasured.threads, unmeasured.step_ms) == (1, None)
 
 
+def test_a_browser_without_step_times_takes_two_threads_where_it_has_them() -> None:
+    idle = msgspec.structs.replace(profile(0), trainer_idle_bytes={"onnxruntime_web": 16 * MB}, cpu_count=8)
+    for most, expected in ((8, 2), (2, 2), (1, 1)):
+        browser = msgspec.structs.replace(idle, max_threads={"onnxruntime_web": most})
+        chosen = place(browser, ("onnxruntime_web",), LADDER, Steps(), Wishes(headroom=0.1, threads=0)).chosen
+        assert (chosen.threads, chosen.step_ms) == (expected, None)
+        named = place(browser, ("onnxruntime_web",), LADDER, Steps(), Wishes(headroom=0.1, threads=1)).chosen
+        assert named.threads == 1
+
+
 def test_cuts_whose_step_takes_too_long_are_passed_over() -> None:
     """1 ms per MB of live bytes: 100, 50 and 20 ms."""
     device = msgspec.structs.replace(profile(0), step_lines={"onnxruntime": (StepLine(1, 0.0, 0.0, 1.0),)})
