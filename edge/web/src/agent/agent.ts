@@ -120,11 +120,11 @@ export class Agent {
   async #take(event: AgentEvent): Promise<void> {
     switch (event.type) {
       case "connected":
-        this.#outbox.isConnected = true;
+        this.#outbox.connected();
         this.status.set({ connection: "connected" });
         return this.#hello();
       case "disconnected":
-        this.#outbox.isConnected = false;
+        this.#outbox.disconnected();
         return this.status.set({ connection: "offline" });
       case "denied":
         return this.#denied(event.reason);
@@ -152,7 +152,7 @@ export class Agent {
   }
 
   #denied(reason: string): void {
-    this.#outbox.isConnected = false;
+    this.#outbox.disconnected();
     this.status.set({ connection: "denied" });
     this.status.failed("access-denied", reason);
     this.#machine.move("stop");

@@ -1,4 +1,4 @@
-/** What a device sends: sealed, signed, on its own topics, in the order it was said, and only while connected. */
+/** What a device sends: sealed, signed, on its own topics, in the order it was said, and hello first of all. */
 
 import { type Sign, seal } from "../contracts/envelope";
 import type { Bodies, Kind } from "../contracts/messages";
@@ -11,11 +11,10 @@ import type { StatusBoard } from "./status";
 export type Send = <K extends Kind>(kind: K, body: Bodies[K], qos?: 0 | 1, id?: string) => void;
 
 export class Outbox {
-  /**
-   * Kept by the owner. Without a connection nothing is queued: hello and the messages that are repeated until answered
-   * say it all again afterwards.
-   */
-  isConnected = false;
+  /** Counts connections, which hello begins: what was said on an earlier one, or before hello, is dropped. */
+  #connection = 0;
+  #isConnected = false;
+  #hasGreeted = false;
   /** Signing takes its time, and what is said first has to leave first. */
   #last: Promise<void> = Promise.resolve();
 
@@ -27,15 +26,35 @@ export class Outbox {
     private readonly sign: Sign | undefined,
   ) {}
 
+  get isConnected(): boolean {
+    return this.#isConnected;
+  }
+
+  connected(): void {
+    this.#connection += 1;
+    this.#isConnected = true;
+    this.#hasGreeted = false;
+  }
+
+  disconnected(): void {
+    this.#isConnected = false;
+  }
+
+  /**
+   * Without a connection, and before its hello, nothing is queued: hello and the messages that are repeated until
+   * answered say it all again afterwards.
+   */
   readonly send: Send = (kind, body, qos = 1, id) => {
-    if (!this.isConnected) return;
+    this.#hasGreeted ||= kind === "hello";
+    if (!this.#isConnected || !(this.#hasGreeted || kind === "bye")) return;
+    const connection = this.#connection;
     const options = id === undefined ? { sign: this.sign } : { sign: this.sign, id };
     const sealed = seal(kind, body, options);
     sealed.catch(() => {}); // told below, in its turn
     this.#last = this.#last.then(async () => {
       try {
         const payload = await sealed;
-        if (!this.isConnected) return;
+        if (!this.#isConnected || connection !== this.#connection) return;
         this.transport.publish(topics.up(this.federation, this.device, kind), payload, qos);
         this.status.passed(true, kind, payload.length);
       } catch (error) {

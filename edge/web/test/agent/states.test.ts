@@ -119,7 +119,7 @@ describe("an outbox", () => {
     outbox.send("bye", { reason: "x" });
     await outbox.flushed();
     expect(transport.bytesSent).toBe(0);
-    outbox.isConnected = true;
+    outbox.connected();
     outbox.send("bye", { reason: "x".repeat(300_001) });
     outbox.send("bye", { reason: "y" });
     await outbox.flushed();
