@@ -26,6 +26,15 @@ export function trainingOf(status: AgentStatus, isOnline: boolean): TrainingStat
   };
 }
 
+/** The same on a page that showed `before` when the agent started: that stays until there is something new. */
+export function trainingSince(before: TrainingState, status: AgentStatus, isOnline: boolean): TrainingState {
+  const shown = trainingOf(status, isOnline);
+  const rounds = before.rounds + status.roundsDone;
+  if (status.totalSteps > 0 || status.round !== null) return { ...shown, rounds };
+  const { round, step, totalSteps, losses, stepMs, usedBytes } = before;
+  return { ...shown, round, step, totalSteps, losses, stepMs, usedBytes, rounds };
+}
+
 /** The history of a long assignment is thinned; its end is not. */
 function withLatest({ lossHistory, loss }: AgentStatus): readonly number[] {
   return loss === null || lossHistory.at(-1) === loss ? lossHistory : [...lossHistory, loss];

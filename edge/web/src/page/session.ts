@@ -8,9 +8,9 @@ import type { FileStore } from "../store/fileStore";
 import { openSharedStore } from "../store/openStore";
 import type { Records } from "../store/records";
 import { WorkerTrainer } from "../trainer/workerTrainer";
-import { LAST_SEEN, lastSeen, newProblem, trafficOf, trainingOf } from "./agentView";
+import { LAST_SEEN, lastSeen, newProblem, trafficOf, trainingSince } from "./agentView";
 import { BrowserDevice } from "./browserDevice";
-import type { OwnerConditions } from "./model";
+import type { OwnerConditions, TrainingState } from "./model";
 import type { PageStore } from "./pageStore";
 import { PhoneExamples } from "./phoneExamples";
 
@@ -59,8 +59,9 @@ export class Session {
       settings: { budgetBytes, threads },
     });
     this.#agent = agent;
-    const unsubscribe = agent.status.subscribe((status) => this.#follow(status));
-    this.#follow(agent.status.current);
+    const before = this.page.state.training;
+    const unsubscribe = agent.status.subscribe((status) => this.#follow(before, status));
+    this.#follow(before, agent.status.current);
     void agent.ended.then(() => {
       unsubscribe();
       this.device.setTraining(false);
@@ -94,16 +95,13 @@ export class Session {
     this.page.change({ device: { ...this.page.state.device, storageBytes: bytes, storageQuota: quota } });
   }
 
-  #follow(status: AgentStatus): void {
+  /** @param atStart what the page showed when this agent started */
+  #follow(atStart: TrainingState, status: AgentStatus): void {
+    // Whoever has left need not see the agent's end, nor what joins next the rounds of what was left.
+    if (this.page.state.phase !== "joined") return;
     const before = this.page.state.training.activity;
-    // After a start nothing is known yet; what was seen last stays on the page until there is something new.
-    const isFresh = status.totalSteps === 0 && status.round === null;
-    const shown = trainingOf(status, navigator.onLine);
-    const { round, step, totalSteps, losses, stepMs, usedBytes } = this.page.state.training;
-    this.page.change({
-      training: isFresh ? { ...shown, round, step, totalSteps, losses, stepMs, usedBytes } : shown,
-      traffic: trafficOf(status),
-    });
+    const shown = trainingSince(atStart, status, navigator.onLine);
+    this.page.change({ training: shown, traffic: trafficOf(status) });
     const problem = newProblem(status.lastError, this.#shownErrorAt);
     if (problem !== null && status.lastError !== null) {
       this.#shownErrorAt = status.lastError.at;
@@ -115,7 +113,7 @@ export class Session {
       this.device.setTraining(shown.activity === "training");
       void this.showUsage();
       // A tab may be ended at any time: what it showed is kept at every change, not when it ends.
-      if (this.page.state.phase === "joined") void this.records.put(LAST_SEEN, lastSeen(this.page.state));
+      void this.records.put(LAST_SEEN, lastSeen(this.page.state));
     }
   }
 

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { StatusBoard } from "../../src/agent/status";
-import { lastSeen, newProblem, trafficOf, trainingOf } from "../../src/page/agentView";
+import { lastSeen, newProblem, trafficOf, trainingOf, trainingSince } from "../../src/page/agentView";
 import { FIRST_STATE } from "../../src/page/model";
 
 test("what the agent tells is what the page shows", () => {
@@ -50,4 +50,23 @@ test("a problem is shown once, and a lost connection never", () => {
   expect(newProblem(error, 20)).toBeNull();
   expect(newProblem({ ...error, code: "broker-unreachable" }, 10)).toBeNull();
   expect(newProblem(null, 0)).toBeNull();
+});
+
+test("what was seen last stays until there is something new, and rounds are counted on", () => {
+  const board = new StatusBoard();
+  const before = {
+    ...FIRST_STATE.training,
+    round: 6,
+    step: 9,
+    totalSteps: 9,
+    losses: [2, 1],
+    stepMs: 40,
+    usedBytes: 5,
+    rounds: 7,
+  };
+  expect(trainingSince(before, board.current, true)).toEqual({ ...before, connection: "connecting" });
+  board.set({ state: "fetching", round: 7 });
+  expect(trainingSince(before, board.current, true)).toMatchObject({ round: 7, step: 0, losses: [], rounds: 7 });
+  board.set({ state: "idle", roundsDone: 1 });
+  expect(trainingSince(before, board.current, true)).toMatchObject({ round: 7, rounds: 8 });
 });
