@@ -258,8 +258,7 @@ export class Agent {
   async #heard(work: Assignment, event: TrainingEvent): Promise<void> {
     if (event.type === "progress") {
       work.progress = event.progress;
-      const { step, totalSteps, loss } = event.progress;
-      return this.status.progress(step, totalSteps, loss);
+      return this.status.progress(event.progress);
     }
     if (event.type === "failed") {
       const refusal = await this.#training.failed(work, event.error);

@@ -2,6 +2,7 @@
 
 import { ApportionError } from "../contracts/errors";
 import type { AgentState } from "../contracts/messages";
+import type { Progress } from "../trainer/trainer";
 import type { Assignment } from "./assignment";
 
 export type Connection = "connecting" | "connected" | "offline" | "denied";
@@ -40,6 +41,7 @@ export interface AgentStatus {
   readonly loss: number | null;
   /** Of the running or last assignment, from its beginning: of a long one every second, fourth, … that was told. */
   readonly lossHistory: readonly number[];
+  /** Of the running or last assignment: while it trains, of its latest steps, and what was reached so far. */
   readonly stepMs: number | null;
   readonly peakBytes: number | null;
   /** Of what is being fetched for the order; both 0 when nothing is. */
@@ -102,7 +104,7 @@ export class StatusBoard {
     for (const listener of this.#listeners) listener(this.#status);
   }
 
-  progress(step: number, totalSteps: number, loss: number): void {
+  progress({ step, totalSteps, loss, ...told }: Progress): void {
     let { lossHistory } = this.#status;
     if (lossHistory.length === 0) [this.#stride, this.#told] = [1, 0];
     if (this.#told % this.#stride === 0) lossHistory = [...lossHistory, loss];
@@ -111,7 +113,8 @@ export class StatusBoard {
       lossHistory = lossHistory.filter((_, i) => i % 2 === 0);
       this.#stride *= 2;
     }
-    this.set({ step, totalSteps, loss, lossHistory });
+    const { stepMs = this.#status.stepMs, peakBytes = this.#status.peakBytes } = told;
+    this.set({ step, totalSteps, loss, lossHistory, stepMs, peakBytes });
   }
 
   failed(code: string, message: string, hint = ""): void {

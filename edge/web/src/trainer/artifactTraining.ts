@@ -57,7 +57,8 @@ export class ArtifactTraining {
       await this.#loadWeights(session, order, place.store);
       const outcome = await train(session, manifest, order, examples, {
         between: place.between,
-        onStep: (step, totalSteps, loss) => place.onProgress({ step, totalSteps, loss }),
+        onStep: (step, totalSteps, loss, stepMs) =>
+          place.onProgress({ step, totalSteps, loss, stepMs, peakBytes: this.meter.peakBytes }),
       });
       const update = encodeTensors(new Map(order.upload.map((name) => [name, uploaded(session, name)])));
       this.meter.note(2 * update.byteLength); // the tensors it is made of are there still

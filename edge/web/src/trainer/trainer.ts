@@ -16,6 +16,10 @@ export interface Progress {
   readonly step: number;
   readonly totalSteps: number;
   readonly loss: number;
+  /** Median of the latest steps. */
+  readonly stepMs?: number | undefined;
+  /** Reached so far, counted as in {@link Trained}. */
+  readonly peakBytes?: number | undefined;
 }
 
 /** What came out. Bytes count the runtime's own memory, which is the trainer's here. */

@@ -16,6 +16,8 @@ import type { Session, Tensors } from "./session";
 
 /** The hyper input that makes a running mean of the steps so far: 1 / (step + 1). */
 const STATS_MOMENTUM = "stats_momentum";
+/** Of so many the median is told meanwhile: the first ones, which warm up, are soon forgotten. */
+const LATEST_STEPS = 32;
 const METRIC_NAMES: ReadonlyMap<string, string> = new Map([["correct", "accuracy"]]);
 
 /** What the steps of one order amounted to; losses and metrics are means. */
@@ -28,8 +30,8 @@ export interface Outcome {
 }
 
 export interface TrainingHooks {
-  /** Called after every step. */
-  readonly onStep: (step: number, total: number, loss: number) => void;
+  /** Called after every step; `stepMs` is the median of the latest ones. */
+  readonly onStep: (step: number, total: number, loss: number, stepMs: number) => void;
   /** Awaited before every step; its time is no step's. */
   readonly between: () => Promise<void>;
 }
@@ -68,7 +70,7 @@ export async function train(
       stepMs.push(performance.now() - started);
       step += 1;
       means.add(values, batch.y.length);
-      hooks.onStep(step, total, values.get("loss") ?? Number.NaN);
+      hooks.onStep(step, total, values.get("loss") ?? Number.NaN, percentile(stepMs.slice(-LATEST_STEPS), 0.5));
       isAdvanced = turn.advance_batch;
       if (!isAdvanced) await hooks.between();
       started = performance.now();

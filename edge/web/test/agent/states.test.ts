@@ -79,10 +79,11 @@ describe("a status", () => {
     const seen: number[] = [];
     const unsubscribe = board.subscribe((status) => seen.push(status.step));
     const first = board.current;
-    board.progress(1, 9, 0.5);
+    board.progress({ step: 1, totalSteps: 9, loss: 0.5, stepMs: 20, peakBytes: 3_000_000 });
     board.set({ step: 1 });
     unsubscribe();
-    board.progress(2, 9, 0.25);
+    board.progress({ step: 2, totalSteps: 9, loss: 0.25 });
+    expect(board.current).toMatchObject({ stepMs: 20, peakBytes: 3_000_000 });
     expect(seen).toEqual([1]);
     expect(first.lossHistory).toEqual([]);
     expect(board.current.lossHistory).toEqual([0.5, 0.25]);
@@ -91,7 +92,7 @@ describe("a status", () => {
   it("is bounded", () => {
     const board = new StatusBoard();
     for (let i = 0; i < 1_000; i++) {
-      board.progress(i, 1_000, i);
+      board.progress({ step: i, totalSteps: 1_000, loss: i });
       board.passed(i % 2 === 0, "get", 10);
     }
     expect(board.current.lossHistory).toEqual(Array.from({ length: 500 }, (_, i) => 2 * i));

@@ -6,13 +6,14 @@ import { FIRST_STATE } from "../../src/page/model";
 test("what the agent tells is what the page shows", () => {
   const board = new StatusBoard();
   board.set({ state: "training", round: 4, connection: "connected" });
-  board.progress(1, 3, 2.5);
-  board.progress(2, 3, 2.25);
+  board.progress({ step: 1, totalSteps: 3, loss: 2.5 });
+  board.progress({ step: 2, totalSteps: 3, loss: 2.25, stepMs: 31, peakBytes: 7_000_000 });
   board.passed(true, "hello", 100);
   board.passed(true, "heartbeat", 10);
   board.passed(true, "heartbeat", 10);
   const training = trainingOf(board.current, true);
   expect(training).toMatchObject({ activity: "training", round: 4, step: 2, totalSteps: 3, losses: [2.5, 2.25] });
+  expect(training).toMatchObject({ stepMs: 31, usedBytes: 7_000_000 });
   const traffic = trafficOf(board.current);
   expect(traffic.sentBytes).toBe(120);
   expect(traffic.rows.map(({ kind, count, bytes }) => [kind, count, bytes])).toEqual([

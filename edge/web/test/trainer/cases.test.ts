@@ -48,6 +48,7 @@ test.each(names)("%s is carried out as natively", async (name) => {
     load: () => Promise.resolve(local),
   };
   const losses: number[] = [];
+  const reached: number[] = [];
   let passed = 0;
   const trained = await new ArtifactTraining(await loaded()).carryOut(order, {
     store: await storeOf(place),
@@ -57,10 +58,16 @@ test.each(names)("%s is carried out as natively", async (name) => {
     between: async () => {
       passed += 1;
     },
-    onProgress: ({ loss }) => losses.push(loss),
+    onProgress: ({ loss, stepMs, peakBytes }) => {
+      losses.push(loss);
+      expect(stepMs).toBeGreaterThan(0);
+      reached.push(peakBytes ?? 0);
+    },
   });
 
   expect(trained.steps).toBe(expected.steps);
+  expect(reached[0]).toBeGreaterThan(2 ** 20);
+  expect(reached.at(-1)).toBeLessThanOrEqual(trained.peakBytes);
   expect(passed).toBe(expected.steps);
   expect(trained.loss).toBeCloseTo(expected.loss, 5);
   expect(losses.reduce((sum, loss) => sum + loss, 0) / losses.length).toBeCloseTo(trained.loss, 12);
