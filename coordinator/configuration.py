@@ -153,6 +153,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         bulk: ``https://host:port`` where this coordinator serves blobs, beside the broker; needs ``identity``.
         web: ``https://host:port`` where browsers find the page, claims and blobs; needs ``identity``. ``http://`` for
             this machine alone.
+        web_certificate, web_key: PEM files for the host of ``web``, the full chain and its key, from an authority that
+            phones trust already; the identity's own where empty. The listener for browsers of a broker that the run
+            starts has them too.
         web_socket: ``wss://host:port[/path]`` where browsers reach a broker that the run does not start.
         folder: of that broker, as ``apportion ca mosquitto --out`` wrote it, where it is here: each browser that joins
             is made known to it.
@@ -165,6 +168,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = ""
     bulk: str = ""
     web: str = ""
+    web_certificate: str = ""
+    web_key: str = ""
     web_socket: str = ""
     folder: str = ""
 
@@ -257,7 +262,8 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, LocalGroup):
         return [] if section.runtime else ["runtime"]
     if isinstance(section, BrokerConfig):
-        return [key for key in ("identity", "bulk", "web", "web_socket", "folder") if not getattr(section, key)]
+        spared = ("identity", "bulk", "web", "web_certificate", "web_key", "web_socket", "folder")
+        return [key for key in spared if not getattr(section, key)]
     return []
 
 

@@ -52,6 +52,8 @@ def read_broker(table: TableReader, folder: Path) -> BrokerConfig:
         identity=absolute(table.text("identity", ""), folder),
         bulk=table.text("bulk", ""),
         web=table.text("web", ""),
+        web_certificate=absolute(table.text("web-certificate", ""), folder),
+        web_key=absolute(table.text("web-key", ""), folder),
         web_socket=table.text("web-socket", ""),
         folder=absolute(table.text("folder", ""), folder),
     )
@@ -72,6 +74,10 @@ def read_broker(table: TableReader, folder: Path) -> BrokerConfig:
 
 def _check_web(table: TableReader, broker: BrokerConfig, started_here: bool) -> None:
     web, sockets = broker.web, broker.web_socket
+    if bool(broker.web_certificate) != bool(broker.web_key):
+        table.problem("web-certificate", "web-certificate and web-key belong together; give both or neither")
+    elif broker.web_certificate and not web.startswith("https://"):
+        table.problem("web-certificate", 'is for a page over TLS; give web = "https://host:port" too')
     if not web:
         if sockets:
             table.problem("web-socket", "is for browsers, and there is no page for them; give web too")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -164,6 +165,10 @@ def mosquitto(
     web_socket_port: Annotated[
         int, typer.Option(min=0, max=65_535, metavar="PORT", help="listen for browsers too, at this port (wss)")
     ] = 0,
+    web_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="full chain for that listener, of an authority phones trust")
+    ] = None,
+    web_key: Annotated[Path | None, typer.Option(metavar="FILE", help="its key")] = None,
     at: Annotated[Path | None, typer.Option(metavar="PATH", help="where the broker will find the folder")] = None,
     folder: Folder = IDENTITY,
     as_json: AsJson = False,
@@ -171,13 +176,28 @@ def mosquitto(
     """Everything a Mosquitto needs: configuration, topic rules, certificates, revocation list, browsers' passwords."""
     from coordinator.identity.broker_files import write_broker_folder
     from coordinator.identity.names import check_host
+    from coordinator.identity.web_certificate import read_web_certificate
 
     if bind:
         check_host(bind)
     if web_socket_port == port:
         raise parse_problem("--web-socket-port", f"{port} is --port's; give another")
+    shown = None
+    if web_certificate is not None or web_key is not None:
+        if web_certificate is None or web_key is None or not web_socket_port:
+            raise parse_problem("--web-certificate", "goes with --web-key and --web-socket-port; give all three")
+        shown = read_web_certificate(web_certificate, web_key)
+        if warning := shown.warning():
+            print(warning, file=sys.stderr)
     config = write_broker_folder(
-        folder, out, server=server, port=port, bind=bind, at=at, web_socket_port=web_socket_port
+        folder,
+        out,
+        server=server,
+        port=port,
+        bind=bind,
+        at=at,
+        web_socket_port=web_socket_port,
+        web_certificate=shown,
     )
     if not as_json:
         print(f"{config}: start mosquitto -c {config}, or include_dir {out} in the system's; after a change write the")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -31,8 +30,7 @@ def page_findings(config: RunConfig) -> list[Finding]:
     """The same for a run file that has a page, where its lack is a failure; and the certificate of its host."""
     if not config.broker.web:
         return []
-    from coordinator.cli.page_serving import built_pages
-    from coordinator.identity.broker_files import server_files
+    from coordinator.cli.page_serving import built_pages, given_certificate, page_files
 
     findings = []
     try:
@@ -44,8 +42,12 @@ def page_findings(config: RunConfig) -> list[Finding]:
     if parts.scheme == "https":
         host = parts.hostname or ""
         try:
-            certificate, _ = server_files(Path(config.broker.identity), host)
-            findings.append(Finding("certificate", "ok", f"for {host}: {certificate}"))
+            certificate, _ = page_files(config.broker)
+            given = given_certificate(config.broker)
+            if given is not None and (warning := given.warning()):
+                findings.append(Finding("certificate", "warn", warning))
+            else:
+                findings.append(Finding("certificate", "ok", f"for {host}: {certificate}"))
         except ApportionError as error:
             findings.append(Finding.failure("certificate", error))
     return findings

@@ -19,6 +19,7 @@ from coordinator.fleet.claim_desk import ClaimDesk
 from coordinator.fleet.revocation import tell_broker
 from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import server_files
+from coordinator.identity.web_certificate import WebCertificate, read_web_certificate
 from coordinator.mosquitto import WebSocketListener
 from coordinator.tickets import Tickets
 from edge.contracts.claims import LOOPBACK_HOSTS
@@ -57,7 +58,7 @@ def web_listener(config: BrokerConfig) -> WebSocketListener | None:
     """Where a broker that a run starts listens for browsers, by the address of the page; None where it does not.
 
     Raises:
-        IdentityRefused: the identity has no certificate for the host of the page.
+        IdentityRefused: as :func:`page_files`.
     """
     if not config.web or "://" in config.url:
         return None
@@ -67,8 +68,32 @@ def web_listener(config: BrokerConfig) -> WebSocketListener | None:
     bind = ("::1" if host == "::1" else "127.0.0.1") if is_here else ""
     if parts.scheme == "http":
         return WebSocketListener(bind=bind, host=host)
-    certificate, key = server_files(Path(config.identity), host)
+    certificate, key = page_files(config)
     return WebSocketListener(bind=bind, certificate=certificate, key=key, host=host)
+
+
+def page_files(config: BrokerConfig) -> tuple[Path, Path]:
+    """Certificate and key of a page over TLS: ``web-certificate`` and ``web-key``, else of the identity.
+
+    Raises:
+        IdentityRefused: they cannot serve its host, or the identity has none for it.
+    """
+    given = given_certificate(config)
+    if given is not None:
+        return given.certificate, given.key
+    return server_files(Path(config.identity), urlsplit(config.web).hostname or "")
+
+
+def given_certificate(config: BrokerConfig) -> WebCertificate | None:
+    """``web-certificate`` and ``web-key``, found good; None where the identity's own certificate is served.
+
+    Raises:
+        IdentityRefused: they cannot serve the host of ``web``.
+    """
+    if not config.web_certificate:
+        return None
+    host = urlsplit(config.web).hostname or ""
+    return read_web_certificate(Path(config.web_certificate), Path(config.web_key), host)
 
 
 def built_pages() -> Pages:
@@ -101,12 +126,16 @@ def open_page(
     Raises:
         BrokerUnreachable: nobody can listen there.
         ConfigError: as :func:`built_pages`.
-        IdentityRefused: the identity has no certificate for that host.
+        IdentityRefused: as :func:`page_files`.
     """
     if not config.web:
         yield None
         return
     built_pages()  # before anything else is imported that may be missing
+    files = page_files(config) if config.web.startswith("https://") else None
+    given = given_certificate(config)
+    if given is not None and (warning := given.warning()):
+        say(warning)
     from coordinator.web.blobs import Blobs
 
     identity, tickets = Path(config.identity), Tickets()
@@ -127,7 +156,9 @@ def open_page(
     with contextlib.ExitStack() as stack:
         if broker.kind != "external":
             stack.enter_context(RevocationWatch(identity, broker.reload))
-        server = stack.enter_context(page_server(config.web, identity, desk, broker.web_socket, Blobs(blobs, tickets)))
+        server = stack.enter_context(
+            page_server(config.web, identity, desk, broker.web_socket, Blobs(blobs, tickets), files=files)
+        )
         yield PageService(server.address, tickets, identity)
 
 
@@ -141,9 +172,19 @@ def told_broker(identity: Path, folder: Path | None, pid_file: Path | None = Non
 
 
 def page_server(
-    url: str, identity: Path, desk: ClaimDesk, web_socket: str, blobs: Blobs | None = None, *, hint: str = ""
+    url: str,
+    identity: Path,
+    desk: ClaimDesk,
+    web_socket: str,
+    blobs: Blobs | None = None,
+    *,
+    files: tuple[Path, Path] | None = None,
+    hint: str = "",
 ) -> WebServer:
     """A server of the page and of claims at ``url``, and of ``blobs`` where there are any: a context manager.
+
+    Args:
+        files: certificate and key; the identity's for that host where None.
 
     Raises:
         BrokerUnreachable: nobody can listen there.
@@ -155,6 +196,7 @@ def page_server(
     from coordinator.web.server import WebServer
 
     parts = urlsplit(url)
-    files = server_files(identity, parts.hostname or "") if parts.scheme == "https" else (None, None)
+    if files is None and parts.scheme == "https":
+        files = server_files(identity, parts.hostname or "")
     app = web_application(pages, desk, web_socket=web_socket, blobs=blobs)
-    return WebServer(url, app, *files, hint=hint or "free the port, or change $.broker.web")
+    return WebServer(url, app, *(files or (None, None)), hint=hint or "free the port, or change $.broker.web")

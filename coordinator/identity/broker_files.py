@@ -12,6 +12,7 @@ from coordinator.identity.browsers import password_lines
 from coordinator.identity.folder import EMBEDDED_PID_NAME, PRIVATE, PUBLIC, key_beside, write_file
 from coordinator.identity.names import coordinator_name
 from coordinator.identity.records import IssuedCertificate
+from coordinator.identity.web_certificate import WebCertificate
 from coordinator.mosquitto import MutualTls, WebSocketFiles, mosquitto_config
 from edge.contracts.errors import IdentityRefused
 from edge.device_identity import make_request
@@ -20,6 +21,10 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CONFIG_NAME = "mosquitto.conf"
 PASSWORDS_NAME = "passwords"
 """Of the browser devices, hashed; in the folder of a broker that has a listener for them."""
+
+
+WEB_FILES = ("web.pem", "web.key")
+"""Copies of the certificate and key of that listener, where they are not the broker's own."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,12 @@ def write_broker_folder(
     bind: str = "",
     at: Path | None = None,
     web_socket_port: int = 0,
+    web_certificate: WebCertificate | None = None,
 ) -> Path:
     """All that a Mosquitto elsewhere needs, in ``out``: its configuration, which names its files below ``at``.
 
-    With ``web_socket_port`` it listens there for browser devices too, at the same address with the same certificate.
+    With ``web_socket_port`` it listens there for browser devices too, at the same address with the same certificate,
+    or with ``web_certificate``.
 
     May be repeated after every change of the identity; the configuration's path comes back.
 
@@ -122,7 +129,15 @@ def write_broker_folder(
         access=there / "access",
     )
     # The system's own configuration says where messages are kept; ours would be a second opinion.
-    web = WebSocketFiles(web_socket_port, bind, there / PASSWORDS_NAME, files.certificate, files.key)
+    shown = (files.certificate, files.key)
+    if web_certificate is not None:
+        write_file(out / WEB_FILES[0], web_certificate.certificate.read_bytes(), PUBLIC)
+        write_file(out / WEB_FILES[1], web_certificate.key.read_bytes(), PRIVATE)
+        shown = (there / WEB_FILES[0], there / WEB_FILES[1])
+    else:
+        for name in WEB_FILES:
+            (out / name).unlink(missing_ok=True)
+    web = WebSocketFiles(web_socket_port, bind, there / PASSWORDS_NAME, *shown)
     config = mosquitto_config(
         there, port, None, None, bind=bind, mutual=files, web_socket=web if web_socket_port else None
     )

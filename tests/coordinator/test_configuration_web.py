@@ -29,6 +29,15 @@ def test_page_with_a_broker_that_browsers_reach_is_kept_in_the_runs_file(table: 
     assert again == config
 
 
+def test_certificate_of_the_page_counts_from_the_run_file() -> None:
+    table = STARTED + 'web = "https://hub.lan:8443"\nweb-certificate = "tls/chain.pem"\nweb-key = "/etc/key.pem"\n'
+    config = parse(SMALL + table)
+    assert (config.broker.web_certificate, config.broker.web_key) == ("/somewhere/tls/chain.pem", "/etc/key.pem")
+    text = canonical_toml(config)
+    assert 'web-certificate = "/somewhere/tls/chain.pem"' in text
+    assert parse(text) == config
+
+
 def test_run_file_without_a_page_does_not_mention_it() -> None:
     assert "web" not in canonical_toml(parse(SMALL))
 
@@ -52,6 +61,19 @@ def test_run_file_without_a_page_does_not_mention_it() -> None:
         (EXTERNAL + 'web = "https://h:1"\nweb-socket = "wss://h:2; x"', "$.broker.web-socket: 'wss://h:2; x' is not"),
         (EXTERNAL + 'web = "https://h:1"\nweb-socket = "ws://localhost:2"', "must not speak to 'ws://localhost:2'"),
         ('[broker]\nidentity = "id"', "$.broker.identity: certificates are for"),
+        (
+            STARTED + 'web = "https://h:1"\nweb-key = "k"',
+            "$.broker.web-certificate: web-certificate and web-key belong",
+        ),
+        (
+            STARTED + 'web = "https://h:1"\nweb-certificate = "c"',
+            "$.broker.web-certificate: web-certificate and web-key",
+        ),
+        (
+            STARTED + 'web = "http://localhost:1"\nweb-certificate = "c"\nweb-key = "k"',
+            "$.broker.web-certificate: is for a page over TLS",
+        ),
+        (STARTED + 'web-certificate = "c"\nweb-key = "k"', "$.broker.web-certificate: is for a page over TLS"),
     ],
 )
 def test_what_does_not_go_together_is_told_with_the_next_step(table: str, expected: str) -> None:
