@@ -19,8 +19,10 @@ from coordinator.broker import BrokerAddress, open_broker
 from coordinator.cli.page_findings import page_findings
 from coordinator.cli.page_serving import open_page, page_files, web_listener
 from coordinator.configuration import BrokerConfig
+from coordinator.fleet.claim_link import claim_link, root_fingerprint
 from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import write_broker_folder
+from coordinator.identity.claims import create_token
 from coordinator.identity.web_certificate import read_web_certificate
 from coordinator.mosquitto import find_mosquitto
 from coordinator.web.server import WebServer
@@ -182,6 +184,23 @@ def test_run_refuses_what_it_cannot_serve_and_warns_of_what_runs_out(
     assert "in 3 days" in said[0]
     (finding,) = [f for f in page_findings(replace(parse(SMALL), broker=config)) if f.name == "certificate"]
     assert (finding.state, finding.detail) == ("warn", said[0])
+
+
+def test_python_agent_keeps_to_the_links_pin_and_sends_no_token(
+    foreign: Foreign, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "index.html").write_text("<!doctype html>")
+    monkeypatch.setattr("coordinator.web.pages.built_folder", lambda: tmp_path)
+    identity, out = tmp_path / "identity", tmp_path / "pi-1"
+    with Authority.create(identity) as authority:
+        token, pin = create_token(authority, "pi-1", 600), root_fingerprint(authority.folder.ca.read_bytes())
+    config = replace(broker(identity, *foreign.issue("localhost")), web="https://localhost:0")
+    address, blobs = BrokerAddress(kind="external", url="mqtts://hub:8883"), BlobStore(tmp_path / "blobs")
+    with open_page(config, "f", blobs, address, lambda line: None) as page:
+        assert page is not None
+        refused = command("enrol", claim_link(page.address, token, pin, "pi-1"), "--out", str(out), "--json")
+    assert refused.error["code"] == "wrong-server"
+    assert not out.exists()
 
 
 def test_broker_elsewhere_is_given_copies_for_its_listener(foreign: Foreign, tmp_path: Path, command: Command) -> None:
