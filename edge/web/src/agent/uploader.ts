@@ -34,10 +34,7 @@ export class Uploader {
   /** Offers, sends blocks, or reports, whichever is due. */
   tick(now: number): void {
     if (this.isHeld && !this.isComplete) return;
-    if (this.#upload.isStalled(now)) {
-      this.#upload.offered();
-      this.#repeatAt = now;
-    }
+    if (this.#upload.isStalled(now)) this.#repeatAt = now;
     if (this.#upload.isComplete) {
       if (now >= this.#repeatAt) {
         this.#repeatAt = now + REPEAT_S;

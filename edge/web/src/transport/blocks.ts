@@ -160,7 +160,13 @@ export class Upload {
   #limit = 0;
   #sent = 0;
   #repeated = -1;
+  /** Grants that come again up to here tell of no loss. */
+  #doubtfulTo = -1;
   #isOfferOpen = true;
+  /** Offers made since the last one that was answered. */
+  #offers = 0;
+  /** What was on its way is lost with its connection. */
+  #isBroken = false;
   readonly #timer: StallTimer;
 
   constructor(ref: BlobRef, now: number) {
@@ -181,6 +187,7 @@ export class Upload {
   /** An offer was sent: the next grant decides where to go on. */
   offered(): void {
     this.#isOfferOpen = true;
+    this.#offers += 1;
   }
 
   /** @throws BlockRejected for an offset, block size or window that makes no sense. */
@@ -192,13 +199,17 @@ export class Upload {
       );
     }
     if (this.#isOfferOpen) {
-      this.#isOfferOpen = false;
-      this.#sent = this.confirmed = grant.offset;
+      this.#answered(grant.offset);
     } else if (grant.offset < this.confirmed) {
       if (!this.isComplete) return;
       // All had arrived, and it was not what was announced: it is wanted again from there.
       this.#sent = grant.offset;
-    } else if (grant.offset === this.confirmed && grant.offset !== this.#sent && grant.offset !== this.#repeated) {
+    } else if (
+      grant.offset === this.confirmed &&
+      grant.offset > this.#doubtfulTo &&
+      grant.offset !== this.#sent &&
+      grant.offset !== this.#repeated
+    ) {
       // Said again instead of risen: the block that begins there was lost, what followed it was ignored.
       this.#sent = this.#repeated = grant.offset;
     }
@@ -207,6 +218,18 @@ export class Upload {
     this.#blockBytes = Math.min(grant.block_bytes, MOST_PUT_BYTES);
     this.#limit = grant.offset + grant.window * this.#blockBytes;
     this.#timer.progress(now);
+  }
+
+  /**
+   * An offer was open, and a grant came. One that rises is for a block that was on its way: nothing is lost, the other
+   * side or the link was slow, and to send it all again would make them slower. The answer itself is still to come.
+   */
+  #answered(offset: number): void {
+    const isAlive = !this.#isBroken && this.#sent > this.confirmed && offset > this.confirmed;
+    if (isAlive || this.#offers > 1 || this.#sent > offset) this.#doubtfulTo = Math.max(this.#sent, offset);
+    if (!isAlive) this.#sent = offset;
+    this.#isOfferOpen = this.#isBroken = false;
+    this.#offers = 0;
   }
 
   /** The blocks to send now; each is given once. */
@@ -220,14 +243,17 @@ export class Upload {
     return spans;
   }
 
-  /** No grant for too long: offer again. */
+  /** No grant for too long: true once per stall, from then on an offer is open, and to be made. */
   isStalled(now: number): boolean {
-    return !this.isComplete && this.#timer.isStalled(now);
+    const isStalled = !this.isComplete && this.#timer.isStalled(now);
+    this.#isOfferOpen ||= isStalled;
+    return isStalled;
   }
 
   /** Sent blocks may be lost: offer again. */
   reconnected(now: number): void {
-    this.#isOfferOpen = true;
+    this.#isOfferOpen = this.#isBroken = true;
+    this.#offers = 0;
     this.#timer.restart(now);
   }
 }

@@ -98,6 +98,30 @@ describe("an upload", () => {
     expect(upload.sends()[0]?.offset).toBe(16);
   });
 
+  it("goes on where it was when a grant rises after a stall, and takes the answer to its offer for no loss", () => {
+    const upload = new Upload(REF, 0);
+    upload.offered();
+    upload.granted(grant(0), 0);
+    upload.sends();
+    expect(upload.isStalled(2)).toBe(true);
+    upload.offered();
+    upload.granted(grant(16), 3);
+    expect(upload.sends()).toEqual([{ offset: 32, length: 16 }]);
+    upload.granted(grant(32), 3);
+    upload.granted(grant(32), 3);
+    expect(upload.sends()).toEqual([{ offset: 48, length: 16 }]);
+  });
+
+  it("begins at what is granted after a new connection", () => {
+    const upload = new Upload(REF, 0);
+    upload.granted(grant(0), 0);
+    upload.sends();
+    upload.reconnected(1);
+    upload.offered();
+    upload.granted(grant(16), 1);
+    expect(upload.sends().map((span) => span.offset)).toEqual([16, 32]);
+  });
+
   it("is complete when all is confirmed, and begins again where the whole was wrong", () => {
     const upload = new Upload(REF, 0);
     upload.granted(grant(100), 0);
