@@ -69,10 +69,15 @@ def test_second_tab_says_so_and_takes_over(chromium: Browser, tmp_path: Path) ->
         run.wait_for("Training", 1)
         expect(second.locator("#view-training .state")).to_have_text("Open in another tab")
         assert len(run.trace.connections) == connections, "the second tab has connected, too"
+        run.phone.tab("device")
+        first.get_by_role("switch", name="Also on mobile data").click()
+        expect(first.get_by_role("switch", name="Also on mobile data")).to_be_checked()
         run.phone.page = second
         first.close()
         run.check()
-        # It sees the examples that the first was given.
+        # It sees the examples that the first was given, and does what was chosen there.
+        run.phone.tab("device")
+        expect(second.get_by_role("switch", name="Also on mobile data")).to_be_checked()
         run.phone.tab("data")
         run.phone.wait_for_words("300 examples")
 

@@ -30,6 +30,8 @@ export interface StartOptions {
   /** Opened when it is not given; the trainer opens the same one by `settings.store`. */
   readonly store?: BlobStore;
   readonly settings?: Partial<AgentSettings>;
+  /** What the owner chose, read when it is this tab's turn: the tab before it may have changed it. */
+  readonly chosen?: () => Promise<Pick<AgentSettings, "budgetBytes" | "threads">>;
 }
 
 export interface RunningAgent {
@@ -77,9 +79,10 @@ export async function startAgent(options: StartOptions): Promise<RunningAgent> {
   async function takePart(): Promise<void> {
     const release = await holdAgent(name, () => status.set({ state: "elsewhere" }), waiting.signal);
     try {
+      const chosen = await options.chosen?.();
       status.set({ state: "idle" });
       // Only now: the tab before this one may have joined anew, or left.
-      agent = await makeAgent({ ...options, store }, status);
+      agent = await makeAgent({ ...options, store, settings: { ...settings, ...chosen } }, status);
       if (!waiting.signal.aborted) await agent.run();
     } finally {
       agent = null;

@@ -197,9 +197,17 @@ export class App implements PageActions {
   #start(): Promise<void> {
     return this.#next(async () => {
       const session = await this.#open();
-      const { device } = this.#page.state;
-      await session.start(device.budgetBytes, this.#settings.conditions.threads);
+      await session.start(() => this.#chosen(session));
     });
+  }
+
+  /** Read again when it is this tab's turn: the tab before it may have changed them. */
+  async #chosen(session: Session): Promise<{ budgetBytes: number; threads: number }> {
+    this.#settings = await readSettings(this.#records);
+    this.#showSettings();
+    session.setConditions(this.#settings.conditions);
+    if (!this.#settings.wantsTraining) void this.#end();
+    return { budgetBytes: this.#page.state.device.budgetBytes, threads: this.#settings.conditions.threads };
   }
 
   #end(): Promise<void> {
@@ -225,12 +233,16 @@ export class App implements PageActions {
     return done;
   }
 
-  async #keep(change: Partial<OwnerSettings>): Promise<void> {
-    this.#settings = { ...this.#settings, ...change };
+  #showSettings(): void {
     const { wantsTraining, conditions, budgetBytes } = this.#settings;
     const { device } = this.#page.state;
     const shownBudget = budgetBytes || device.budgetBytes;
     this.#page.change({ wantsTraining, conditions, device: { ...device, budgetBytes: shownBudget } });
+  }
+
+  async #keep(change: Partial<OwnerSettings>): Promise<void> {
+    this.#settings = { ...this.#settings, ...change };
+    this.#showSettings();
     await this.#told(() => writeSettings(this.#records, this.#settings));
   }
 

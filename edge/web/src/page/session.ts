@@ -1,14 +1,14 @@
 /** What runs behind the page of a device that has joined: its stores, its facts, and the agent while it takes part. */
 
 import { DEFAULT_SETTINGS } from "../agent/settings";
-import { type RunningAgent, startAgent } from "../agent/startAgent";
+import { type RunningAgent, type StartOptions, startAgent } from "../agent/startAgent";
 import type { AgentStatus } from "../agent/status";
 import { DataStore } from "../data/dataStore";
 import type { FileStore } from "../store/fileStore";
 import { openSharedStore } from "../store/openStore";
 import type { Records } from "../store/records";
 import { WorkerTrainer } from "../trainer/workerTrainer";
-import { LAST_SEEN, lastSeen, newProblem, trafficOf, trainingSince } from "./agentView";
+import { LAST_SEEN, type LastSeen, lastSeen, newProblem, trafficOf, trainingSince } from "./agentView";
 import { BrowserDevice } from "./browserDevice";
 import type { OwnerConditions, TrainingState } from "./model";
 import type { PageStore } from "./pageStore";
@@ -47,19 +47,25 @@ export class Session {
   }
 
   /** Takes part until `stop`; with another tab at it already, says so and does when that one is closed. */
-  async start(budgetBytes: number, threads: number): Promise<void> {
+  async start(chosen: NonNullable<StartOptions["chosen"]>): Promise<void> {
     if (this.#agent !== null) return;
+    const { training, device } = this.page.state;
+    let before = training;
     const agent = await startAgent({
       records: this.records,
       store: this.store,
       data: this.data,
       trainer: new WorkerTrainer(),
-      profile: this.device.profile(budgetBytes),
+      profile: this.device.profile(device.budgetBytes),
       conditions: this.device.conditions,
-      settings: { budgetBytes, threads },
+      chosen: async () => {
+        // The tab before this one may have done rounds.
+        const isNext = this.page.state.training.activity === "elsewhere";
+        if (isNext) before = { ...before, ...(await this.records.get<LastSeen>(LAST_SEEN)) };
+        return chosen();
+      },
     });
     this.#agent = agent;
-    const before = this.page.state.training;
     const unsubscribe = agent.status.subscribe((status) => this.#follow(before, status));
     this.#follow(before, agent.status.current);
     void agent.ended.then(() => {

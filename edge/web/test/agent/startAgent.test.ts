@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { createServer } from "node:net";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { startAgent } from "../../src/agent/startAgent";
 import { DeviceProfile } from "../../src/contracts/profile";
 import { toBase64 } from "../../src/identity/base64";
@@ -63,6 +63,32 @@ describe("starting", () => {
     await agent.ended;
     expect(agent.status.current).toMatchObject({ state: "stopped", lastError: null });
     server.close();
+  });
+
+  it("reads what the owner chose when the tab before has let go", async () => {
+    let letGo = () => {};
+    const turn = new Promise<void>((resolve) => {
+      letGo = resolve;
+    });
+    vi.stubGlobal("navigator", {
+      locks: { request: (_: string, __: object, held: (lock: object) => Promise<void>) => turn.then(() => held({})) },
+    });
+    const records = new IndexedDbRecords("start-agent");
+    let budgetBytes = 1;
+    const read: number[] = [];
+    const chosen = async () => {
+      read.push(budgetBytes);
+      return { budgetBytes, threads: 0 };
+    };
+    const agent = await startAgent({ ...parts(), records, chosen });
+    budgetBytes = 2;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect(read).toEqual([]);
+    letGo();
+    for (let i = 0; i < 200 && read.length === 0; i++) await new Promise((resolve) => setTimeout(resolve, 10));
+    expect(read).toEqual([2]);
+    await agent.stop();
+    vi.unstubAllGlobals();
   });
 
   it("says so when the browser lost the key, although it kept the rest", async () => {
