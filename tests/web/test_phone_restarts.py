@@ -75,6 +75,10 @@ def test_second_tab_says_so_and_takes_over(chromium: Browser, tmp_path: Path) ->
         run.phone.page = second
         first.close()
         run.check()
+        # The owner's "as asked": as many threads as there are, of which a step takes two unless more were measured.
+        cores = second.evaluate("navigator.hardwareConcurrency")
+        assert run.trace.said("hello")[0].body["profile"]["max_threads"] == {"onnxruntime_web": min(8, cores)}
+        assert [each.body["threads"] for each in run.trace.said("report")] == [min(2, cores)] * 2
         # It sees the examples that the first was given, and does what was chosen there.
         run.phone.tab("device")
         expect(second.get_by_role("switch", name="Also on mobile data")).to_be_checked()

@@ -44,7 +44,7 @@ export function deviceView(actions: PageActions): View {
   const threads = stepper(
     "Threads",
     1,
-    (value) => (value === 0 ? "auto" : String(value)),
+    (value) => (value === 0 ? "as asked" : String(value)),
     (value) => void set({ threads: value }),
   );
 
