@@ -37,7 +37,6 @@ class Uploader:
     def tick(self, now: float) -> None:
         """Offer, send blocks, or report, whichever is due."""
         if self._upload.is_stalled(now):
-            self._upload.offered()
             self._repeat_at = now
         if self._upload.is_complete:
             if now >= self._repeat_at:

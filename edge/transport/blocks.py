@@ -136,7 +136,10 @@ class Upload:
         self._limit = 0
         self._sent = 0
         self._repeated = -1
+        self._doubtful_to = -1  # grants that come again up to here tell of no loss
         self._is_offer_open = True
+        self._offers = 0  # made since the last one that was answered
+        self._is_broken = False  # what was on its way is lost with its connection
         self._timer = StallTimer(now)
 
     @property
@@ -152,6 +155,7 @@ class Upload:
     def offered(self) -> None:
         """An offer was sent: the next grant decides where to go on."""
         self._is_offer_open = True
+        self._offers += 1
 
     def granted(self, grant: Grant, now: float) -> None:
         """Take a grant in.
@@ -165,14 +169,13 @@ class Upload:
                 "offset must lie in the update, sizes must be positive"
             )
         if self._is_offer_open:
-            self._is_offer_open = False
-            self._sent = self.confirmed = grant.offset
+            self._answered(grant.offset)
         elif grant.offset < self.confirmed and not self.is_complete:
             return
         elif grant.offset < self.confirmed:
             # All had arrived, and it was not what was announced: it is wanted again from there.
             self._sent = grant.offset
-        elif grant.offset == self.confirmed and grant.offset not in (self._sent, self._repeated):
+        elif grant.offset == self.confirmed > self._doubtful_to and grant.offset not in (self._sent, self._repeated):
             # Said again instead of risen: the block that begins there was lost, what followed it was ignored.
             self._sent = self._repeated = grant.offset
         self.confirmed = grant.offset
@@ -180,6 +183,20 @@ class Upload:
         self._block_bytes = min(grant.block_bytes, 262_144)
         self._limit = grant.offset + grant.window * self._block_bytes
         self._timer.progress(now)
+
+    def _answered(self, offset: int) -> None:
+        """An offer was open, and a grant came.
+
+        One that rises is for a block that was on its way: nothing is lost, the other side or the link was slow, and to
+        send it all again would make them slower. The answer itself is still to come.
+        """
+        is_alive = not self._is_broken and self.confirmed < self._sent and self.confirmed < offset
+        if is_alive or self._offers > 1 or self._sent > offset:
+            self._doubtful_to = max(self._sent, offset)
+        if not is_alive:
+            self._sent = offset
+        self._is_offer_open = self._is_broken = False
+        self._offers = 0
 
     def sends(self) -> list[tuple[int, int]]:
         """(offset, length) of the blocks to send now; each is given once."""
@@ -191,10 +208,13 @@ class Upload:
         return spans
 
     def is_stalled(self, now: float) -> bool:
-        """No grant for too long: offer again."""
-        return not self.is_complete and self._timer.is_stalled(now)
+        """No grant for too long: True once per stall, from then on an offer is open, and to be made."""
+        is_stalled = not self.is_complete and self._timer.is_stalled(now)
+        self._is_offer_open = self._is_offer_open or is_stalled
+        return is_stalled
 
     def reconnected(self, now: float) -> None:
         """Sent blocks may be lost: offer again."""
-        self._is_offer_open = True
+        self._is_offer_open = self._is_broken = True
+        self._offers = 0
         self._timer.restart(now)
