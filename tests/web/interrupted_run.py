@@ -23,7 +23,7 @@ DEVICE = "device-00"
 EXAMPLES = 300
 PATIENCE_S = 30.0
 
-# 1.2 MB of weights: three requests to fetch them, 75 blocks to send the update.
+# 1.2 MB of weights: three requests to fetch them, ten blocks to send the update.
 RUN = """
 [federation]
 name = "interrupted"
@@ -40,7 +40,7 @@ options = {{ hidden = [512, 512] }}
 name = "fedavg"
 
 [training]
-epochs = 40
+epochs = 150
 batch = 16
 last-batch = "keep"
 lr = 0.05
@@ -61,6 +61,7 @@ join-timeout-s = 60
 
 [runtime]
 name = "onnxruntime_web"
+threads = 1
 """
 
 _IS_AT = """([state, round]) => {
