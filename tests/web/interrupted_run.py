@@ -61,7 +61,6 @@ join-timeout-s = 60
 
 [runtime]
 name = "onnxruntime_web"
-threads = 1
 """
 
 _IS_AT = """([state, round]) => {
