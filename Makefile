@@ -1,4 +1,4 @@
-# setup, demo, web, test, test-arm, test-web, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, web, test, chaos, test-arm, test-rabbitmq, test-web, fuzz, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
 # Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), and npm's.
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
@@ -12,10 +12,13 @@ TORCH_INDEX ?=
 TORCH = torch==2.13.0
 EXECUTORCH = executorch==1.5.1
 ORT_TRAINING = onnxruntime-training-cpu==1.19.2
-EXTRAS = coordinator,fleet,dashboard,onnxruntime,images,dev
+EXTRAS = coordinator,privacy,postgresql,fleet,dashboard,onnxruntime,images,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
 TESTS ?= tests
+SEEDS ?= 1-200
+JOBS ?= 2
+KEEP ?= runs/chaos
 ARGS ?=
 WEB = edge/web
 WEB_SOURCES = $(wildcard $(WEB)/*.*) \
@@ -23,7 +26,7 @@ WEB_SOURCES = $(wildcard $(WEB)/*.*) \
 HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo web test test-arm test-web test-web-here check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web test chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -48,9 +51,18 @@ test: setup
 	  echo "test: no onnxruntime-training for this machine; its tests are skipped" >&2
 	$(BIN)/python -m pytest $(TESTS) $(ARGS)
 
+# Runs with faults, each from its seed: SEEDS="1 2 3" runs exactly those, JOBS of them at a time. The last line is the
+# counts; the files of a seed that failed are in KEEP. docs/chaos.md
+chaos: setup
+	@$(BIN)/python -m tests.chaos --seeds '$(SEEDS)' --jobs $(JOBS) --keep '$(KEEP)'
+
 # The device side on emulated aarch64 processors; fetches an aarch64 userland into .arm the first time.
 test-arm: setup
 	APPORTION_TEST_ARM=1 $(BIN)/python -m pytest tests/arm $(ARGS)
+
+# A cluster of RabbitMQ 4 on this machine's loopback address; fetches it from Debian 13 into .rabbitmq the first time.
+test-rabbitmq: setup
+	APPORTION_TEST_RABBITMQ=1 $(BIN)/python -m pytest tests/rabbitmq $(ARGS)
 
 # The page that phones join with. Its server needs the built page and no node.
 web: $(WEB)/dist/index.html
@@ -74,6 +86,11 @@ test-web-here: web
 	npm --prefix $(WEB) run --silent check
 	npm --prefix $(WEB) test
 	APPORTION_TEST_WEB=1 $(BIN)/python -m pytest tests/web $(ARGS)
+
+# A million malformed messages against the coordinator's inbox, and 100,000 inputs against an agent's parsers.
+fuzz: setup
+	$(BIN)/python -m tests.fuzz.inbox_under_fire --count $(or $(MESSAGES),1000000)
+	$(BIN)/python -m tests.fuzz.coverage_guided --runs $(or $(RUNS),100000) 2>/dev/null
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -117,5 +134,5 @@ runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 
 clean:
 	rm -rf $(WEB)/node_modules $(WEB)/dist
-	rm -rf .arm .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .arm .rabbitmq .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

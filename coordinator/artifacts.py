@@ -5,6 +5,7 @@ Exporters are given from outside (:mod:`coordinator.cli` wires them); this file 
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from coordinator.blob_store import BlobStore
+from coordinator.heap import give_back
 from coordinator.ledger import Ledger
 from coordinator.methods.method import DeviceProgram
 from coordinator.planning.outlook import CountedStep, Outlook
@@ -148,10 +150,22 @@ class Artifacts:
             return digest
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+            give_back()
 
     def load(self, digest: str) -> Artifact:
-        """The artifact whose manifest has ``digest``, exported before."""
-        data = self._blobs.path(digest).read_bytes()
+        """The artifact whose manifest has ``digest``, exported before.
+
+        Raises:
+            ArtifactCorrupt: its manifest is damaged, or not in the store any more.
+        """
+        data = self._blobs.read(digest)
+        if (
+            hashlib.sha256(data).hexdigest() != digest
+        ):  # a few kilobytes, read seldom: this process may have seen it whole
+            raise ArtifactCorrupt(
+                f"manifest of an artifact: blob {digest[:12]} holds other bytes than were stored",
+                hint="apportion fsck RUN_DIR --deep --repair sets it aside, then resume makes it again",
+            )
         return Artifact(ArtifactManifest.from_bytes(data), BlobRef(digest, len(data), "raw", len(data)))
 
     def write_folder(self, artifact: Artifact, folder: Path) -> None:

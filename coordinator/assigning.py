@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment
-from coordinator.methods.method import DeviceProgram, Level, ShapesFollowState, State, Submodel, Tensors
+from coordinator.methods.method import DeviceProgram, Level, Method, ShapesFollowState, State, Submodel, Tensors
 from coordinator.packed_tensors import split_tensors
 from coordinator.planner import MB, Placement, choose_runtimes, keep, place, require_able
 from coordinator.planning.past import NOTHING, History
 from coordinator.planning.steps import ArtifactSteps
 from coordinator.planning.wishes import Wishes
-from coordinator.simulation.capacity import configured_level, group_level
+from coordinator.simulation.capacity import configured_level, device_names, group_level
 from coordinator.submodels.record import Cut, cut_to_json
-from edge.contracts.codec import encode_msgpack
+from edge.contracts.codec import encode_json, encode_msgpack
 from edge.contracts.errors import ConfigError, ExportRefused, ParityError, PlanError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Hello
@@ -23,6 +27,9 @@ from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
 from export.step_form import StepForm, form_named
 from profiles.device import DeviceProfile
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def export_certain(federation: Federation) -> None:
@@ -53,16 +60,23 @@ def export_on_arrival(federation: Federation) -> Callable[[Sequence[Hello]], boo
     So a model that the run's only runtime cannot train is refused when the first device is here, and not when the wait
     for all of them is over. What is called raises as :func:`place_device`, but for plans, which are made later.
     """
+    named = set(device_names(federation.config.cohort))  # by their names, they may have levels of their own
     placed: set[str] = set()
+    kinds: set[bytes] = set()
 
     def export_next(here: Sequence[Hello]) -> bool:
-        waiting = [hello for hello in here if hello.device not in placed]
-        if not waiting:
-            return False
-        placed.add(waiting[0].device)
-        with contextlib.suppress(PlanError):  # the plan says so, if it is so still
-            place_device(federation, waiting[0].profile, None, 0)
-        return True
+        for hello in here:
+            if hello.device in placed:
+                continue
+            placed.add(hello.device)
+            # Of thousands of devices many are the same but for the name; what one needs is exported then.
+            kind = encode_msgpack(msgspec.structs.replace(hello.profile, device="", probed_at=0.0))
+            if kind not in kinds or hello.device in named:
+                kinds.add(kind)
+                with contextlib.suppress(PlanError):  # the plan says so, if it is so still
+                    place_device(federation, hello.profile, None, 0)
+                return True
+        return False
 
     return export_next
 
@@ -139,13 +153,14 @@ def place_device(
 def _given_before(
     federation: Federation, device: str, levels: Sequence[Level], steps: ArtifactSteps
 ) -> tuple[Level, str, StepForm] | None:
-    """What the device's newest assignment gave it, where there is no reason to ask again: same shapes, no setback.
+    """What the device's newest assignment gave it, where there is no reason to ask again: same shapes, no setback, and
+    a budget that has never changed.
 
     So a plan follows from the ledger, not from what this process happens to have exported so far.
     """
     ledger = federation.ledger
     entry = ledger.latest_assignment(device)
-    if entry is None or federation.config.planner.adapt:
+    if entry is None or federation.config.planner.adapt or ledger.earlier_profiles(device):
         return None
     level = next((level for level in levels if level.name == entry.level), None)
     if level is None or any(s.assignment_id == entry.assignment_id for s in ledger.setbacks()):
@@ -187,16 +202,50 @@ def history_of(federation: Federation) -> History:
     return History(
         setbacks=ledger.setbacks(),
         measurements=ledger.measurements() if federation.config.planner.adapt else (),
-        profiles=ledger.profiles(),
+        # Of thousands of devices they take a while to read, and only measurements are held against them.
+        profiles=ledger.profiles() if federation.config.planner.adapt else {},
         manifest=manifest,
         manifest_of_key=lambda key: manifest(ledger.artifact(key)),
     )
 
 
-def store_weights(federation: Federation, submodel: Submodel) -> tuple[BlobRef, BlobRef | None]:
-    """The submodel's values as blobs that are on disk and in the ledger: what changes, and what stays over rounds."""
-    changing, constant = split_tensors(submodel)
-    return _store(federation, changing), _store(federation, constant) if constant else None
+class StoredWeights:
+    """Submodels' values as blobs, of one plan: devices of a level mostly get the very same, which are written once.
+
+    What is the same is seen by comparing, at a tenth of what encoding and storing again would take.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+        self._before: dict[str, tuple[Tensors, tuple[BlobRef, BlobRef | None]]] = {}
+
+    def store(self, submodel: Submodel) -> tuple[BlobRef, BlobRef | None]:
+        """References to what changes and to what stays over rounds, both on disk and in the ledger."""
+        before = self._before.get(submodel.level.name)
+        if before is not None and _are_equal(before[0], submodel.tensors):
+            return before[1]
+        changing, constant = split_tensors(submodel)
+        stored = _store(self._federation, changing), _store(self._federation, constant) if constant else None
+        self._before[submodel.level.name] = submodel.tensors, stored
+        return stored
+
+
+def _are_equal(some: Tensors, others: Tensors) -> bool:
+    import numpy as np
+
+    if some.keys() != others.keys():
+        return False
+    pairs = ((value, others[name]) for name, value in some.items())
+    # Bit for bit: two zeros that differ in sign are equal numbers and different blobs.
+    return all(
+        a is b or (a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))) for a, b in pairs
+    )
+
+
+def _bytes(value: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 
 def _store(federation: Federation, tensors: Tensors) -> BlobRef:
@@ -206,15 +255,19 @@ def _store(federation: Federation, tensors: Tensors) -> BlobRef:
     return BlobRef(digest, len(data), "raw", len(data))
 
 
-def assignment_of(order: WorkOrder, submodel: Submodel, placement: Placement) -> Assignment:
+def assignment_of(method: Method, order: WorkOrder, submodel: Submodel, placement: Placement) -> Assignment:
     """The ledger's record of an order and the cut it is for."""
+    cut = cut_to_json(submodel.cut)
+    if order.precision != "fp32" and not method.synchronous_only:
+        # Its tensors mean the same in every round of that cut, so what rounding lost in one may be sent in the next.
+        order = msgspec.structs.replace(order, cut_digest=hashlib.sha256(encode_json(cut)).hexdigest())
     return Assignment(
         assignment_id=order.assignment_id,
         round=order.round,
         attempt=order.attempt,
         device=order.device,
         level=submodel.level.name,
-        cut=cut_to_json(submodel.cut),
+        cut=cut,
         artifact_digest=order.artifact.digest,
         weights_digest=order.weights.digest,
         order=encode_msgpack(order),

@@ -1,6 +1,7 @@
-"""Blobs over HTTPS for devices with a ticket: ``GET /v1/<ticket>/<digest>`` with ``Range``, beside blocks over MQTT.
+"""Blobs over HTTPS for devices with a ticket, beside blocks over MQTT: ``GET /v1/<ticket>/<digest>`` with ``Range``.
 
-What may be asked for is what MQTT's ``get`` gives: any blob, by digest. Who may ask is :mod:`coordinator.tickets`'.
+What may be asked for is what MQTT's ``get`` gives: any blob, by digest. Updates come the other way, by ``PUT``, and are
+:mod:`coordinator.upload_pieces`'. Who may ask is :mod:`coordinator.tickets`'.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from http import HTTPStatus
 from pathlib import Path
 
 from coordinator.blob_store import BlobStore
+from coordinator.byte_account import ByteAccount
 from coordinator.https_server import HttpsServer, Request
 from coordinator.tickets import Tickets, asked_range
-from edge.contracts.errors import ArtifactCorrupt, MessageRejected
+from coordinator.upload_pieces import UploadPieces
+from edge.contracts.errors import ApportionError
 
 MAX_CONNECTIONS = 512
 """Each has a thread; whoever comes beyond is sent away, and asks over MQTT."""
@@ -28,10 +31,11 @@ class BlobService:
         url: ``https://host:port`` as devices reach it. On a loopback name it listens there only, else everywhere.
         certificate, key: PEM files, for that host.
         beside: other services at the same address; they see a request first.
+        account: counts bytes by device.
         now: seconds since 1970.
 
     Attributes:
-        bytes_sent: by device.
+        uploads: takes updates; None takes none.
     """
 
     def __init__(
@@ -42,10 +46,12 @@ class BlobService:
         key: Path,
         *,
         beside: Sequence[Callable[[Request], bool]] = (),
+        account: ByteAccount | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.blobs = blobs
-        self.bytes_sent: dict[str, int] = {}
+        self.account = account or ByteAccount()
+        self.uploads: UploadPieces | None = None
         self._tickets = Tickets(now)
         self._server = HttpsServer(
             url,
@@ -68,11 +74,21 @@ class BlobService:
         """Where ``device`` finds blobs for ``valid_s`` seconds from now (0: an hour); a digest is added to it."""
         return self._server.address + self._tickets.path_for(device, valid_s)
 
+    def end_tickets(self, device: str) -> None:
+        """Give ``device`` nothing more for the addresses it was told."""
+        self._tickets.end(device)
+
+    def upload_to(self, bulk: str) -> str:
+        """Where the device that has its blobs from ``bulk`` may put its update; empty when they are not from here."""
+        return f"{bulk}upload/" if bulk.startswith(f"{self._server.address}/") else ""
+
     def holder(self, ticket: str) -> str | None:
         """The device a ticket was made for, None when it was not made here or has ended."""
         return self._tickets.holder(ticket)
 
     def _answer(self, request: Request) -> bool:
+        if request.command == "PUT":
+            return self._take(request)
         if request.command != "GET":
             return False
         asked = self._tickets.opened(request.path)
@@ -83,7 +99,7 @@ class BlobService:
         try:
             size = self.blobs.size(digest)
             file = self.blobs.open(digest)
-        except (ArtifactCorrupt, MessageRejected, OSError):
+        except (ApportionError, OSError):
             request.answer(HTTPStatus.NOT_FOUND)
             return True
         with file:
@@ -95,8 +111,19 @@ class BlobService:
             left = last - first + 1
             request.begin_answer(HTTPStatus.PARTIAL_CONTENT, {"Content-Range": f"bytes {first}-{last}/{size}"}, left)
             file.seek(first)
-            self.bytes_sent[device] = self.bytes_sent.get(device, 0) + left
+            self.account.add(device, "down", "https", payload=left, wire=left)
             while left and (piece := file.read(min(left, _PIECE))):
                 request.wfile.write(piece)
                 left -= len(piece)
+        return True
+
+    def _take(self, request: Request) -> bool:
+        if self.uploads is None:
+            return False
+        upload = self._tickets.opened_upload(request.path)
+        if upload is None:
+            request.close_connection = True  # a body may follow that nobody reads
+            request.answer(HTTPStatus.FORBIDDEN, {"Connection": "close"})
+        else:
+            self.uploads.answer(request, *upload)
         return True

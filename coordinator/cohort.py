@@ -18,6 +18,9 @@ from edge.contracts.streams import permutation, stream_seed
 PRESENCE_S = 60.0
 """A device unheard of for this long is away; agents send a heartbeat every few seconds."""
 
+CROWD, LOOK_S = 500, 0.1
+"""With more devices than this who is here is looked at only so often while others are awaited."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -27,6 +30,7 @@ class Member:
     heard_at: float
     heartbeat: Heartbeat | None = None
     away_reason: str = ""
+    runtime_error: str = ""
 
     def is_present(self, now: float) -> bool:
         """Whether the device was heard of lately and did not say bye."""
@@ -38,17 +42,19 @@ class Cohort:
 
     Args:
         runtimes: those the run allows, in order of preference; empty = any.
+        needs: abilities that a device must have.
     """
 
-    def __init__(self, runtimes: Sequence[str] = ()) -> None:
+    def __init__(self, runtimes: Sequence[str] = (), needs: Sequence[str] = ()) -> None:
         self._runtimes = tuple(runtimes)
+        self._needs = tuple(needs)
         self._members: dict[str, Member] = {}
         self._arrivals = 0
         self._changed = threading.Condition()
 
     def greet(self, hello: Hello) -> None:
         """A hello arrived."""
-        self._put(hello.device, Member(hello, time.monotonic()))
+        self._put(hello.device, Member(hello, time.monotonic(), runtime_error=self.unusable_for(hello)))
 
     def beat(self, device: str, heartbeat: Heartbeat) -> bool:
         """A heartbeat arrived; False when the device never said hello, and nothing changes."""
@@ -68,9 +74,11 @@ class Cohort:
 
     def _put(self, device: str, member: Member) -> None:
         with self._changed:
+            before = self._members.get(device)
             self._members[device] = member
-            self._arrivals += 1
-            self._changed.notify_all()
+            if before is None or before.hello is not member.hello or before.away_reason != member.away_reason:
+                self._arrivals += 1
+                self._changed.notify_all()
 
     def member(self, device: str) -> Member | None:
         """The member called ``device``, present or not."""
@@ -80,27 +88,31 @@ class Cohort:
     def present(self, *, usable_only: bool = True) -> list[Hello]:
         """Hellos of the devices that are here, by device id; those that cannot take part left out: they cannot read
         their data, or have no runtime of this run."""
+        return [m.hello for m in self._here() if not usable_only or not (m.hello.data_error or m.runtime_error)]
+
+    def _here(self) -> list[Member]:
         now = time.monotonic()
         with self._changed:
-            members = [m for _, m in sorted(self._members.items()) if m.is_present(now)]
-        hellos = [member.hello for member in members]
-        return [h for h in hellos if not usable_only or not (h.data_error or self._runtime_error(h))]
+            here = [member for member in self._members.values() if member.is_present(now)]
+        return sorted(here, key=lambda member: member.hello.device)
 
     def data_errors(self) -> dict[str, str]:
         """Device -> why its data cannot be read, of the devices that are here."""
-        return {h.device: h.data_error for h in self.present(usable_only=False) if h.data_error}
+        return {m.hello.device: m.hello.data_error for m in self._here() if m.hello.data_error}
 
     def runtime_errors(self) -> dict[str, str]:
         """Device -> which runtimes it has and which the run allows, of the devices that are here and have none."""
-        errors = {h.device: self._runtime_error(h) for h in self.present(usable_only=False)}
-        return {device: error for device, error in errors.items() if error}
+        return {m.hello.device: m.runtime_error for m in self._here() if m.runtime_error}
 
-    def _runtime_error(self, hello: Hello) -> str:
+    def unusable_for(self, hello: Hello) -> str:
+        """Why the device of ``hello`` cannot take part, as far as runtimes and abilities decide; empty when it can."""
         try:
             if self._runtimes:
                 choose_runtimes(hello.profile, self._runtimes)
         except PlanError as error:
             return str(error)
+        if missing := sorted(set(self._needs) - set(hello.abilities)):
+            return f"{hello.device} lacks what this run needs: {', '.join(missing)} (pip install 'apportion[identity]')"
         return ""
 
     def arrival(self, hello: Hello) -> str:
@@ -108,7 +120,7 @@ class Cohort:
         has = ", ".join([f"{hello.num_examples} examples", *sorted(hello.runtimes)])
         line = f"{hello.device} is here: budget {hello.profile.budget_bytes / 2**20:g} MB, {has}"
         trouble = f", data: {hello.data_error}" if hello.data_error else ""
-        mismatch = self._runtime_error(hello)
+        mismatch = self.unusable_for(hello)
         return line + trouble + (f"; {mismatch}" if mismatch else "")
 
     def wait_for(
@@ -152,6 +164,9 @@ class Cohort:
             with self._changed:
                 if self._arrivals == arrivals:
                     self._changed.wait(min(left, 1.0))
+                crowd = len(self._members)
+            if crowd > CROWD:
+                time.sleep(min(left, LOOK_S))  # thousands come at once, and each look goes through all of them
         names = ", ".join(h.device for h in here) or "none"
         why = "".join(f"; {device} cannot read its data: {error}" for device, error in unusable.items())
         why += "".join(f"; {error}" for error in without_runtime.values())

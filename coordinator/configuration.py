@@ -12,7 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from coordinator.configuration_aggregation import BUFFERED_KEYS, AggregationConfig
+from coordinator.configuration_defences import DefencesConfig
 from coordinator.configuration_planning import CohortConfig, LocalGroup, PlannerConfig, RuntimeConfig
+from coordinator.configuration_privacy import PrivacyConfig
+from coordinator.configuration_updates import UpdatesConfig
 from edge.contracts.plan import LastBatch
 
 
@@ -175,10 +179,24 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[store]``: folder of the blobs (empty = in the run's directory) and its limit in MB (0 = none)."""
+    """``[store]``: where a run keeps what must not be lost.
+
+    Attributes:
+        dir: folder of the blobs; empty = in the run's directory. With ``blobs``: of the copies kept here.
+        quota_mb: its limit in MB; 0 = none.
+        blobs: ``s3://bucket/prefix`` or another address that fsspec knows; empty = the folder alone.
+        ledger: ``postgresql://...``; empty = a SQLite file in the run's directory.
+        lease_s: with a ledger of several coordinators, seconds after which a silent one's work is taken over.
+        shards: parts that the devices are divided into, each served by one of the coordinators; 1 = the one that leads
+            serves all.
+    """
 
     dir: str = ""
     quota_mb: float = 0.0
+    blobs: str = ""
+    ledger: str = ""
+    lease_s: float = 15.0
+    shards: int = 1
 
 
 class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +223,7 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run file. ``[privacy]`` is reserved: it may be there, empty."""
+    """A whole run file."""
 
     federation: FederationConfig
     model: ModelConfig
@@ -214,6 +232,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     cohort: CohortConfig
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    aggregation: AggregationConfig = AggregationConfig()
+    defences: DefencesConfig = DefencesConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    updates: UpdatesConfig = UpdatesConfig()
     planner: PlannerConfig = PlannerConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     broker: BrokerConfig = BrokerConfig()
@@ -259,6 +281,10 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, DataConfig):
         unused = ["alpha"] if not section.partition.startswith("dirichlet") else []
         return unused if section.devices else [*unused, "devices"]
+    if isinstance(section, AggregationConfig):
+        return [] if section.mode == "buffered" else [key.replace("-", "_") for key in BUFFERED_KEYS]
+    if isinstance(section, StoreConfig):
+        return [key for key in ("blobs", "ledger") if not getattr(section, key)] + ["shards"] * (section.shards == 1)
     if isinstance(section, LocalGroup):
         return [] if section.runtime else ["runtime"]
     if isinstance(section, BrokerConfig):

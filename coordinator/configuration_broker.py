@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coordinator.configuration import BrokerConfig, TlsFiles
 from coordinator.configuration_reader import REQUIRED, TableReader, absolute
+from edge.contracts.errors import ConfigError
 
 _PORT = r":[0-9]{1,5}"
 _HERE = r"(?:localhost|127\.0\.0\.1|\[::1\])"
@@ -27,6 +28,14 @@ def read_broker(table: TableReader, folder: Path) -> BrokerConfig:
     started_here = url in ("embedded", "mosquitto")
     if not started_here and not url.startswith(("mqtt://", "mqtts://")):
         table.problem("url", f"'{url}' is not usable; give embedded, mosquitto, mqtt://host:port or mqtts://host:port")
+    elif not started_here:
+        from edge.transport.mqtt import parse_broker
+
+        try:
+            parse_broker(url)
+        except ConfigError as error:
+            for problem in error.problems:
+                table.problem("url", problem.removeprefix("--broker: "))
     tls: bool | TlsFiles
     if isinstance(table.raw("tls"), Mapping):
         files = table.table("tls")

@@ -39,6 +39,7 @@ def read_cohort(table: TableReader, runtime: RuntimeConfig) -> tuple[CohortConfi
         min_reports=table.integer("min-reports", default.min_reports, low=1),
         deadline_s=table.number("deadline-s", default.deadline_s, low=1.0),
         over_selection=table.integer("over-selection", default.over_selection, low=0, high=1_000_000),
+        leave_after_s=table.number("leave-after-s", default.leave_after_s, low=0.0),
         join_timeout_s=table.number("join-timeout-s", default.join_timeout_s, low=0.0),
         capacity=table.choice("capacity", get_args(typing.get_type_hints(CohortConfig)["capacity"]), default.capacity),
         local=tuple(groups),

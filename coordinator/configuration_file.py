@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from coordinator.blob_url import url_problem
 from coordinator.configuration import (
     DataConfig,
     EvaluationConfig,
@@ -19,11 +20,18 @@ from coordinator.configuration import (
     StoreConfig,
     TrainingConfig,
 )
+from coordinator.configuration_aggregation import read_aggregation
 from coordinator.configuration_base import read_document
 from coordinator.configuration_broker import read_broker
 from coordinator.configuration_cohort import read_cohort
+from coordinator.configuration_defences import read_defences
 from coordinator.configuration_planning import PlannerConfig, RuntimeConfig
+from coordinator.configuration_privacy import check_privacy, read_privacy
 from coordinator.configuration_reader import TableReader, absolute
+from coordinator.configuration_shards import MOST_SHARDS, check_shards
+from coordinator.configuration_updates import read_updates
+from coordinator.defences.combinations import check_defences
+from coordinator.ledger_address import has_password
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.plan import LastBatch
 from edge.contracts.topics import check_name
@@ -58,7 +66,7 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
     folder = folder or Path.cwd()
     problems: list[str] = []
     root = TableReader(read_document(text, folder), "$", problems)
-    tables = {name: root.table(name) for name in (*_SECTIONS, "privacy")}
+    tables = {name: root.table(name) for name in _SECTIONS}
     root.finish()
     runtime = _runtime(tables["runtime"], folder)
     cohort, local = read_cohort(tables["cohort"], runtime)
@@ -70,16 +78,21 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
         cohort=cohort,
         training=_training(tables["training"]),
         evaluation=_evaluation(tables["evaluation"]),
+        aggregation=read_aggregation(tables["aggregation"]),
+        defences=read_defences(tables["defences"]),
+        privacy=read_privacy(tables["privacy"]),
+        updates=read_updates(tables["updates"]),
         planner=_planner(tables["planner"], folder),
         runtime=runtime,
         broker=read_broker(tables["broker"], folder),
         store=_store(tables["store"], folder),
         simulation=_simulation(tables["simulation"]),
     )
-    for key in tables["privacy"].rest():
-        tables["privacy"].problem(key, "[privacy] is reserved and has no keys yet; remove it")
     for name in _SECTIONS:
         tables[name].finish()
+    check_privacy(config, problems)
+    check_defences(config, problems)
+    check_shards(config, problems)
     if problems:
         raise ConfigError(problems)
     return config
@@ -258,7 +271,23 @@ def _runtime(table: TableReader, folder: Path) -> RuntimeConfig:
 
 
 def _store(table: TableReader, folder: Path) -> StoreConfig:
-    return StoreConfig(dir=absolute(table.text("dir", ""), folder), quota_mb=table.number("quota-mb", 0.0, low=0.0))
+    default = StoreConfig()
+    store = StoreConfig(
+        dir=absolute(table.text("dir", ""), folder),
+        quota_mb=table.number("quota-mb", default.quota_mb, low=0.0),
+        blobs=table.text("blobs", ""),
+        ledger=table.text("ledger", ""),
+        lease_s=table.number("lease-s", default.lease_s, low=2.0, high=3600.0),
+        shards=table.integer("shards", default.shards, low=1, high=MOST_SHARDS),
+    )
+    if store.blobs and (problem := url_problem(store.blobs)):
+        table.problem("blobs", problem)
+    if store.ledger and not store.ledger.startswith("postgresql://"):
+        scheme = store.ledger.partition("://")[0][:20]
+        table.problem("ledger", f"'{scheme}' is not usable; give postgresql://user@host/database, or leave it out")
+    elif has_password(store.ledger):
+        table.problem("ledger", "leave the password out, every run keeps this text; set PGPASSWORD or write ~/.pgpass")
+    return store
 
 
 def _simulation(table: TableReader) -> SimulationConfig:

@@ -31,7 +31,9 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
         size: devices per round. ``fraction`` in the file is a share of the local devices; without either, all of them.
         min_reports: fewer updates at the deadline and the round is repeated.
         deadline_s: seconds from publishing to the end of a round.
-        over_selection: devices ordered beyond ``size``, against stragglers.
+        over_selection: devices ordered beyond ``size``, against stragglers: the round ends with ``size`` updates.
+        leave_after_s: the round ends when all who are awaited have been away so long and ``min_reports`` are in; 0 =
+            it waits for them until the deadline.
         join_timeout_s: seconds to wait for ``size`` devices to be there.
         capacity: ``fixed``, a local device has its group's level; ``dynamic``, it draws a group anew in every round,
             with the groups' shares of devices as probabilities.
@@ -41,6 +43,7 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_reports: int = 1
     deadline_s: float = 600.0
     over_selection: int = 0
+    leave_after_s: float = 0.0
     join_timeout_s: float = 60.0
     capacity: Literal["fixed", "dynamic"] = "fixed"
     local: tuple[LocalGroup, ...] = ()

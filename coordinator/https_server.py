@@ -94,6 +94,7 @@ class Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "apportion"
     sys_version = ""
+    disable_nagle_algorithm = True  # the end of a body would wait for the other side's delayed acknowledgement, 40 ms
     server: _Server
 
     def setup(self) -> None:
@@ -110,9 +111,29 @@ class Request(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._show_to_services()
 
+    def do_PUT(self) -> None:
+        self._show_to_services()
+
     def read_body(self, length: int) -> bytes:
-        """Up to ``length`` bytes of the body; fewer when the client has gone."""
-        return self.rfile.read(length)
+        """Up to ``length`` bytes of the body; fewer when the client has gone. They have a deadline of their own."""
+        self.server.expect(self.connection)
+        try:
+            return self._read_body(length)
+        finally:
+            self.server.forget(self.connection)
+
+    def _read_body(self, length: int) -> bytes:
+        pieces: list[bytes] = []
+        while length:
+            try:
+                piece = self.rfile.read1(length)
+            except OSError:
+                break  # what came before the cut is of use
+            if not piece:
+                break
+            pieces.append(piece)
+            length -= len(piece)
+        return b"".join(pieces)
 
     def answer(self, status: HTTPStatus, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         """The whole answer, with ``body``."""

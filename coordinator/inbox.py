@@ -8,32 +8,32 @@ an ``error`` and changes nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from coordinator.blob_store import BlobStore, PartialBlob
+from coordinator.admission import UPLOADS_AT_ONCE
+from coordinator.blob_store import BlobStore
+from coordinator.byte_account import publication_bytes
 from coordinator.cohort import Cohort
 from coordinator.ledger import Ledger
-from coordinator.ledger_records import Assignment, Measurement
-from coordinator.packed_tensors import order_masks, upload_specs
-from coordinator.publisher import MAX_BLOCK_BYTES, Publisher, read_order
-from coordinator.update_check import check_report, check_storable, check_update
+from coordinator.ledger_file import LedgerAway
+from coordinator.ledger_records import Assignment
+from coordinator.publisher import Publisher, read_order
+from coordinator.update_check import check_storable
+from coordinator.upload_desk import UploadDesk
+from coordinator.upload_pieces import UploadPieces
 from edge.contracts import topics
 from edge.contracts.envelope import Envelope, unseal
-from edge.contracts.errors import ApportionError, ArtifactCorrupt, MessageRejected, UpdateRejected
-from edge.contracts.manifest import ArtifactManifest, check_digest
-from edge.contracts.messages import Accept, Ack, Bye, Error, Get, Grant, Heartbeat, Hello, Offer, Put, Refuse
-from edge.contracts.report import TrainReport
-from edge.contracts.tensor_file import MAX_HEADER_BYTES
-from edge.contracts.tensors import TensorSpec
+from edge.contracts.errors import ApportionError, ArtifactCorrupt, LeaseLost, MessageRejected
+from edge.contracts.messages import Accept, Ack, Bye, Error, Get, Heartbeat, Hello, Refuse
 from profiles.device import DeviceProfile
 
-UPLOAD_WINDOW = 4
-UPLOAD_BLOCK_BYTES = 131_072
-
-UPLOAD_TRIES = 3
-"""Uploads of one assignment whose bytes do not have the announced digest; the last one rejects the update."""
+Handler = Callable[[str, Envelope], None]
+REVOKED = "revoked"
+"""Why a device is away, and the code of an assignment that expired with it."""
+ARRIVALS_TOLD = 50
+"""Devices whose arrival is a line of its own."""
 
 
 class Inbox:
@@ -44,6 +44,13 @@ class Inbox:
         say: progress lines for people.
         on_point: see :class:`coordinator.federation.Federation`.
         check: raises SignatureRejected for a message of a device that is not that device's own; None: all are.
+        uploads_at_once: uploads that have their grants at the same time; the others wait.
+        more_handlers: of further message kinds, by kind; called with the device and the envelope.
+
+    Attributes:
+        accepts_together: accepts that are written in one transaction; with more than one, whoever calls
+            :meth:`handle` calls :meth:`settle` when it has nothing more to hand over.
+        uploads: takes updates that come over HTTPS.
     """
 
     def __init__(
@@ -58,6 +65,8 @@ class Inbox:
         say: Callable[[str], None],
         on_point: Callable[[str], None] = lambda point: None,
         check: Callable[[str, Envelope], None] | None = None,
+        more_handlers: Mapping[str, Handler] | None = None,
+        uploads_at_once: int = UPLOADS_AT_ONCE,
     ) -> None:
         self._federation = federation
         self._ledger = ledger
@@ -69,9 +78,23 @@ class Inbox:
         self._on_point = on_point
         self._check = check
         self._changed = threading.Condition()
+        self._handling = threading.RLock()
         self._has_news = False
-        self._manifests: dict[str, ArtifactManifest] = {}
-        self._handlers: dict[str, Callable[[str, Envelope], None]] = {
+        self._arrivals = 0
+        self._accepted: list[str] = []
+        self.accepts_together = 1
+        self._upload_desk = UploadDesk(
+            ledger=ledger,
+            blobs=blobs,
+            publisher=publisher,
+            say=say,
+            on_point=on_point,
+            notify=self.notify,
+            at_once=uploads_at_once,
+            examples_of=lambda device: member.hello.num_examples if (member := cohort.member(device)) else 0,
+        )
+        self.uploads = UploadPieces(self._upload_desk, self._handling, publisher.account)
+        self._handlers: dict[str, Handler] = {
             "hello": self._hello,
             "heartbeat": self._heartbeat,
             "bye": lambda device, e: self._cohort.leave(device, e.read(Bye).reason),
@@ -79,13 +102,10 @@ class Inbox:
             "accept": self._accept,
             "refuse": self._refuse,
             "get": lambda device, e: self._publisher.block(device, e.read(Get)),
-            "offer": self._offer,
-            "put": self._put,
-            "report": self._report,
             "error": self._error,
+            **self._upload_desk.handlers,
+            **(more_handlers or {}),
         }
-        self._uploads: dict[str, PartialBlob] = {}
-        self._corrupt_uploads: dict[str, int] = {}
 
     def wait(self, timeout_s: float) -> None:
         """Return when the ledger changed since the last call, or after ``timeout_s``. For one waiting thread."""
@@ -93,13 +113,23 @@ class Inbox:
             self._changed.wait_for(lambda: self._has_news, timeout_s)
             self._has_news = False
 
+    def at_rest(self) -> threading.RLock:
+        """A context in which no message is handled: what is looked up in it stays so until it ends."""
+        return self._handling
+
     def handle(self, topic: str, payload: bytes) -> None:
         """Use one message; whatever is wrong with it is answered, logged and forgotten."""
+        with self._handling:
+            self._handle(topic, payload)
+
+    def _handle(self, topic: str, payload: bytes) -> None:
         device = ""
         try:
             federation, device, kind = topics.parse_up(topic)
             if federation != self._federation:
                 raise MessageRejected(f"topic names federation '{federation}', this is '{self._federation}'")
+            wire = publication_bytes(topic, len(payload), qos=0 if kind == "put" else 1)
+            self._publisher.account.add(device, "up", "mqtt", wire=wire)
             envelope = unseal(payload)
             if envelope.kind != kind:
                 raise MessageRejected(f"topic says '{kind}', the envelope says '{envelope.kind[:40]}'")
@@ -110,6 +140,9 @@ class Inbox:
                 self._say(f"{device}: message kind '{kind}' is unknown here and was ignored")
                 return
             handler(device, envelope)
+        except (LeaseLost, LedgerAway) as error:
+            # Whoever leads now answers, or this process later, and where the database is is no device's business.
+            self._say(f"{device}: {error}")
         except ApportionError as error:
             self._say(f"{device or topic[:80]}: {error}")
             if device:
@@ -121,10 +154,19 @@ class Inbox:
             raise MessageRejected(f"hello of '{hello.device[:64]}' arrived on the topic of '{device}'; it was not used")
         check_storable(hello.profile, where=f"{device}: profile")
         is_new = self._cohort.member(device) is None
+        self._publisher.tell_signers(device)  # before it is one of those that orders go to
         self._cohort.greet(hello)
         if is_new:
-            self._say(self._cohort.arrival(hello))
+            self._tell_arrival(hello)
         self.announce(device)
+
+    def _tell_arrival(self, hello: Hello) -> None:
+        """Every one of the first :data:`ARRIVALS_TOLD` devices, then their number as it grows."""
+        self._arrivals += 1
+        if self._arrivals <= ARRIVALS_TOLD:
+            self._say(self._cohort.arrival(hello))
+        elif self._arrivals % max(ARRIVALS_TOLD, 10 ** (len(str(self._arrivals)) - 1)) == 0:
+            self._say(f"{self._arrivals} devices are here")
 
     def _profile(self, device: str, envelope: Envelope) -> None:
         """A device that joins later is planned with its newest profile; one in the run's snapshot keeps that."""
@@ -142,6 +184,22 @@ class Inbox:
         if not self._cohort.beat(device, envelope.read(Heartbeat)):
             self._publisher.call(device)  # it was here before this process was: only its hello tells what it is
 
+    def shut_out(self, device: str) -> None:
+        """Wait for ``device`` no longer: it was revoked. Its open assignment expires; what it has reported stays."""
+        with self._handling:
+            is_here = self._cohort.member(device) is not None
+            self._cohort.leave(device, REVOKED)
+            while (entry := self._ledger.open_assignment_of(device)) is not None:
+                self._ledger.move_assignment(
+                    entry.assignment_id, "expired", code=REVOKED, reason="the device was revoked"
+                )
+                self._upload_desk.forget(entry.assignment_id)
+                self._say(f"{device} was revoked: round {entry.round + 1} does not wait for it")
+                is_here = False
+            if is_here:
+                self._say(f"{device} was revoked")
+        self.notify()
+
     def connected(self) -> None:
         """Ask who is there, and announce to those known: agents may be older than this process, orders may be lost."""
         self._publisher.call()
@@ -149,44 +207,29 @@ class Inbox:
             self.announce(hello.device)
 
     def announce(self, device: str) -> None:
-        """Send ``device`` its open order of the open round again, if it has one."""
-        attempt = self._ledger.open_round()
-        if attempt is None or attempt.state not in ("published", "collecting"):
-            return
-        for entry in self._ledger.assignments(attempt.round, attempt.attempt, "open", "accepted"):
-            if entry.device == device:
-                self._publisher.order(read_order(entry.order), deadline_s=self._remaining_s())
-
-    def _own(self, device: str, assignment_id: str) -> Assignment | None:
-        """The assignment if it is this device's; None when this run never made it (the device is told to forget it)."""
-        entry = self._ledger.assignment(assignment_id)
-        if entry is None:
-            reason = f"assignment {assignment_id[:12]} is not of this run"
-            self._publisher.ack(device, Ack(assignment_id, False, "unknown-assignment", reason))
-            return None
-        if entry.device != device:
-            raise MessageRejected(f"assignment {assignment_id[:12]} belongs to '{entry.device}', not to '{device}'")
-        if entry.state == "reported":
-            self._publisher.ack(device, Ack(assignment_id, True))
-            return None
-        if entry.state in ("expired", "refused", "rejected"):
-            reason = (
-                f"round {entry.round}, attempt {entry.attempt}: assignment is {entry.state}. {entry.reason}".strip()
-            )
-            code = "stale-round" if entry.state == "expired" else entry.code or entry.state
-            self._publisher.ack(device, Ack(assignment_id, False, code, reason))
-            return None
-        return entry
+        """Send ``device`` its open order again, if it has one that was published."""
+        entry = self._ledger.open_assignment_of(device)
+        attempt = None if entry is None else self._ledger.round(entry.round, entry.attempt)
+        if entry is not None and attempt is not None and attempt.state not in ("planned", "abandoned"):
+            self._publisher.order(read_order(entry.order), deadline_s=self._remaining_s())
 
     def _accept(self, device: str, envelope: Envelope) -> None:
-        entry = self._own(device, envelope.read(Accept).assignment_id)
+        entry = self._upload_desk.own(device, envelope.read(Accept).assignment_id)
         if entry is not None and entry.state == "open":
-            self._ledger.move_assignment(entry.assignment_id, "accepted")
-            self._notify()
+            self._accepted.append(entry.assignment_id)
+            if len(self._accepted) >= self.accepts_together:
+                self.settle()
+
+    def settle(self) -> None:
+        """Write the accepts that were gathered. None of them was answered: those of a crash come again."""
+        if self._accepted:
+            self._ledger.accept(self._accepted)
+            self._accepted.clear()
+            self.notify()
 
     def _refuse(self, device: str, envelope: Envelope) -> None:
         refusal = envelope.read(Refuse)
-        entry = self._own(device, refusal.assignment_id)
+        entry = self._upload_desk.own(device, refusal.assignment_id)
         if entry is None:
             return
         self._ledger.move_assignment(
@@ -201,7 +244,7 @@ class Inbox:
         if refusal.code == ArtifactCorrupt.code:
             self._drop_corrupt_blobs(entry)
         self._publisher.ack(device, Ack(entry.assignment_id, False, "refused", "refusal recorded"))
-        self._notify()
+        self.notify()
 
     def _drop_corrupt_blobs(self, entry: Assignment) -> None:
         """Delete what the device was sent and is not its digest on our own disk: the next attempt makes it anew."""
@@ -211,7 +254,7 @@ class Inbox:
             digests.append(constants.digest)
         if entry.artifact_digest in self._blobs:
             try:
-                digests += [file.sha256 for file in self._manifest(entry).files]
+                digests += [file.sha256 for file in self._upload_desk.manifest(entry).files]
             except MessageRejected as error:
                 self._say(f"manifest {entry.artifact_digest[:12]} cannot be read: {error}")
         for digest in digests:
@@ -222,126 +265,12 @@ class Inbox:
                 self._publisher.forget(digest)
                 self._blobs.delete(digest)
 
-    def _offer(self, device: str, envelope: Envelope) -> None:
-        offer = envelope.read(Offer)
-        entry = self._own(device, offer.assignment_id)
-        if entry is None:
-            return
-        check_digest(offer.update.digest, where=f"device {device}, offer")
-        limit = self._update_limit(entry)
-        if max(offer.update.size, offer.update.encoded_size) > limit:
-            self._reject(
-                entry,
-                UpdateRejected(
-                    f"device {device}, round {entry.round}: update of {offer.update.size} bytes, "
-                    f"at most {limit} ordered; re-plan the device"
-                ),
-            )
-            return
-        partial = self._blobs.partial(entry.assignment_id, offer.update)
-        self._uploads[entry.assignment_id] = partial
-        self._grant(device, entry.assignment_id, partial)
-
-    def _put(self, device: str, envelope: Envelope) -> None:
-        put = envelope.read(Put)
-        partial = self._uploads.get(put.assignment_id)
-        if partial is None or partial.update.digest != put.digest or self._own(device, put.assignment_id) is None:
-            return  # not offered to this process: the device stalls, offers again and is told where to go on
-        if put.digest not in self._blobs:
-            partial.write(put.offset, put.data)
-            self._on_point("mid-upload")
-        self._grant(device, put.assignment_id, partial)
-
-    def _grant(self, device: str, assignment_id: str, partial: PartialBlob) -> None:
-        update = partial.update
-        offset = update.encoded_size if update.digest in self._blobs else partial.received
-        self._publisher.grant(
-            device, Grant(assignment_id, update.digest, offset, min(UPLOAD_BLOCK_BYTES, MAX_BLOCK_BYTES), UPLOAD_WINDOW)
-        )
-
-    def _report(self, device: str, envelope: Envelope) -> None:
-        report = envelope.read(TrainReport)
-        entry = self._own(device, report.assignment_id)
-        if entry is None:
-            return
-        where = f"device {device}, round {entry.round}"
-        digest = check_digest(report.update.digest, where=f"{where}, report")
-        try:
-            check_report(entry, report, where=where)
-            if digest not in self._blobs and not self._finish_upload(entry, report, where):
-                return
-            check_update(self._blobs.path(digest), self._upload_specs(entry), where=where)
-        except UpdateRejected as error:
-            self._reject(entry, error)
-            return
-        recorded = self._ledger.record_update(
-            entry.assignment_id, update_digest=digest, size=self._blobs.size(digest), report=report
-        )
-        if recorded:
-            self._measure(entry, report)
-        self._forget_upload(entry.assignment_id)
-        self._publisher.ack(device, Ack(entry.assignment_id, True))
-        self._notify()
-
-    def _finish_upload(self, entry: Assignment, report: TrainReport, where: str) -> bool:
-        """Whether the uploaded bytes are the announced ones; when not, the device is asked for them again."""
-        try:
-            self._blobs.partial(entry.assignment_id, report.update).finish()
-        except ArtifactCorrupt as error:
-            tries = self._corrupt_uploads.get(entry.assignment_id, 0) + 1
-            if tries == UPLOAD_TRIES:
-                raise UpdateRejected(f"{where}: {tries} uploads and never the announced bytes: {error}") from error
-            self._corrupt_uploads[entry.assignment_id] = tries
-            self._say(f"{where}: {error}")
-            partial = self._blobs.partial(entry.assignment_id, report.update)
-            self._uploads[entry.assignment_id] = partial
-            self._grant(entry.device, entry.assignment_id, partial)
-            return False
-        return True
-
-    def _manifest(self, entry: Assignment) -> ArtifactManifest:
-        manifest = self._manifests.get(entry.artifact_digest)
-        if manifest is None:
-            manifest = ArtifactManifest.from_bytes(self._blobs.path(entry.artifact_digest).read_bytes())
-            self._manifests[entry.artifact_digest] = manifest
-        return manifest
-
-    def _upload_specs(self, entry: Assignment) -> list[TensorSpec]:
-        order = read_order(entry.order)
-        return upload_specs(self._manifest(entry), order, order_masks(self._blobs, order))
-
-    def _update_limit(self, entry: Assignment) -> int:
-        return sum(spec.byte_count() for spec in self._upload_specs(entry)) + MAX_HEADER_BYTES
-
-    def _reject(self, entry: Assignment, error: UpdateRejected) -> None:
-        self._ledger.move_assignment(entry.assignment_id, "rejected", code=error.code, reason=str(error)[:1000])
-        self._say(f"update rejected: {error}")
-        self._forget_upload(entry.assignment_id)
-        self._publisher.ack(entry.device, Ack(entry.assignment_id, False, error.code, str(error)[:1000]))
-        self._notify()
-
-    def _forget_upload(self, assignment_id: str) -> None:
-        self._uploads.pop(assignment_id, None)
-        self._corrupt_uploads.pop(assignment_id, None)
-
-    def _measure(self, entry: Assignment, report: TrainReport) -> None:
-        order = read_order(entry.order)
-        self._ledger.add_measurement(
-            Measurement(
-                device=entry.device,
-                export_key=self._manifest(entry).export_key,
-                batch=order.batch,
-                predicted_peak_bytes=order.peak_bytes,
-                measured_peak_bytes=report.trainer_peak_bytes + report.supervisor_peak_bytes,
-                step_ms=report.step_ms_p50,
-            )
-        )
-
     def _error(self, device: str, envelope: Envelope) -> None:
         error = envelope.read(Error)
         self._say(f"{device} reports {error.code[:64]}: {error.message[:300]}")
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Wakes :meth:`wait`: the ledger changed."""
         with self._changed:
             self._has_news = True
             self._changed.notify_all()

@@ -1,30 +1,61 @@
-"""What a run has in store: blobs, artifacts, devices' profiles and what they measured. Part of the ledger's file.
+"""What a run has in store: blobs, artifacts, and what devices measured. Part of the ledger.
 
 Weights, updates and models are released when no open round needs them; a run would otherwise keep every update.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import time
 
-import msgspec
+from sqlalchemy import Connection
 
-from coordinator.ledger_file import LedgerFile
+from coordinator.ledger_file import LedgerPart, statement
 from coordinator.ledger_records import Measurement, Setback
-from edge.contracts.codec import encode_json
 from edge.contracts.errors import LedgerError
-from profiles.device import DeviceProfile
 
 _LARGEST = 1 << 50
 """Bytes; a device says what it likes, a column holds 64 bits."""
 
 
-class Inventory:
-    """The tables that outlive rounds; :class:`~coordinator.ledger.Ledger` adds those of the rounds."""
+_USED = (
+    "SELECT weights_digest FROM assignments WHERE round {0} UNION "
+    "SELECT update_digest FROM updates JOIN assignments USING (assignment_id) WHERE round {0} UNION "
+    "SELECT model_digest FROM rounds WHERE round {1}"
+)
+_USED_BEFORE = _USED.format("BETWEEN :floor AND :before - 1", "BETWEEN :floor - 1 AND :before - 2")
+_USED_SINCE = _USED.format(">= :before", ">= :before - 1")
+_COUNTED_LATER = "SELECT assignment_id FROM contributions WHERE round >= :before"
+_WAITING = "SELECT assignment_id FROM updates WHERE waits = 1"
+# Rounds whose models may be asked for besides the last one: what devices still train, or trained some versions ago, was
+# cut from them. Each is kept with what it can be made of again: its updates, and the model and weights before them.
+_ORIGINS = (
+    "SELECT round - 1 AS origin FROM assignments WHERE state IN ('open', 'accepted') "
+    f"OR assignment_id IN ({_WAITING}) UNION "
+    "SELECT a.round - 1 FROM assignments a JOIN contributions c USING (assignment_id) "
+    "WHERE c.round >= :before AND a.round < c.round"
+)
+_OF_ORIGINS = f"SELECT assignment_id FROM contributions WHERE round IN ({_ORIGINS})"
+_STILL_NEEDED = (
+    "SELECT update_digest FROM updates WHERE waits = 1 UNION "
+    "SELECT update_digest FROM updates WHERE assignment_id IN (SELECT assignment_id FROM quarantine) UNION "
+    f"SELECT update_digest FROM updates WHERE assignment_id IN ({_COUNTED_LATER} UNION {_OF_ORIGINS}) UNION "
+    "SELECT weights_digest FROM assignments WHERE state IN ('open', 'accepted') UNION "
+    "SELECT weights_digest FROM assignments "
+    f"WHERE assignment_id IN ({_WAITING} UNION {_COUNTED_LATER} UNION {_OF_ORIGINS}) UNION "
+    f"SELECT model_digest FROM rounds WHERE round IN ({_ORIGINS}) OR round + 1 IN ({_ORIGINS})"
+)
+_OLDEST_NEEDED = (
+    "SELECT MIN(round) FROM (SELECT round FROM assignments "
+    f"WHERE assignment_id IN ({_COUNTED_LATER} UNION {_OF_ORIGINS}) UNION ALL "
+    f"SELECT origin - 1 FROM ({_ORIGINS}) AS origins) AS needed"
+)
 
-    def __init__(self, file: LedgerFile) -> None:
-        self._file = file
+
+class Inventory(LedgerPart):
+    """The tables that outlive rounds."""
+
+    _released_below = 0
+    """Blobs of rounds before this one were released by this process; a run's history need not be read every round."""
 
     def add_blob(self, digest: str, size: int) -> None:
         """Makes a stored blob known; adding it again changes nothing."""
@@ -33,27 +64,32 @@ class Inventory:
 
     def blobs(self) -> dict[str, int]:
         """Digest -> size of every known blob; a stored blob that is not among them is garbage."""
-        return dict(self._file.all("SELECT digest, size FROM blobs"))
+        return {digest: size for digest, size in self._file.all("SELECT digest, size FROM blobs")}
 
     def release_blobs(self, before_round: int) -> tuple[str, ...]:
         """Forgets weights, updates and models that only rounds before ``before_round`` used; artifacts stay.
 
-        The model that ``before_round`` starts from stays too. The caller deletes the files of the digests it gets.
+        The model that ``before_round`` starts from stays too. Of earlier rounds stay the updates that wait to be
+        counted, the weights of unanswered assignments, the models these were cut from, and what such a model can be
+        made of again: the updates in it, and the model before it. The caller deletes the files of the digests it gets.
         """
+        values = {"before": before_round, "floor": self._released_below}
         with self._file.transaction() as sql:
-            used = (
-                "SELECT weights_digest FROM assignments WHERE round {0} :round UNION "
-                "SELECT update_digest FROM updates JOIN assignments USING (assignment_id) WHERE round {0} :round UNION "
-                "SELECT model_digest FROM rounds WHERE round {0} :round - 1"
-            )
             rows = sql.execute(
-                f"SELECT digest FROM blobs WHERE digest IN ({used.format('<')}) "
-                f"AND digest NOT IN ({used.format('>=')}) "
-                "AND digest NOT IN (SELECT manifest_digest FROM artifacts) ORDER BY digest",
-                {"round": before_round},
+                statement(
+                    f"SELECT digest FROM blobs WHERE digest IN ({_USED_BEFORE}) "
+                    f"AND digest NOT IN ({_USED_SINCE}) AND digest NOT IN ({_STILL_NEEDED}) "
+                    "AND digest NOT IN (SELECT manifest_digest FROM artifacts) ORDER BY digest"
+                ),
+                values,
             ).fetchall()
-            sql.executemany("DELETE FROM blobs WHERE digest = ?", rows)
-            return tuple(digest for (digest,) in rows)
+            if rows:
+                sql.execute(
+                    statement("DELETE FROM blobs WHERE digest = :digest"), [{"digest": digest} for (digest,) in rows]
+                )
+            oldest = sql.execute(statement(_OLDEST_NEEDED), {"before": before_round}).scalar()
+        self._released_below = max(0, before_round - 1 if oldest is None else min(oldest, before_round - 1))
+        return tuple(digest for (digest,) in rows)
 
     def add_artifact(self, export_key: str, manifest_digest: str) -> None:
         """Records which manifest an export key gave; the manifest's blob is known already.
@@ -70,36 +106,36 @@ class Inventory:
                 "an export is not deterministic"
             )
         with self._file.transaction() as sql:
-            sql.execute("INSERT INTO artifacts VALUES (?, ?)", (export_key, manifest_digest))
+            sql.execute(
+                statement("INSERT INTO artifacts VALUES (:export_key, :manifest_digest)"),
+                {"export_key": export_key, "manifest_digest": manifest_digest},
+            )
 
     def artifact(self, export_key: str) -> str | None:
         """Digest of the manifest for ``export_key``, or None when this run has not exported it."""
-        row = self._file.one("SELECT manifest_digest FROM artifacts WHERE export_key = ?", (export_key,))
+        row = self._file.one("SELECT manifest_digest FROM artifacts WHERE export_key = :key", {"key": export_key})
         return None if row is None else str(row[0])
-
-    def freeze_profile(self, profile: DeviceProfile) -> bool:
-        """Adds a device's profile to the snapshot plans are made from; False when the device has one already."""
-        with self._file.transaction() as sql:
-            cursor = sql.execute(
-                "INSERT INTO profiles VALUES (?, ?, ?) ON CONFLICT (device) DO NOTHING",
-                (profile.device, encode_json(profile), time.time()),
-            )
-            return cursor.rowcount == 1
-
-    def profiles(self) -> dict[str, DeviceProfile]:
-        """The frozen snapshot, by device id, in device-id order."""
-        rows = self._file.all("SELECT device, profile FROM profiles ORDER BY device")
-        return {device: msgspec.json.decode(profile, type=DeviceProfile) for device, profile in rows}
 
     def add_measurement(self, measurement: Measurement) -> None:
         """Records a measurement; for the same step of the same device the largest peak and the latest time stay."""
         m = measurement
         with self._file.transaction() as sql:
             sql.execute(
-                "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (device, export_key, batch) DO UPDATE "
-                "SET predicted_peak = excluded.predicted_peak, step_ms = excluded.step_ms, "
-                "measured_peak = max(measured_peak, excluded.measured_peak)",
-                (m.device, m.export_key, m.batch, m.predicted_peak_bytes, m.measured_peak_bytes, m.step_ms),
+                statement(
+                    "INSERT INTO measurements VALUES (:device, :export_key, :batch, :predicted, :measured, :step_ms) "
+                    "ON CONFLICT (device, export_key, batch) DO UPDATE "
+                    "SET predicted_peak = excluded.predicted_peak, step_ms = excluded.step_ms, "
+                    "measured_peak = CASE WHEN measurements.measured_peak > excluded.measured_peak "
+                    "THEN measurements.measured_peak ELSE excluded.measured_peak END"
+                ),
+                {
+                    "device": m.device,
+                    "export_key": m.export_key,
+                    "batch": m.batch,
+                    "predicted": m.predicted_peak_bytes,
+                    "measured": m.measured_peak_bytes,
+                    "step_ms": m.step_ms,
+                },
             )
 
     def measurements(self) -> tuple[Measurement, ...]:
@@ -130,12 +166,18 @@ class Inventory:
         return tuple(Setback(**dict(zip(names, row, strict=True))) for row in rows)
 
 
-def insert_blob(sql: sqlite3.Connection, digest: str, size: int) -> None:
+def insert_blob(sql: Connection, digest: str, size: int) -> None:
     """Makes a blob known inside the caller's transaction."""
-    sql.execute("INSERT INTO blobs VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING", (digest, size, time.time()))
+    sql.execute(
+        statement("INSERT INTO blobs VALUES (:digest, :size, :now) ON CONFLICT (digest) DO NOTHING"),
+        {"digest": digest, "size": size, "now": time.time()},
+    )
 
 
-def insert_setback(sql: sqlite3.Connection, assignment_id: str, code: str, peak_bytes: int, limit_bytes: int) -> None:
+def insert_setback(sql: Connection, assignment_id: str, code: str, peak_bytes: int, limit_bytes: int) -> None:
     """Records a setback inside the caller's transaction; sizes that no memory has are cut."""
     peak, limit = (min(max(0, size), _LARGEST) for size in (peak_bytes, limit_bytes))
-    sql.execute("INSERT INTO setbacks VALUES (?, ?, ?, ?)", (assignment_id, code, peak, limit))
+    sql.execute(
+        statement("INSERT INTO setbacks VALUES (:id, :code, :peak, :limit)"),
+        {"id": assignment_id, "code": code, "peak": peak, "limit": limit},
+    )

@@ -106,6 +106,13 @@ class RecordedUpdate(msgspec.Struct, frozen=True, kw_only=True):
     report: TrainReport
 
 
+class Contribution(msgspec.Struct, frozen=True, kw_only=True):
+    """That an update is counted, and with which weight; an assignment has at most one in a whole run."""
+
+    assignment_id: str
+    weight: float
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """What a device measured for one exported step, beside what was predicted for it.
 

@@ -16,6 +16,15 @@ from edge.contracts.envelope import MAX_MESSAGE_BYTES
 _PACKET_OVERHEAD_BYTES = 1024
 """Fixed header, packet id and the longest topic, which count into a broker's packet limit."""
 
+DEVICES = 10_000
+"""How many devices a broker is made for where nobody says it."""
+
+_QUEUED_BYTES = 64 << 20
+_SPARE_FILES = 200
+
+PACKET_LIMIT_BYTES = MAX_MESSAGE_BYTES + _PACKET_OVERHEAD_BYTES
+"""The largest packet that a broker takes: one block and its envelope."""
+
 
 @dataclass(frozen=True)
 class MutualTls:
@@ -73,6 +82,11 @@ def find_mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
 
 
+def service_limits(devices: int) -> bytes:
+    """A drop-in for systemd: a connection is an open file, and a service has 1024 of them if nothing else is said."""
+    return f"[Service]\nLimitNOFILE={2 * devices + _SPARE_FILES}\n".encode()
+
+
 def mosquitto_password(user: str, password: str) -> bytes:
     """A line of a Mosquitto 2 password file: PBKDF2 with SHA-512, 101 iterations, as ``mosquitto_passwd`` writes it."""
     salt = secrets.token_bytes(12)
@@ -89,6 +103,7 @@ def mosquitto_config(
     bind: str = "127.0.0.1",
     mutual: MutualTls | None = None,
     web_socket: WebSocketFiles | None = None,
+    devices: int = DEVICES,
 ) -> bytes:
     """Mosquitto's configuration: known users only, packets up to one block and its envelope.
 
@@ -101,15 +116,20 @@ def mosquitto_config(
         bind: address to listen at; empty for all.
         mutual: let in certificates instead of passwords.
         web_socket: listen there for browsers with passwords, too; only with ``mutual``, whose topic rules it needs.
+        devices: how many connect at most.
     """
     if web_socket is not None and mutual is None:
         raise ValueError("a listener for browsers needs the topic rules of an identity")
     lines = [
         f"listener {port} {bind}".rstrip(),
         "allow_anonymous false",
-        f"max_packet_size {MAX_MESSAGE_BYTES + _PACKET_OVERHEAD_BYTES}",
+        f"max_packet_size {PACKET_LIMIT_BYTES}",
         "max_inflight_messages 20",
-        "max_queued_messages 1000",
+        # All devices may speak at once, after a restart they do; what is over the limit is dropped without a word.
+        f"max_queued_messages {max(1000, 4 * devices)}",
+        f"max_queued_bytes {_QUEUED_BYTES}",
+        # Who asks for more is cut off, and the broker goes on: better than to be ended by the kernel.
+        f"memory_limit {(256 << 20) + (64 << 10) * devices}",
         "set_tcp_nodelay true",
     ]
     if persistent is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from edge.contracts.masking import WEIGHT
 from edge.contracts.packing import KEPT, MASK, SHAPE, kept_values, pack_mask, unpack_mask
 from edge.contracts.tensor_file import read_tensor_file
-from edge.contracts.tensors import TensorSpec
+from edge.contracts.tensors import DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,9 +65,12 @@ def trained_names(manifest: ArtifactManifest) -> list[str]:
 def upload_specs(manifest: ArtifactManifest, order: WorkOrder, masks: Mapping[str, np.ndarray]) -> list[TensorSpec]:
     """What exactly the update of ``order`` must hold."""
     specs = []
+    dtype: DType | None = None if order.masking is None else "int32"
     for name in order.upload:
         spec = manifest.tensor(name.removesuffix(KEPT))
         if name.endswith(KEPT):
             spec = TensorSpec(name, (int(masks[spec.name].sum()),), spec.dtype, spec.role)
-        specs.append(spec)
+        specs.append(spec if dtype is None else TensorSpec(name, spec.shape, dtype, spec.role))
+    if dtype is not None:
+        specs.append(TensorSpec(WEIGHT, (1,), dtype, "metric"))
     return specs

@@ -125,8 +125,10 @@ def _repeating(action: Callable[[], None], every_s: float) -> Iterator[None]:
 
     def repeat() -> None:
         while not ended.is_set():
+            began = time.monotonic()
             action()
-            ended.wait(every_s)
+            # Of thousands of devices the status takes a while: a twentieth of a processor is enough for it.
+            ended.wait(max(every_s, 20 * (time.monotonic() - began)))
 
     thread = threading.Thread(target=repeat, name="status", daemon=True)
     thread.start()

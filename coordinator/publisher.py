@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BufferedReader
 from typing import Protocol
 
 import msgspec
 
 from coordinator.blob_store import BlobStore
+from coordinator.byte_account import ByteAccount, publication_bytes
 from edge.contracts import topics
 from edge.contracts.codec import decode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, seal
+from edge.contracts.identity import KeyStatement, Signers
 from edge.contracts.messages import Ack, Block, Error, Get, Grant
 from edge.contracts.plan import WorkOrder
 from edge.transport.base import Qos, Transport
@@ -34,14 +36,19 @@ class Signer(Protocol):
     def order(self, body: bytes) -> bytes:
         """Signature of the exact bytes of an order's body."""
 
+    @property
+    def statements(self) -> Sequence[KeyStatement]:
+        """Every change there was of the key that signs."""
+
 
 OPEN_BLOBS = 16
 
 
 class Publisher:
-    """Sends to devices over ``transport``, orders signed where there is a key; counts the bytes of blobs by device.
+    """Sends to devices over ``transport``, orders signed where there is a key.
 
-    ``bulk`` gives the address that a device may have blobs from, for an order that ends in so many seconds.
+    ``bulk`` gives the address that a device may have blobs from, for an order that ends in so many seconds,
+    ``upload_to`` the one beside it where updates may be put; ``account`` counts bytes by device.
     """
 
     def __init__(
@@ -52,22 +59,27 @@ class Publisher:
         *,
         signer: Signer | None = None,
         bulk: Callable[[str, float], str] | None = None,
+        upload_to: Callable[[str], str] | None = None,
+        account: ByteAccount | None = None,
     ) -> None:
         self._federation = federation
         self._blobs = blobs
         self._transport = transport
         self._signer = signer
         self._bulk = bulk
+        self._upload_to = upload_to
         self._manifest_signatures: dict[str, bytes] = {}
         self._open: OrderedDict[str, BufferedReader] = OrderedDict()
         self._lock = threading.Lock()
-        self.block_bytes_sent: dict[str, int] = {}
+        self.account = account or ByteAccount()
 
     def order(self, order: WorkOrder, *, deadline_s: float) -> None:
         """Send ``order`` with the seconds left now."""
         sent = msgspec.structs.replace(order, deadline_s=deadline_s)
         if self._bulk is not None:
             sent = msgspec.structs.replace(sent, bulk=self._bulk(order.device, deadline_s))
+        if self._upload_to is not None:
+            sent = msgspec.structs.replace(sent, upload_to=self._upload_to(sent.bulk))
         if self._signer is None:
             self._say(order.device, "order", sent, qos=1)
             return
@@ -76,12 +88,17 @@ class Publisher:
             self._manifest_signatures[digest] = self._signer.manifest(self._blobs.path(digest).read_bytes())
         sent = msgspec.structs.replace(sent, artifact_signature=self._manifest_signatures[digest])
         payload = seal("order", sent, sign=self._signer.order)
-        self._transport.publish(topics.down(self._federation, order.device, "order"), payload, qos=1)
+        self._publish(order.device, "order", payload, qos=1)
 
     def call(self, device: str = "") -> None:
         """Ask ``device``, or everyone, to say hello: a coordinator that has just started knows nobody."""
         topic = topics.down(self._federation, device, "hello") if device else topics.everyone(self._federation, "hello")
         self._transport.publish(topic, seal("hello", {}), qos=1)
+
+    def tell_signers(self, device: str) -> None:
+        """Tell ``device`` which keys sign, where that was ever changed; before any order that it checks with them."""
+        if self._signer is not None and self._signer.statements:
+            self._say(device, "signers", Signers(tuple(self._signer.statements)), qos=1)
 
     def ack(self, device: str, ack: Ack) -> None:
         """Tell ``device`` to forget an assignment."""
@@ -94,6 +111,10 @@ class Publisher:
     def grant(self, device: str, grant: Grant) -> None:
         """Tell ``device`` how far its upload has come."""
         self._say(device, "grant", grant, qos=0)
+
+    def say(self, device: str, kind: str, body: msgspec.Struct) -> None:
+        """Tell ``device`` something of another kind, with QoS 1."""
+        self._say(device, kind, body, qos=1)
 
     def block(self, device: str, get: Get) -> None:
         """Answer a ``get`` with a block, or with an error when the blob is not there."""
@@ -108,7 +129,7 @@ class Publisher:
             total = file.seek(0, 2)
             file.seek(min(max(get.offset, 0), total))
             data = file.read(min(max(get.length, 0), MAX_BLOCK_BYTES))
-        self.block_bytes_sent[device] = self.block_bytes_sent.get(device, 0) + len(data)
+        self.account.add(device, "down", "mqtt", payload=len(data))
         self._say(device, "block", Block(get.digest, get.offset, total, data), qos=0)
 
     def _opened(self, digest: str) -> BufferedReader | None:
@@ -136,7 +157,12 @@ class Publisher:
             self._open.clear()
 
     def _say(self, device: str, kind: str, body: msgspec.Struct, *, qos: Qos) -> None:
-        self._transport.publish(topics.down(self._federation, device, kind), seal(kind, body), qos=qos)
+        self._publish(device, kind, seal(kind, body), qos=qos)
+
+    def _publish(self, device: str, kind: str, payload: bytes, *, qos: Qos) -> None:
+        topic = topics.down(self._federation, device, kind)
+        self.account.add(device, "down", "mqtt", wire=publication_bytes(topic, len(payload), qos=qos))
+        self._transport.publish(topic, payload, qos=qos)
 
 
 def read_order(data: bytes) -> WorkOrder:

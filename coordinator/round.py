@@ -7,52 +7,67 @@ killed anywhere goes on from the last thing that is on disk and ends with the sa
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.artifacts import Artifact
 from coordinator.assigning import (
+    StoredWeights,
     assignment_of,
     export_certain,
     export_on_arrival,
     history_of,
     place_device,
-    store_weights,
 )
+from coordinator.attempts import next_attempt
+from coordinator.byte_account import write_account
 from coordinator.cohort import select
+from coordinator.collecting import Collecting
+from coordinator.control import obey_between_rounds, obey_within_round
+from coordinator.counting import choose_participants, counted, not_barred, rule_of, updates_of
 from coordinator.federation import Federation
-from coordinator.global_model import decode_state, encode_state
-from coordinator.ledger_records import RecordedUpdate, Round
-from coordinator.methods.method import ObservesScores, SelectsDevices, State, Submodel, Update
-from coordinator.packed_tensors import order_masks
+from coordinator.global_model import encode_state
+from coordinator.ledger_records import Assignment, Round
+from coordinator.methods.method import ObservesScores, SelectsDevices, State, Submodel
+from coordinator.model_repair import committed_state
 from coordinator.planner import Placement
+from coordinator.privacy.masked_round import advance_masking, masked_sum, unmask, with_masking
+from coordinator.privacy.noisy_sum import (
+    check_budget,
+    forget_noise,
+    note_mechanism,
+    privacy_metrics,
+    protected,
+    selection_seed,
+)
 from coordinator.progress import megabytes
 from coordinator.publisher import read_order
-from coordinator.round_metrics import describe_metrics, effective_ranks, forms_of_layers, missing_reports, round_metrics
-from coordinator.statistics import state_with_statistics
-from coordinator.submodels.record import cut_from_json
+from coordinator.rebasing import rebased_updates, staleness_counts
+from coordinator.round_metrics import describe_metrics, effective_ranks, forms_of_layers, round_metrics
+from coordinator.snapshot import profile_of
+from coordinator.statistics import needs_statistics, state_with_statistics
+from coordinator.store_room import room_for_round
 from coordinator.submodels.sparse_layers import with_sparse_layers
 from coordinator.work_orders import build_order
-from edge.contracts.errors import DeadlineExpired, PlanError
-from edge.contracts.packing import unpacked
-from edge.contracts.tensor_file import read_tensor_file
+from edge.contracts.errors import PlanError
+from edge.contracts.messages import Hello
 from export.step_form import PLAIN
-from profiles.device import DeviceProfile
-
-STORE_DEADLINE_S = 5.0
-MAX_ATTEMPTS = 5
-"""Attempts at one round before the run stops and says why; the ledger keeps it resumable."""
-
-REANNOUNCE_S = 15.0
 
 
 def run_rounds(federation: Federation) -> State:
     """Run every round that the ledger does not hold yet, then the statistics round; the final state."""
+    # Another order of the steps below, and built on them.
+    from coordinator.buffered_rounds import BufferedRounds
+
     state = restore(federation)
-    rounds = federation.config.federation.rounds
-    while state.round < rounds:
-        state = run_round(federation, state, program="train")
-    while not _is_finished(federation) and _has_statistics(federation):
+    buffered = BufferedRounds(federation) if federation.config.aggregation.mode == "buffered" else None
+    while state.round < federation.config.federation.rounds:
+        obey_between_rounds(federation)
+        state = buffered.run(state) if buffered else run_round(federation, state, program="train")
+    if buffered:
+        buffered.finish()
+    while needs_statistics(federation):
+        obey_between_rounds(federation)
         state = run_round(federation, state, program="stats")
     return state
 
@@ -62,8 +77,7 @@ def restore(federation: Federation) -> State:
     last = federation.ledger.last_committed()
     if last is None:
         return federation.method.init()
-    done = min(last.round + 1, federation.config.federation.rounds)
-    return decode_state(federation.blobs.path(last.model_digest).read_bytes(), round_index=done)
+    return committed_state(federation, last, lambda *before: renew(federation, *before))
 
 
 def run_round(federation: Federation, state: State, *, program: str) -> State:
@@ -73,10 +87,13 @@ def run_round(federation: Federation, state: State, *, program: str) -> State:
     publish(federation, attempt)
     if not collect(federation, attempt):
         return state
+    return commit(federation, attempt, renew(federation, state, attempt, program), program, started)
+
+
+def renew(federation: Federation, state: State, attempt: Round, program: str) -> State:
+    """The state that the updates of ``attempt`` make of ``state``; the same bits however often."""
     new_state = aggregate(federation, state, attempt, program)
-    if program == "train":
-        new_state = refresh(federation, new_state)
-    return commit(federation, attempt, new_state, program, started)
+    return refresh(federation, new_state) if program == "train" else new_state
 
 
 # plan
@@ -85,12 +102,37 @@ def run_round(federation: Federation, state: State, *, program: str) -> State:
 def plan(federation: Federation, state: State, program: str) -> Round:
     """Choose devices, place each on the largest level that fits it, cut, export, and write all of it to the ledger."""
     config, ledger = federation.config, federation.ledger
-    round_index, attempt = _next_attempt(federation, state)
+    finished = ledger.last_committed()
+    round_index = state.round if finished is None else finished.round + 1
+    attempt = next_attempt(federation, round_index, least=config.cohort.min_reports)
     export_certain(federation)
-    profiles = _participants(federation, state, round_index, attempt)
-    assignments = []
-    able, history = len(profiles), history_of(federation)
-    for profile in profiles:
+    chosen, population = _participants(federation, state, round_index, attempt)
+    check_budget(federation, cohort=len(chosen), population=population)
+    assignments, able = orders_for(federation, state, chosen, round_index, attempt, program)
+    if len(assignments) < max(1, min(config.cohort.min_reports, able)):
+        raise PlanError(
+            f"round {round_index + 1}: {len(assignments)} of {len(chosen)} devices can take part, "
+            f"cohort.min-reports is {config.cohort.min_reports}; raise budgets, add devices or lower min-reports"
+        )
+    federation.on_point("before-plan")
+    assignments = with_masking(federation, assignments)
+    ledger.plan_round(round_index, attempt, deadline_s=config.cohort.deadline_s, assignments=assignments)
+    note_mechanism(federation, round_index, attempt, cohort=len(chosen), population=population)
+    planned = ledger.open_round()
+    assert planned is not None
+    federation.on_point("planned")
+    return planned
+
+
+def orders_for(
+    federation: Federation, state: State, chosen: Sequence[Hello], round_index: int, attempt: int, program: str
+) -> tuple[list[Assignment], int]:
+    """The assignments of those of the chosen devices that can take part, and how many could but for their budgets."""
+    config, assignments = federation.config, list[Assignment]()
+    able, history, stored = len(chosen), history_of(federation), StoredWeights(federation)
+    federation.ledger.freeze_profiles(hello.profile for hello in chosen)
+    for hello in chosen:
+        profile = profile_of(federation, hello)
         try:
             placement = place_device(federation, profile, state, round_index, history)
         except PlanError as error:
@@ -103,7 +145,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
             federation.progress.say(f"device {profile.device}: no '{program}' program on {placement.runtime}; left out")
             able -= 1
             continue
-        weights, constants = store_weights(federation, submodel)
+        weights, constants = stored.store(submodel)
         order = build_order(
             config,
             federation.name,
@@ -118,51 +160,28 @@ def plan(federation: Federation, state: State, program: str) -> Round:
             peak_bytes=placement.chosen.peak_bytes,
             threads=placement.chosen.threads,
         )
-        assignments.append(assignment_of(order, submodel, placement))
-    if len(assignments) < max(1, min(config.cohort.min_reports, able)):
-        raise PlanError(
-            f"round {round_index + 1}: {len(assignments)} of {len(profiles)} devices can take part, "
-            f"cohort.min-reports is {config.cohort.min_reports}; raise budgets, add devices or lower min-reports"
-        )
-    federation.on_point("before-plan")
-    ledger.plan_round(round_index, attempt, deadline_s=config.cohort.deadline_s, assignments=assignments)
-    planned = ledger.open_round()
-    assert planned is not None
-    federation.on_point("planned")
-    return planned
+        assignments.append(assignment_of(federation.method, order, submodel, placement))
+    room_for_round(federation, state, assignments)
+    return assignments, able
 
 
-def _next_attempt(federation: Federation, state: State) -> tuple[int, int]:
-    finished = federation.ledger.last_committed()
-    round_index = state.round if finished is None else finished.round + 1
-    attempt = sum(1 for r in federation.ledger.rounds() if r.round == round_index)
-    if attempt >= MAX_ATTEMPTS:
-        why = missing_reports(federation.ledger.assignments(round_index, attempt - 1))
-        raise DeadlineExpired(
-            f"round {round_index + 1}: {attempt} attempts ended with fewer than "
-            f"{federation.config.cohort.min_reports} reports, the last one so: {why}; mend that, then resume the run"
-        )
-    return round_index, attempt
-
-
-def _participants(federation: Federation, state: State, round_index: int, attempt: int) -> list[DeviceProfile]:
-    """Profiles, from the snapshot, of the devices selected among those that are here; new devices join the snapshot."""
+def _participants(federation: Federation, state: State, round_index: int, attempt: int) -> tuple[list[Hello], int]:
+    """The devices selected among those that are here, by id, and how many those are."""
     config = federation.config
     size = config.cohort.size
     hellos = federation.cohort.wait_for(
         size, config.cohort.join_timeout_s, least=config.cohort.min_reports, meanwhile=export_on_arrival(federation)
     )
-    for hello in hellos:
-        federation.ledger.freeze_profile(hello.profile)
+    allowed = _allowed(federation, state, not_barred(federation, [h.device for h in hellos], round_index))
     chosen = select(
-        _allowed(federation, state, [h.device for h in hellos]),
+        allowed,
         size + config.cohort.over_selection,
-        seed=config.federation.seed,
+        seed=selection_seed(federation),
         round_index=round_index,
         attempt=attempt,
     )
-    snapshot = federation.ledger.profiles()
-    return [snapshot[device] for device in chosen]
+    by_device = {hello.device: hello for hello in hellos}
+    return [by_device[device] for device in chosen if device in by_device], len(allowed)
 
 
 def _allowed(federation: Federation, state: State, devices: list[str]) -> list[str]:
@@ -178,7 +197,7 @@ def cut(federation: Federation, state: State, placement: Placement, round_index:
     """The submodel of a placed device: which part of every layer it holds, in the faster form, and the values."""
     seed, device = federation.config.federation.seed, placement.device
     submodel = federation.method.cut(state, placement.level, round_index=round_index, device=device, seed=seed)
-    densities = federation.ledger.profiles()[device].sparse_below.get(placement.runtime, {})
+    densities = federation.ledger.profile(device).sparse_below.get(placement.runtime, {})
     return with_sparse_layers(submodel, densities) if densities and placement.form == PLAIN else submodel
 
 
@@ -214,34 +233,21 @@ def publish(federation: Federation, attempt: Round) -> None:
 
 
 def collect(federation: Federation, attempt: Round) -> bool:
-    """Wait until every order is answered or the deadline passes; whether enough devices reported."""
-    ledger, inbox = federation.ledger, federation.inbox
+    """Wait until the orders are answered, enough of them or all, or the deadline passes; whether enough reported."""
+    ledger = federation.ledger
     state = _now(federation, attempt).state
     if state == "aggregating":
         return True
     if state == "published":
         ledger.move_round(attempt.round, attempt.attempt, "collecting")
-    announced_at = stored_at = time.monotonic()
-    while pending := ledger.assignments(attempt.round, attempt.attempt, "open", "accepted"):
-        now = time.monotonic()
-        if federation.clock.remaining_s() == 0:
-            late = [entry.device for entry in pending if ledger.expire(entry.assignment_id)]
-            names = ", ".join(late) or "nobody"
-            federation.progress.round_line(
-                attempt.round, federation.config.federation.rounds, f"deadline: no report from {names}"
-            )
-            break
-        if now - stored_at > STORE_DEADLINE_S:
-            ledger.set_deadline(attempt.round, attempt.attempt, federation.clock.remaining_s())
-            stored_at = now
-        if now - announced_at > REANNOUNCE_S:
-            for entry in pending:
-                if entry.state == "open":
-                    inbox.announce(entry.device)
-            announced_at = now
-        inbox.wait(min(1.0, federation.clock.remaining_s()))
+    collecting = Collecting(federation, attempt)
+    while not (over := collecting.why_over()):
+        obey_within_round(federation)
+        advance_masking(federation, attempt)
+        collecting.wait()
         federation.on_point("collecting")
-    reported = [update.assignment.device for update in ledger.updates(attempt.round, attempt.attempt)]
+    collecting.let_go(over)
+    reported = unmask(federation, attempt, choose_participants(federation, attempt))
     needed = min(federation.config.cohort.min_reports, len(ledger.assignments(attempt.round, attempt.attempt)))
     if len(reported) < needed:
         ledger.move_round(attempt.round, attempt.attempt, "abandoned")
@@ -261,33 +267,17 @@ def collect(federation: Federation, attempt: Round) -> bool:
 def aggregate(federation: Federation, state: State, attempt: Round, program: str) -> State:
     """Sum the participants' updates, one at a time from disk, in device-id order."""
     federation.on_point("aggregating")
-    participants = set(_now(federation, attempt).participants)
-    recorded = [
-        u for u in federation.ledger.updates(attempt.round, attempt.attempt) if u.assignment.device in participants
-    ]
+    if federation.config.aggregation.mode == "buffered" and program == "train":
+        recorded = federation.ledger.contributions(attempt.round, attempt.attempt)
+        moved = rebased_updates(federation, state, attempt.round, recorded)
+        return replace(federation.method.aggregate(state, moved, rule_of(federation)), round=state.round + 1)
+    updates = masked_sum(federation, attempt)
+    if updates is None:
+        updates = updates_of(federation, counted(federation, attempt, _now(federation, attempt).participants))
     if program == "stats":
-        return state_with_statistics(federation.method, state, _updates(federation, recorded))
-    return replace(federation.method.aggregate(state, _updates(federation, recorded)), round=state.round + 1)
-
-
-def _updates(federation: Federation, recorded: list[RecordedUpdate]) -> Iterator[Update]:
-    levels = {level.name: level for level in federation.method.levels()}
-    for index, entry in enumerate(recorded):
-        assignment = entry.assignment
-        order = read_order(assignment.order)
-        masks = order_masks(federation.blobs, order)
-        where = f"device {assignment.device}, round {assignment.round}"
-        yield Update(
-            device=assignment.device,
-            level=levels[assignment.level],
-            cut=cut_from_json(assignment.cut),
-            tensors=unpacked(
-                read_tensor_file(federation.blobs.path(entry.update_digest), where=where), masks, where=where
-            ),
-            num_examples=entry.report.num_examples,
-            labels=entry.report.labels if order.report_labels else None,
-        )
-        federation.on_point(f"aggregated-{index}")
+        return state_with_statistics(federation.method, state, updates)
+    updates = protected(federation, attempt, updates)
+    return replace(federation.method.aggregate(state, updates, rule_of(federation)), round=state.round + 1)
 
 
 # refresh
@@ -304,10 +294,12 @@ def refresh(federation: Federation, state: State) -> State:
 def commit(federation: Federation, attempt: Round, state: State, program: str, started: float) -> State:
     """Evaluate, store the new state, mark the round committed, and let go of what only earlier rounds used."""
     ledger, rounds = federation.ledger, federation.config.federation.rounds
-    updates = ledger.updates(attempt.round, attempt.attempt)
-    metrics = round_metrics(updates, wall_s=time.monotonic() - started)
+    updates = ledger.contributions(attempt.round, attempt.attempt)
+    metrics = round_metrics(updates, wall_s=time.monotonic() - started) | privacy_metrics(federation, attempt)
     if forms := forms_of_layers(federation, updates):
         metrics["layer_forms"] = forms
+    if federation.config.aggregation.mode == "buffered" and program == "train":
+        metrics["staleness"] = staleness_counts(attempt.round, updates)
     if program == "train":
         metrics |= effective_ranks(federation.method, state)
     every = federation.config.evaluation.every
@@ -317,6 +309,7 @@ def commit(federation: Federation, attempt: Round, state: State, program: str, s
         metrics["evaluation"] = {label: {"accuracy": s.accuracy, "loss": s.loss} for label, s in scores.items()}
         if program == "train" and isinstance(federation.method, ObservesScores):
             state = federation.method.observe(state, {label: s.accuracy for label, s in scores.items()})
+    write_account(federation)
     data = encode_state(state)
     digest = federation.blobs.put(data)
     ledger.add_blob(digest, len(data))
@@ -325,26 +318,19 @@ def commit(federation: Federation, attempt: Round, state: State, program: str, s
     federation.progress.record("round", round=attempt.round, attempt=attempt.attempt, program=program, **metrics)
     federation.progress.round_line(attempt.round, rounds, describe_metrics(metrics, program))
     federation.on_point("committed")
-    for released in ledger.release_blobs(attempt.round):
-        federation.blobs.delete(released)
-    federation.blobs.drop_partials()
+    forget_noise(federation)
+    with federation.inbox.at_rest():  # an update with the bytes of a blob that is released now is sent again
+        released = ledger.release_blobs(attempt.round)
+        federation.on_point("releasing")
+        for digest in released:
+            federation.blobs.delete(digest)
+    federation.blobs.drop_partials(keep={entry.assignment_id for entry in ledger.open_assignments()})
+    federation.on_point("released")
     return state
 
 
 def _now(federation: Federation, attempt: Round) -> Round:
     """The attempt as the ledger holds it at this moment."""
-    return next(r for r in federation.ledger.rounds() if (r.round, r.attempt) == (attempt.round, attempt.attempt))
-
-
-def _is_finished(federation: Federation) -> bool:
-    last = federation.ledger.last_committed()
-    return last is not None and last.round >= federation.config.federation.rounds
-
-
-def _has_statistics(federation: Federation) -> bool:
-    """Whether the model has static statistics to collect once training is over."""
-    last = federation.ledger.last_committed()
-    if last is None or federation.config.evaluation.norm != "static":
-        return False
-    used = {entry.artifact_digest for entry in federation.ledger.assignments(last.round, last.attempt)}
-    return any(federation.artifacts.load(digest).has_program("stats") for digest in sorted(used))
+    now = federation.ledger.round(attempt.round, attempt.attempt)
+    assert now is not None
+    return now

@@ -10,6 +10,7 @@ from coordinator.federation import Federation
 from coordinator.ledger_records import Assignment, RecordedUpdate
 from coordinator.progress import megabytes
 from coordinator.submodels.sparse_layers import DENSE, layer_forms
+from edge.contracts.errors import ArtifactCorrupt
 
 if TYPE_CHECKING:
     from coordinator.methods.method import Method, State
@@ -35,10 +36,16 @@ def round_metrics(updates: Sequence[RecordedUpdate], *, wall_s: float) -> dict[s
 
 
 def forms_of_layers(federation: Federation, updates: Sequence[RecordedUpdate]) -> dict[str, dict[str, str]]:
-    """Weight -> form -> devices that trained it so, of masked layers some device holds as kept entries alone."""
+    """Weight -> form -> devices that trained it so, of masked layers some device holds as kept entries alone.
+
+    Nothing where a manifest was damaged since: every update of the round is there, and it is not held up for a figure.
+    """
     devices: dict[str, dict[str, list[str]]] = {}
     for update in updates:
-        manifest = federation.artifacts.load(update.assignment.artifact_digest).manifest
+        try:
+            manifest = federation.artifacts.load(update.assignment.artifact_digest).manifest
+        except ArtifactCorrupt:
+            return {}
         for name, form in layer_forms(manifest).items():
             devices.setdefault(name, {}).setdefault(form, []).append(update.assignment.device)
     if all(set(forms) == {DENSE} for forms in devices.values()):
@@ -65,8 +72,14 @@ def describe_metrics(metrics: dict[str, Any], program: str) -> str:
     return (
         f"{metrics['reports']} reports{by_runtime}, {what}, down {megabytes(metrics['bytes_down'])}, "
         f"up {megabytes(metrics['bytes_up'])}, {metrics['wall_s']:.1f} s"
+        + (f", versions old {_ages(metrics['staleness'])}" if "staleness" in metrics else "")
         + (f", accuracy {accuracy}" if accuracy else "")
+        + (f", epsilon {metrics['privacy']['epsilon']:.3f}" if "privacy" in metrics else "")
     )
+
+
+def _ages(staleness: dict[str, int]) -> str:
+    return ", ".join(f"{age}: {count}" for age, count in staleness.items())
 
 
 def missing_reports(assignments: Sequence[Assignment], *, limit: int = 3) -> str:

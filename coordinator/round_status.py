@@ -11,6 +11,7 @@ from coordinator.cohort import Cohort
 from coordinator.configuration import RunConfig
 from coordinator.federation import RoundClock
 from coordinator.ledger import Ledger
+from coordinator.ledger_file import LedgerAway
 from coordinator.ledger_records import Assignment, Round
 from coordinator.progress import NO_BREAK
 
@@ -56,6 +57,12 @@ class RoundStatus:
             if device not in self._told:
                 self._told.add(device)
                 self._say(f"the agent of {device} ended with status {status}; see agent.log in its folder")
+        try:
+            return self._of_ledger()
+        except LedgerAway:
+            return "the ledger's server does not answer"
+
+    def _of_ledger(self) -> str:
         attempt = self._ledger.open_round()
         if attempt is None:
             return self._waiting()
@@ -88,6 +95,8 @@ class RoundStatus:
         return "; ".join(parts)
 
     def _training(self, attempt: Round) -> str:
+        if self._config.aggregation.mode == "buffered" and attempt.round < self._config.federation.rounds:
+            return self._buffering(attempt)
         entries = self._ledger.assignments(attempt.round, attempt.attempt)
         by_state = {state: [e for e in entries if e.state == state] for state in ("reported", "refused", "rejected")}
         counts = [f"{len(by_state['reported'])}/{len(entries)} reports"]
@@ -98,6 +107,20 @@ class RoundStatus:
             counts.append(f"loss {sum(losses) / len(losses):.3f}")
         counts.append(f"{self._clock.remaining_s():.0f} s left")
         line = f"{self._round(attempt)}: {', '.join(counts)}"
+        return f"{line}: {self._work(pending)}" if pending else line
+
+    def _buffering(self, version: Round) -> str:
+        """``version 4/20: 1/2 updates, loss 0.312, 1 at work on older models: device-02 24/30, device-03 12/30``."""
+        goal = self._config.aggregation.buffer or self._config.cohort.min_reports
+        pending = self._ledger.open_assignments()
+        counts = [f"{self._ledger.waiting_count()}/{goal} updates"]
+        losses = [loss for loss in map(self._loss, pending) if loss is not None]
+        if losses:
+            counts.append(f"loss {sum(losses) / len(losses):.3f}")
+        older = sum(entry.round < version.round for entry in pending)
+        if older:
+            counts.append(f"{older} at work on older models")
+        line = f"version {version.round + 1}/{self._config.federation.rounds}: {', '.join(counts)}"
         return f"{line}: {self._work(pending)}" if pending else line
 
     def _round(self, attempt: Round) -> str:

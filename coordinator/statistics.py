@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordinator.methods.method import KeepsStatistics, Method, State, Update
+from coordinator.submodels.record import cut_from_json
+from edge.contracts.errors import ArtifactCorrupt
+from export.step_form import form_named
+
+if TYPE_CHECKING:
+    from coordinator.artifacts import Artifact
+    from coordinator.federation import Federation
+    from coordinator.ledger_records import RecordedUpdate
 
 
 def state_with_statistics(method: Method, state: State, updates: Iterable[Update]) -> State:
@@ -49,3 +58,25 @@ def mean_statistics(updates: Iterable[Update], whole: Mapping[str, np.ndarray] |
         mean = np.divide(total, weights[name], out=np.zeros(total.shape), where=held).astype(first[name].dtype)
         means[name] = mean if held.all() else np.where(held, mean, whole[name])
     return {name: means.get(name, value) for name, value in first.items()}
+
+
+def needs_statistics(federation: Federation) -> bool:
+    """Whether the model has static statistics that are to be collected now that training is over."""
+    last = federation.ledger.last_committed()
+    is_over = last is not None and last.round >= federation.config.federation.rounds
+    if last is None or is_over or federation.config.evaluation.norm != "static":
+        return False
+    counted = federation.ledger.contributions(last.round, last.attempt)
+    used = {update.assignment.artifact_digest: update for update in counted}
+    return any(_artifact_of(federation, used[digest]).has_program("stats") for digest in sorted(used))
+
+
+def _artifact_of(federation: Federation, update: RecordedUpdate) -> Artifact:
+    """What the update was trained with; exported anew where it was damaged since."""
+    assignment = update.assignment
+    try:
+        return federation.artifacts.load(assignment.artifact_digest)
+    except ArtifactCorrupt:
+        cut = cut_from_json(assignment.cut)
+        form = form_named(assignment.form)
+        return federation.artifacts.get(cut, federation.method.program(cut), update.report.runtime, form)

@@ -17,6 +17,7 @@ GRACE_S = 60.0
 NO_DEADLINE_S = 3600.0
 
 _PATH = re.compile(r"/v1/([^/]{1,200})/([0-9a-f]{64})")
+_UPLOAD = re.compile(r"/v1/([^/]{1,200})/upload/([0-9a-f]{64})")
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 
 
@@ -30,11 +31,16 @@ class Tickets:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._key = secrets.token_bytes(32)
+        self._ended: dict[str, int] = {}
 
     def path_for(self, device: str, valid_s: float) -> str:
         """Where ``device`` finds blobs for ``valid_s`` seconds from now (0: an hour); a digest is added to it."""
         expires = int(self._now() + (valid_s or NO_DEADLINE_S) + GRACE_S)
         return f"/v1/{device}.{expires}.{self._seal(device, expires)}/"
+
+    def end(self, device: str) -> None:
+        """Every ticket that ``device`` was given until now opens nothing more."""
+        self._ended[device] = self._ended.get(device, 0) + 1
 
     def holder(self, ticket: str) -> str | None:
         """The device a ticket was made for, None when it was not made here or has ended."""
@@ -47,12 +53,20 @@ class Tickets:
 
     def opened(self, path: str) -> tuple[str, str] | None:
         """Device and digest of a request's ``path``, None where its ticket does not open it."""
-        asked = _PATH.fullmatch(path)
+        return self._opened(_PATH.fullmatch(path))
+
+    def opened_upload(self, path: str) -> tuple[str, str] | None:
+        """Device and assignment id of an upload's ``path``, None where its ticket does not open it."""
+        return self._opened(_UPLOAD.fullmatch(path))
+
+    def _opened(self, asked: re.Match[str] | None) -> tuple[str, str] | None:
         device = self.holder(asked[1]) if asked else None
         return None if asked is None or device is None else (device, asked[2])
 
     def _seal(self, device: str, expires: int) -> str:
-        return hmac.new(self._key, f"{device}\n{expires}".encode(), hashlib.sha256).hexdigest()
+        return hmac.new(
+            self._key, f"{device}\n{expires}\n{self._ended.get(device, 0)}".encode(), hashlib.sha256
+        ).hexdigest()
 
 
 def asked_range(header: str | None, size: int) -> tuple[int, int] | None:

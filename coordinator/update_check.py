@@ -5,31 +5,28 @@ Once participants are written an aggregation cannot leave one out, so everything
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from coordinator.ledger_records import Assignment
 from edge.contracts.codec import encode_json
 from edge.contracts.errors import ArtifactCorrupt, MessageRejected, UpdateRejected
+from edge.contracts.precision import restored
 from edge.contracts.report import TrainReport
-from edge.contracts.tensor_file import check_tensors, read_tensor_file
+from edge.contracts.tensor_file import check_trained, read_tensor_file
 from edge.contracts.tensors import TensorSpec
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MAX_COUNT = 2**53
 """Counts from a device up to here fit a float64 and the ledger's integers."""
 
-MAX_MAGNITUDE = 1e15
-"""No trained value comes near; above it a product of two factors leaves float32, in the middle of an aggregation."""
 
-
-def check_report(entry: Assignment, report: TrainReport, *, where: str) -> None:
+def check_report(entry: Assignment, report: TrainReport, *, where: str, examples: int = 0) -> None:
     """Nothing when ``report`` belongs to ``entry``, stands for examples, and the ledger can keep it.
+
+    Args:
+        examples: how many the device said it has when it last said hello; 0 = not known.
 
     Raises:
         UpdateRejected: it does not.
@@ -40,6 +37,11 @@ def check_report(entry: Assignment, report: TrainReport, *, where: str) -> None:
         )
     if not 0 < report.num_examples <= MAX_COUNT:
         raise UpdateRejected(f"{where}: update stands for {report.num_examples} examples, at least 1 expected")
+    if 0 < examples < report.num_examples:
+        raise UpdateRejected(
+            f"{where}: update stands for {report.num_examples} examples, the device's hello said {examples}; a device "
+            "whose data grew says hello again before it trains on it"
+        )
     for name in report.__struct_fields__:
         value = getattr(report, name)
         if type(value) is int and not 0 <= value <= MAX_COUNT:
@@ -53,8 +55,11 @@ def check_report(entry: Assignment, report: TrainReport, *, where: str) -> None:
         raise UpdateRejected(str(error)) from error
 
 
-def check_update(path: Path, specs: Iterable[TensorSpec], *, where: str) -> None:
+def check_update(path: Path, specs: Iterable[TensorSpec], *, where: str, weights: Path | None = None) -> None:
     """Nothing when the tensor file at ``path`` holds exactly ``specs``, finite and of a trained model's magnitude.
+
+    Args:
+        weights: those of the order, where the update may hold differences to them.
 
     Raises:
         UpdateRejected: it does not, or is no tensor file; its bytes are what the device meant to send.
@@ -63,25 +68,9 @@ def check_update(path: Path, specs: Iterable[TensorSpec], *, where: str) -> None
         tensors = read_tensor_file(path, where=where)
     except ArtifactCorrupt as error:
         raise UpdateRejected(f"{error}; the update is not a tensor file") from error
+    if weights is not None:
+        tensors = restored(tensors, read_tensor_file(weights, where=where), where=where)
     check_trained(tensors, specs, where=where)
-
-
-def check_trained(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec], *, where: str) -> None:
-    """Nothing when ``tensors`` are exactly ``specs``, finite and of a trained model's magnitude.
-
-    Raises:
-        UpdateRejected: they are not.
-    """
-    import numpy as np
-
-    check_tensors(tensors, specs, where=where)
-    for name, value in tensors.items():
-        largest = float(np.max(np.abs(value), initial=0.0)) if value.dtype.kind == "f" else 0.0
-        if largest > MAX_MAGNITUDE:
-            raise UpdateRejected(
-                f"{where}: '{name}' holds {largest:.3g}, at most {MAX_MAGNITUDE:g} is taken for trained; "
-                "lower the learning rate or drop the device"
-            )
 
 
 def check_storable(value: msgspec.Struct, *, where: str) -> None:

@@ -8,6 +8,8 @@ from coordinator.artifacts import Artifact
 from coordinator.configuration import RunConfig, TrainingConfig
 from coordinator.methods.method import DeviceProgram
 from coordinator.packed_tensors import trained_names
+from coordinator.privacy.noisy_sum import check_order
+from coordinator.privacy.one_cut import is_summable
 from coordinator.turns import training_turns
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import ArtifactManifest
@@ -88,6 +90,9 @@ def build_order(
     else:
         schedule = Schedule(epochs=1, turns=(Turn(program),))
         upload = [s.name for s in manifest.specs("buffer")]
+    check_order(config.privacy, manifest, upload, program)
+    # A page sends what it trained as it is.
+    is_browser = manifest.runtime == "onnxruntime_web"
     lr = learning_rate(training, round_index, config.federation.rounds)
     return WorkOrder(
         assignment_id=assignment_id(federation, round_index, profile.device, attempt),
@@ -107,4 +112,7 @@ def build_order(
         peak_bytes=peak_bytes,
         threads=threads,
         report_labels=device_program.reports_labels and program == "train",
+        precision=config.updates.precision if program == "train" and not is_browser else "fp32",
+        encoding="raw" if is_browser else config.updates.encoding,
+        summable=is_summable(config, device_program),
     )

@@ -1,4 +1,4 @@
-"""The ``apportion`` command: ``agent``, ``csr`` and ``enrol`` run here, others in ``coordinator.cli``.
+"""The ``apportion`` command: ``agent``, ``relay``, ``csr`` and ``enrol`` run here, others in ``coordinator.cli``.
 
 Devices lack that. Of its verbs ``verify`` and ``profile`` have a form of their own for devices."""
 
@@ -18,6 +18,10 @@ def main(arguments: list[str] | None = None) -> int:
         from edge.command_line import agent_command
 
         return agent_command(words[1:])
+    if words[:1] == ["relay"]:
+        from edge.relay.command_line import relay_command
+
+        return relay_command(words[1:])
     if words[:1] == ["csr"]:
         from edge.csr_command import csr_command
 

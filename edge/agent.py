@@ -23,9 +23,11 @@ from edge.contracts.messages import Accept, Ack, AgentState, Block, Error, Grant
 from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
 from edge.crashes import Crashes
+from edge.credentials import Credentials
 from edge.events import AgentEvent, Stop
 from edge.finished_work import FinishedRecord, FinishedWork
 from edge.gate import Gate
+from edge.masking import Masker
 from edge.outbox import Outbox
 from edge.parent_process import is_alive
 from edge.presence import Presence, heartbeat
@@ -55,15 +57,15 @@ class Agent:
         self._presence = Presence(settings, store.root, around.root)
         self._finished = FinishedWork(store.root / "work")
         self._settled = SettledWork(store.root / "settled")
-        # A SimpleQueue: putting into it is safe in a signal handler.
-        self._events: queue.SimpleQueue[AgentEvent] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[AgentEvent] = queue.SimpleQueue()  # a put is safe in a signal handler
         self.trainer = TrainerLink(python=settings.python, runtime=settings.runtime, deliver=self._events.put)
         self._gate = Gate(settings.conditions, self._presence, self.trainer, around)
         self._machine = StateMachine()
         self._work: Assignment | None = None
         self._crashes = Crashes(settings, store.root / "training", around.root, self._presence.profile)
-        self._heartbeat_at = 0.0
-        self._farewell = "stopped"
+        self._heartbeat_at, self._farewell = 0.0, "stopped"
+        self._masker = Masker(store.root / "masking", self._outbox.send)
+        self._credentials = Credentials(settings.device, settings.certificate, settings.trust, self._outbox.send)
 
     @property
     def state(self) -> AgentState:
@@ -73,8 +75,6 @@ class Agent:
     def stop(self, reason: str) -> None:
         """Ask for the end; returns at once."""
         self._events.put(Stop(reason))
-
-    # connect
 
     def run(self) -> None:
         """Serve the federation until stopped.
@@ -93,6 +93,8 @@ class Agent:
                         self._take(self._events.get(timeout=POLL_S))
                     self._tick(time.monotonic())
             finally:
+                if self._work is not None:
+                    self._work.close()
                 self._crashes.over()
                 self.trainer.kill()
                 self._outbox.close(self._farewell)
@@ -123,8 +125,6 @@ class Agent:
                 self._farewell = reason
                 self._machine.move("stop")
 
-    # hello
-
     def _hello(self) -> None:
         if not self._presence.is_known:
             return  # said as soon as the trainer has told of runtime and data
@@ -153,7 +153,7 @@ class Agent:
                 self._told_of_error(envelope.read(Error))
             case "hello":
                 self._hello()  # a coordinator that has just started asks who is there
-            case kind:
+            case kind if not (self._masker.received(envelope) or self._credentials.received(envelope)):
                 log.info("message of kind %r ignored", kind[:40])
 
     # order
@@ -183,7 +183,7 @@ class Agent:
         if self._presence.data_error:
             self.trainer.send(Describe(self._settings.data))  # the owner may have mended it since
             return taken.refusal(self._presence.data_error_code, self._presence.data_error)
-        return taken.over_budget(self._settings)
+        return taken.unable() or taken.over_budget(self._settings)
 
     # fetch
 
@@ -216,15 +216,14 @@ class Agent:
     # train
 
     def _begin(self, work: Assignment, manifest: ArtifactManifest) -> None:
-        if self._gate.lets(work):
+        if self._masker.lets(work) and self._gate.lets(work):
             self._machine.move("begin")
             if not self.trainer.resume():
                 self._train(work, manifest)
 
     def _train(self, work: Assignment, manifest: ArtifactManifest) -> None:
-        update = self._finished.new_update_path(work.order.assignment_id)
         self._crashes.begins(work)
-        self.trainer.train(work.train_request(self._settings, self._store, manifest, str(update)))
+        self.trainer.train(work.train_request(self._settings, self._store, manifest, self._finished))
 
     def _trainer_said(self, reply: Reply) -> None:
         work = self._work if self.state == "training" or self.trainer.is_paused else None  # said before it was paused
@@ -265,7 +264,7 @@ class Agent:
         self._upload(work, report)
 
     def _upload(self, work: Assignment, report: TrainReport) -> None:
-        work.start_upload(report, self._finished.update_path(report.assignment_id), self._outbox.send)
+        work.start_upload(self._settings, report, self._finished, self._outbox.send, self._events.put)
 
     def _granted(self, grant: Grant) -> None:
         if self._work is not None and self._work.uploader is not None:
@@ -281,7 +280,7 @@ class Agent:
         if self.state != "uploading":
             self._drop("the coordinator has settled it without this report")
             return
-        self._finished.forget(ack.assignment_id)
+        self._finished.settle(work.order, is_accepted=ack.accepted)
         self._work = None
         self._machine.move("acked")
         if self._settings.once:
@@ -293,7 +292,6 @@ class Agent:
             self._give_up(self._work.refusal(error.code, error.message))
 
     # what time brings
-
     def _tick(self, now: float) -> None:
         if self.state == "stopping":
             return
@@ -301,6 +299,7 @@ class Agent:
             self.stop("parent process ended")
         if not self._presence.is_known:
             return
+        self._credentials.tick(now, is_connected=self._outbox.is_connected)
         if self._work is not None:
             self._tick_work(self._work, now)
         else:
@@ -315,8 +314,9 @@ class Agent:
             return
         if self._outbox.is_connected:
             work.tick(self.state, now)
+            self._masker.tick(work.order, now)
         manifest = work.complete_manifest()
-        if manifest is not None and self._gate.is_due(now):
+        if manifest is not None and (self._masker.take_news() or self._gate.is_due(now)):
             if self.state == "waiting":
                 self._begin(work, manifest)
             elif self.state == "training" and not self._gate.lets(work, is_training=True):
@@ -342,8 +342,7 @@ class Agent:
         work, self._work = self._work, None
         log.info("assignment %s dropped: %s", work.order.assignment_id[:12], reason)
         self._crashes.over()
-        if work.fetch is not None:
-            work.fetch.close()
+        work.close()
         if self.state == "training" or self.trainer.is_paused:
             self.trainer.kill()
         self._finished.forget(work.order.assignment_id)

@@ -11,6 +11,7 @@ from edge.contracts.envelope import Envelope
 from edge.contracts.errors import MessageRejected
 from edge.contracts.plan import WorkOrder
 from edge.contracts.topics import check_name
+from edge.credentials import CertificateFiles
 from edge.trust import Trust
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class AgentSettings:
         idle_trainer_s: an unused trainer is ended after this long.
         conditions: when the device may train; a training is paused while it may not.
         trust: keys one of which must have signed orders and manifests; None follows unsigned ones too.
+        certificate: this device's own, which is renewed in time; None without one.
         bulk_tls: checks whoever serves blobs over HTTPS; None has them over MQTT only.
     """
 
@@ -49,6 +51,7 @@ class AgentSettings:
     idle_trainer_s: float = 30.0
     conditions: Conditions = ALWAYS
     trust: Trust | None = None
+    certificate: CertificateFiles | None = None
     bulk_tls: Callable[[], ssl.SSLContext] | None = None
 
     def read_order(self, envelope: Envelope) -> WorkOrder:

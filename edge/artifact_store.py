@@ -174,7 +174,7 @@ class ArtifactStore:
             victims.append(path)
             missing -= file_size
         if missing > 0:
-            limit = f"quota of {self.quota_bytes} bytes" if self.quota_bytes else f"{free} free bytes"
+            limit = f"quota of {self.quota_bytes} bytes" if self.quota_bytes else f"{max(0, free)} free bytes"
             raise StoreFull(
                 f"store {self.root}: {size} bytes do not fit the {limit} with {used} in use, {missing} too many; "
                 "raise --quota-mb or free disk space"

@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -21,8 +20,10 @@ from edge.contracts.packing import KEPT
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.fetcher import OrderFetch
+from edge.finished_work import FinishedWork
+from edge.masking_keys import is_able
 from edge.meter import is_torch_loaded, peak_rss_bytes
-from edge.trainer_messages import Progress, Train, Trained
+from edge.trainer_messages import MaskSeeds, Progress, Train, Trained
 from edge.transport.base import Event
 from edge.uploader import Send, Uploader
 from profiles.device import DeviceProfile
@@ -41,6 +42,7 @@ class Assignment:
         ceiling_bytes: what the device has for both processes; 0 until known.
         crashes: trainers that died over it.
         waiting_for, waiting: the condition it waits for, and a sentence with its values; None and empty: none.
+        masks: of a masked order, once they are agreed on.
     """
 
     order: WorkOrder
@@ -55,6 +57,7 @@ class Assignment:
     waiting_for: Condition | None = None
     fetch: OrderFetch | None = None
     uploader: Uploader | None = None
+    masks: MaskSeeds | None = None
 
     @classmethod
     def taken(cls, order: WorkOrder) -> Assignment:
@@ -86,13 +89,31 @@ class Assignment:
         self.fetch = OrderFetch(self.order, store, runtime=settings.runtime, ask=chosen, trust=settings.trust)
         self.fetch.start(time.monotonic())
 
-    def start_upload(self, report: TrainReport, update: Path, send: Send) -> None:
-        """Begin to offer the encoded ``update`` file."""
-        self.uploader = Uploader(report, update, send, time.monotonic())
+    def start_upload(
+        self,
+        settings: AgentSettings,
+        report: TrainReport,
+        finished: FinishedWork,
+        send: Send,
+        deliver: Callable[[Event], None],
+    ) -> None:
+        """Begin to offer the encoded update, grants over HTTPS given to ``deliver``."""
+        update, pieces = finished.update_path(report.assignment_id), None
+        if self.order.upload_to and settings.bulk_tls is not None:
+            from edge.transport.put_requests import PutRequests  # 2 MB that most agents never need
+
+            url, ref = self.order.upload_to + report.assignment_id, report.update
+            pieces = PutRequests(url, settings.bulk_tls, report.assignment_id, ref, update, deliver=deliver)
+        self.uploader = Uploader(report, update, send, time.monotonic(), pieces)
 
     def complete_manifest(self) -> ArtifactManifest | None:
         """The manifest once everything the order needs is in the store; before that None."""
         return None if self.fetch is None else self.fetch.complete_manifest()
+
+    def close(self) -> None:
+        """End what it fetches; what has arrived stays."""
+        if self.fetch is not None:
+            self.fetch.close()
 
     def is_fetching(self, digest: str) -> bool:
         """Whether blob ``digest`` is wanted and not here yet."""
@@ -161,6 +182,12 @@ class Assignment:
             artifact_peak_bytes=manifest.cost.predicted_peak_bytes,
         )
 
+    def unable(self) -> Refuse | None:
+        """The refusal of an order whose masks this device cannot make, else None."""
+        if self.order.masking is None or is_able():
+            return None
+        return self.refusal("masking-missing", "masked updates need the library cryptography: the extra identity")
+
     def over_budget(self, settings: AgentSettings) -> Refuse | None:
         """The refusal when more memory is needed than the owner allows or the device has, else None."""
         budget = min(filter(None, (settings.budget_bytes, self.ceiling_bytes)), default=0)
@@ -174,7 +201,7 @@ class Assignment:
         return self.refusal(DeviceRefused.code, reason, budget_bytes=budget)
 
     def train_request(
-        self, settings: AgentSettings, store: ArtifactStore, manifest: ArtifactManifest, update: str
+        self, settings: AgentSettings, store: ArtifactStore, manifest: ArtifactManifest, finished: FinishedWork
     ) -> Train:
         """What the trainer is asked, once every blob is in the store."""
         order = self.order
@@ -185,10 +212,13 @@ class Assignment:
             weights=str(store.path(order.weights.digest)),
             constants="" if order.constants is None else str(store.path(order.constants.digest)),
             data=settings.data,
-            update=update,
+            update=str(finished.new_update_path(order.assignment_id)),
+            left_over=str(finished.left_over_path(order)),
+            new_left_over=str(finished.new_left_over_path(order) or ""),
             threads=min(order.threads, settings.threads or order.threads),
             progress_s=settings.heartbeat_s / 2,
             self_test=settings.self_test,
+            masks=self.masks,
         )
 
     def report(self, settings: AgentSettings, done: Trained) -> TrainReport:
@@ -225,7 +255,8 @@ class Assignment:
 
 def order_identity(order: WorkOrder) -> str:
     """SHA-256 of all of ``order`` but its remaining time and its ticket: equal for a repeated order only."""
-    return hashlib.sha256(encode_msgpack(msgspec.structs.replace(order, deadline_s=0.0, bulk=""))).hexdigest()
+    bare = msgspec.structs.replace(order, deadline_s=0.0, bulk="", upload_to="")
+    return hashlib.sha256(encode_msgpack(bare)).hexdigest()
 
 
 def deadline_of(order: WorkOrder, now: float) -> float:

@@ -1,11 +1,8 @@
-"""``apportion agent``: arguments, logging, signals and exit status of the device agent. Imports nothing heavy."""
+"""``apportion agent``: arguments of the device agent. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import argparse
-import logging
-import signal
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -14,19 +11,20 @@ from edge.agent_settings import AgentSettings
 from edge.artifact_store import ArtifactStore
 from edge.condition_arguments import add_condition_arguments, read_conditions
 from edge.contracts import topics
-from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
+from edge.contracts.errors import ConfigError, MessageRejected
+from edge.credentials import CertificateFiles
+from edge.long_running import EXIT_STATUSES, run_until_stopped
 from edge.outbox import farewell_message
 from edge.runtimes import RUNTIMES
 from edge.runtimes.environments import runtime_python
-from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker, tls_context
+from edge.transport.mqtt import PASSWORD_VARIABLE, BrokerAddress, MqttTransport, parse_broker, tls_context
 from edge.trust import Trust
 
-EXIT_BUG = 5
 MB = 2**20
 
 _EXAMPLE = f"""\
 The password may also come from {PASSWORD_VARIABLE}.
-exit status: 0 stopped, 1 failed, 2 bad arguments, 3 connection or authorisation, 4 timeout, 5 a bug of ours
+{EXIT_STATUSES}
 
 example:
   apportion agent --broker mqtts://pi-07@broker.local:8883 --ca ca.pem --federation demo --device pi-07 \\
@@ -36,25 +34,7 @@ example:
 
 def agent_command(arguments: list[str]) -> int:
     """Run an agent until it is stopped; the exit status as the help says."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
-    try:
-        chosen = _parser().parse_args(arguments)
-        logging.getLogger("apportion").setLevel(chosen.log_level.upper())
-        agent = _agent(chosen)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda signum, frame: agent.stop(signal.Signals(signum).name))
-        agent.run()
-    except SystemExit as finished:  # argparse: 0 after --help, 2 after a mistake
-        return int(finished.code or 0)
-    except ApportionError as error:
-        print(f"apportion agent: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"  next: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    except Exception:
-        logging.getLogger("apportion").exception("a bug of ours; please report it with the lines above")
-        return EXIT_BUG
-    return 0
+    return run_until_stopped(_parser(), _agent, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,7 +46,12 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--broker", required=True, metavar="URL", help="mqtt://[user:password@]host[:port] or mqtts://...")
+    add(
+        "--broker",
+        required=True,
+        metavar="URL",
+        help="mqtt://[user:password@]host[:port] or mqtts://...; a cluster's nodes parted by commas",
+    )
     add("--user", metavar="NAME", help="user name at the broker when the URL has none; else the device id")
     add("--federation", required=True, metavar="NAME", help="federation to join")
     add("--device", required=True, metavar="ID", help="this device's id")
@@ -124,10 +109,19 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         problems += error.problems
     if problems:
         raise ConfigError(problems, hint="apportion agent --help")
+    transport = MqttTransport(
+        address,
+        client_id=address.client_id(chosen.device, f"{chosen.federation}/{chosen.device}"),
+        subscriptions=topics.device_filters(chosen.federation, chosen.device),
+        will=farewell_message(chosen.federation, chosen.device, "connection lost"),
+        connect_timeout_s=chosen.connect_timeout_s,
+    )
     try:
         store = ArtifactStore(chosen.store.expanduser(), quota_bytes=round(chosen.quota_mb * MB))
     except OSError as error:
         raise ConfigError([f"--store: {error}"]) from error
+    if trust is not None:
+        trust.keep_in(store.root / "trusted-keys")
     settings = AgentSettings(
         federation=chosen.federation,
         device=chosen.device,
@@ -141,14 +135,16 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         self_test=chosen.self_test,
         conditions=conditions,
         trust=trust,
+        certificate=own_certificate(address, transport),
         # Only the authority that the owner named is asked for blobs, not any that the system knows.
         bulk_tls=partial(tls_context, address) if address.ca else None,
     )
-    transport = MqttTransport(
-        address,
-        client_id=f"{chosen.federation}/{chosen.device}",
-        subscriptions=topics.device_filters(chosen.federation, chosen.device),
-        will=farewell_message(chosen.federation, chosen.device, "connection lost"),
-        connect_timeout_s=chosen.connect_timeout_s,
-    )
     return Agent(settings, transport, store)
+
+
+def own_certificate(address: BrokerAddress, transport: MqttTransport) -> CertificateFiles | None:
+    """The files of the certificate that ``transport`` shows, where its root is known; None without one."""
+    if address.ca is None or address.certificate is None or address.key is None:
+        return None
+    files = (Path(address.ca), Path(address.certificate), Path(address.key))
+    return CertificateFiles(*files, taken_up=transport.take_up_certificate)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge.certificate_chain import check_chain
 from edge.claim_client import ANSWER_LOST, ClaimClient, EnrolmentFailed, clock_is_off, fetch_root
 from edge.contracts.claims import ClaimLink, ClaimReply, ClaimRequest
 from edge.contracts.errors import ConfigError
@@ -156,17 +157,13 @@ def _accept(folder: Path, device: str, reply: ClaimReply, root: str, csr: bytes,
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    from cryptography.x509.oid import NameOID
 
     try:
-        certificate = x509.load_pem_x509_certificate(reply.certificate.encode())
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(root.encode()))
-        names = [a.value for a in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-        if names != [device] or certificate.public_key() != x509.load_pem_x509_csr(csr).public_key():
-            raise ValueError(f"it is for {names}, or for another key than this device's")
+        key = x509.load_pem_x509_csr(csr).public_key()
+        certificate = check_chain(reply.certificate.encode(), root.encode(), device, key)
         if not isinstance(load_pem_public_key(reply.signing_public.encode()), Ed25519PublicKey):
             raise ValueError("what checks orders is not an Ed25519 key")
-    except (ValueError, TypeError, InvalidSignature) as error:
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
         raise EnrolmentFailed(
             "bad-reply", f"what the service sent cannot be used ({error}); nothing was written"
         ) from error

@@ -8,6 +8,7 @@ from edge.agent_settings import AgentSettings
 from edge.assignment import Assignment
 from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.link_rate import LinkRate
+from edge.masking_keys import ABILITY, is_able
 from edge.meter import rss_bytes
 from edge.trainer_messages import Described, Ready
 from profiles.device import DeviceProfile
@@ -88,6 +89,7 @@ class Presence:
             data_error=self.data_error,
             state=state,
             assignment_id="" if work is None else work.order.assignment_id,
+            abilities=(ABILITY,) if is_able() else (),
         )
 
 

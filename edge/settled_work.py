@@ -69,4 +69,4 @@ class SettledWork:
 
 def _digest(order: WorkOrder) -> str:
     """SHA-256 of ``order`` but its ticket, which is no part of what is to be done."""
-    return hashlib.sha256(encode_msgpack(msgspec.structs.replace(order, bulk=""))).hexdigest()
+    return hashlib.sha256(encode_msgpack(msgspec.structs.replace(order, bulk="", upload_to=""))).hexdigest()

@@ -6,6 +6,7 @@ answers; a native crash or a kernel kill ends this process only, and the supervi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -14,12 +15,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from edge import out_of_memory
 from edge.batches import Examples
-from edge.contracts.errors import ApportionError, MessageRejected
+from edge.contracts.errors import ApportionError, ArtifactCorrupt, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
 from edge.local_data import LocalData, read_local_data
 from edge.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
@@ -43,6 +46,9 @@ from edge.trainer_messages import (
 from edge.training import train, uploaded
 from edge.update_file import write_update
 from edge.weights_file import WeightsFile
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _PR_SET_PDEATHSIG = 1
 
@@ -108,9 +114,7 @@ class Trainer:
                 self._send(Progress(order.assignment_id, step, total, loss))
 
         outcome = train(session, manifest, order, examples, progress=progress)
-        digest, size, encoded_size = write_update(
-            Path(request.update), {name: uploaded(session, name) for name in order.upload}, order.encoding
-        )
+        digest, size, encoded_size = self._write(request, manifest, session, len(examples))
         return Trained(
             assignment_id=order.assignment_id,
             digest=digest,
@@ -128,6 +132,33 @@ class Trainer:
             threads=min(request.threads, max_threads(self._runtime) or request.threads),
             labels=examples.labels() if order.report_labels else None,
         )
+
+    def _write(
+        self, request: Train, manifest: ArtifactManifest, session: Session, num_examples: int
+    ) -> tuple[str, int, int]:
+        """As :func:`edge.update_file.write_update`, of the session's present values, in the order's precision."""
+        order, path = request.order, Path(request.update)
+        if order.masking is not None and request.masks is not None:
+            from edge.masked_numbers import masked_update
+
+            names, received = order.upload, WeightsFile(Path(request.weights), where=f"weights of round {order.round}")
+            trained = partial(uploaded, session)
+            masked = masked_update(names, trained, received, order.masking, request.masks, num_examples=num_examples)
+            return write_update(path, masked, order.encoding)
+        if order.precision == "fp32":
+            return write_update(path, {name: uploaded(session, name) for name in order.upload}, order.encoding)
+        from edge.coded_update import CodedUpdate, LeftOver
+
+        where, before = f"weights of round {order.round}", Path(request.left_over)
+        received = WeightsFile(Path(request.weights), where=where)
+        left_over: Mapping[str, np.ndarray] = {}
+        if request.new_left_over and before.is_file():
+            with contextlib.suppress(ArtifactCorrupt):  # damaged: what it held is lost, nothing else
+                left_over = WeightsFile(before, where="what rounding left over")
+        update = CodedUpdate(order, manifest, lambda name: uploaded(session, name), received, left_over)
+        if request.new_left_over:
+            write_update(Path(request.new_left_over), LeftOver(update), "raw")
+        return write_update(path, update, order.encoding)
 
     def _load(self, request: Train) -> tuple[ArtifactManifest, Session]:
         key = (request.order.artifact.digest, request.threads)

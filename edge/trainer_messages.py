@@ -22,6 +22,16 @@ class Describe(msgspec.Struct, frozen=True, tag=True):
     data: str
 
 
+class MaskSeeds(msgspec.Struct, frozen=True):
+    """Seeds of the masks on one update: its own and those of later devices are added, those of earlier ones taken off.
+
+    Whose is earlier goes by device id, so that each pair's mask is in a sum once with either sign.
+    """
+
+    added: tuple[bytes, ...]
+    removed: tuple[bytes, ...]
+
+
 class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Carry out an order.
 
@@ -32,6 +42,9 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         threads: intra-op threads.
         progress_s: time between two progress messages.
         self_test: repeat the artifact's self-test before its first use.
+        left_over: file of what rounding took from earlier updates, which need not be there; ``new_left_over`` is
+            written beside the update, empty where none is kept.
+        masks: of a masked order; the update is then written masked, and nowhere else.
     """
 
     order: WorkOrder
@@ -44,6 +57,9 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     progress_s: float
     self_test: bool = False
     constants: str = ""
+    left_over: str = ""
+    new_left_over: str = ""
+    masks: MaskSeeds | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

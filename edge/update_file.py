@@ -67,8 +67,9 @@ def _chunks(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
     text += b" " * (-len(text) % 8)
     yield struct.pack("<Q", len(text)) + text
     for name in names:
-        if tensors[name].nbytes == 0:
+        array = tensors[name]  # once: some are made when they are asked for
+        if array.nbytes == 0:
             continue
-        data = np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         for start in range(0, len(data), _CHUNK_BYTES):
             yield data[start : start + _CHUNK_BYTES]

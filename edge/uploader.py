@@ -1,16 +1,22 @@
-"""Sends a finished update: offer, wait for a grant, blocks within its window, and the report when all has arrived."""
+"""Sends a finished update: offer, wait for a grant, blocks within its window, and the report when all has arrived.
+
+Where the order names an address for it, pieces over HTTPS take the place of the blocks while that works.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.contracts.messages import Grant, Offer, Put
 from edge.contracts.report import TrainReport
 from edge.transport.base import Qos
 from edge.transport.blocks import Upload
+
+if TYPE_CHECKING:
+    from edge.transport.put_requests import PutRequests
 
 Send = Callable[[str, Any, Qos, str | None], None]
 """Publishes (kind, body, qos, message id); a message without an id gets a random one."""
@@ -24,18 +30,26 @@ class Uploader:
 
     Args:
         update: the encoded update file.
+        pieces: sends them over HTTPS; None: blocks over MQTT.
     """
 
-    def __init__(self, report: TrainReport, update: Path, send: Send, now: float) -> None:
+    def __init__(
+        self, report: TrainReport, update: Path, send: Send, now: float, pieces: PutRequests | None = None
+    ) -> None:
         self._report = report
         self._update = update
         self._send = send
+        self._pieces = pieces
         self._upload = Upload(report.update, now)
         self._repeat_at = now
         self._report_id = uuid.uuid4().hex
 
     def tick(self, now: float) -> None:
         """Offer, send blocks, or report, whichever is due."""
+        if self._pieces is not None and self._pieces.has_given_up:
+            self._pieces = None
+            self._upload.reconnected(now)
+            self._repeat_at = now
         if self._upload.is_stalled(now):
             self._repeat_at = now
         if self._upload.is_complete:
@@ -69,6 +83,10 @@ class Uploader:
         self.tick(now)
 
     def _put(self) -> None:
+        if self._pieces is not None:
+            if not self._upload.is_offer_open and not self._upload.is_complete:
+                self._pieces.go_on(self._upload.confirmed)
+            return
         spans = self._upload.sends()
         if not spans:
             return

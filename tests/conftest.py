@@ -12,6 +12,7 @@ from coordinator.broker import BrokerProcess
 from coordinator.configuration_file import DATA_VARIABLE
 from coordinator.mosquitto import find_mosquitto
 from tests.device_installation import install_device
+from tests.postgres_server import PostgresServer, missing_postgres, running_server
 
 NO_MOSQUITTO = "mosquitto is not installed here (Debian: mosquitto)"
 NO_DATA = f"{DATA_VARIABLE} is not set to the folder with the datasets"
@@ -38,6 +39,24 @@ def data_folder() -> Path:
 def device_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the scripts of a fresh environment with the device's installation."""
     return install_device(tmp_path_factory.mktemp("device"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server; a test makes its own database in it."""
+    if reason := missing_postgres():
+        pytest.skip(reason)
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a ledger can be made: a file that is not there, an empty database; the test runs with each."""
+    if request.param == "sqlite":
+        return tmp_path / "ledger.sqlite"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.emptied_database()
 
 
 @pytest.fixture

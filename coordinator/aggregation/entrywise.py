@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregation.weighted_mean import check_finite
-from edge.contracts.errors import UpdateRejected
+from coordinator.aggregation.parts import check_parts, place_of, weights_of
+from coordinator.aggregation.summing import Term, WeightedSums
 
 if TYPE_CHECKING:
     from coordinator.methods.method import Tensors
@@ -32,6 +32,7 @@ class EntrywiseMean:
         self._reference = reference
         self._sums: dict[str, np.ndarray] = {}
         self._weights: dict[str, np.ndarray] = {}
+        self._terms = WeightedSums()
 
     def add(
         self,
@@ -55,14 +56,26 @@ class EntrywiseMean:
             UpdateRejected: an unknown tensor, a wrong shape, values or a weight that are not finite.
         """
         slices, rows = slices or {}, rows or {}
-        weights = {name: float(weight if isinstance(weight, int | float) else weight[name]) for name in tensors}
+        weights = weights_of(tensors, weight)
+        check_parts(self._reference, tensors, weights, slices, where=where)
+        if slices or rows:
+            self._terms.settle()  # every entry's terms in the order of the updates
+        whole: list[Term] = []
         for name, value in tensors.items():
-            self._check(name, value, weights[name], slices.get(name), where)
-        for name, value in tensors.items():
-            self._add(name, value, weights[name], slices.get(name), rows.get(name))
+            if name not in self._sums:
+                self._sums[name] = np.zeros(self._reference[name].shape)
+                # One weight for the whole tensor until a device holds a part of it.
+                self._weights[name] = np.zeros(())
+            if name in slices or name in rows:
+                self._add_part(name, value, weights[name], slices.get(name), rows.get(name))
+            else:
+                whole.append((self._sums[name], value, weights[name]))
+                self._weights[name] = self._weights[name] + weights[name]
+        self._terms.add(whole)
 
     def result(self) -> dict[str, np.ndarray]:
         """The means in the reference's dtypes (integers rounded); entries nobody held keep the reference's bits."""
+        self._terms.settle()
         result = {}
         for name, before in self._reference.items():
             if name not in self._sums:
@@ -76,42 +89,13 @@ class EntrywiseMean:
             result[name] = np.where(held, mean.astype(before.dtype), before)
         return result
 
-    def _add(
+    def _add_part(
         self, name: str, value: np.ndarray, weight: float, kept: Slice | None, rows: Collection[int] | None
     ) -> None:
         shape = self._reference[name].shape
-        if name not in self._sums:
-            self._sums[name] = np.zeros(shape)
-            # One weight for the whole tensor until a device holds a part of it.
-            self._weights[name] = np.zeros(())
-        term = np.multiply(value, weight, dtype=np.float64)
-        if kept is None and rows is None:
-            self._sums[name] += term
-            self._weights[name] = self._weights[name] + weight
-            return
         if self._weights[name].shape != shape:
             self._weights[name] = np.full(shape, float(self._weights[name]))
-        indices = [
-            np.arange(size) if part is None else part
-            for part, size in zip(kept or (None,) * len(shape), shape, strict=True)
-        ]
-        if rows is not None:
-            owned = np.isin(indices[0], np.fromiter(rows, dtype=np.int64))
-            indices[0], term = indices[0][owned], term[owned]
-        place = np.ix_(*indices)
+        place, owned = place_of(shape, kept, rows)
+        term = np.multiply(value if owned is None else value[owned], weight, dtype=np.float64)
         self._sums[name][place] += term
         self._weights[name][place] += weight
-
-    def _check(self, name: str, value: np.ndarray, weight: float, kept: Slice | None, where: str) -> None:
-        if name not in self._reference:
-            raise UpdateRejected(f"{where}: tensor '{name}' is not in the global model; re-plan the device")
-        whole = tuple(self._reference[name].shape)
-        expected = whole
-        if kept is not None:
-            expected = tuple(size if part is None else len(part) for part, size in zip(kept, whole, strict=True))
-        if tuple(value.shape) != expected:
-            raise UpdateRejected(
-                f"{where}: '{name}' has shape {tuple(value.shape)}, its part of the global model {expected}; "
-                "re-plan the device"
-            )
-        check_finite(name, value, weight, where=where)

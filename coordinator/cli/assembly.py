@@ -8,48 +8,60 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
+
+import msgspec
 
 from coordinator.artifacts import Artifacts
+from coordinator.blob_opening import open_blobs
 from coordinator.blob_store import BlobStore
+from coordinator.block_lane import BlockLane
 from coordinator.broker import open_broker
+from coordinator.byte_account import ByteAccount
 from coordinator.ceilings import describe
-from coordinator.cli.exporting import dense_module, run_exporter, run_input_spec
+from coordinator.cli.exporting import run_exporter
+from coordinator.cli.federation_parts import blob_service, publisher_to
+from coordinator.cli.identity_desk import IdentityDesk
 from coordinator.cli.local_data_folders import local_devices
 from coordinator.cli.page_serving import PageService, open_page, web_listener
+from coordinator.cli.preparation import Prepared, prepare
 from coordinator.cli.results import finish_run, finished_summary
+from coordinator.cli.run_directory import holds_run, ledger_of, ledger_place
+from coordinator.cli.sharded_run import run_shards
+from coordinator.cli.taking_turns import check_shareable, held_at, take_turns
 from coordinator.cohort import Cohort
 from coordinator.configuration import RunConfig, canonical_toml
 from coordinator.configuration_file import load_config_text
-from coordinator.datasets import load_dataset
-from coordinator.distillation.proxy import open_proxy
+from coordinator.control import CONTROL
 from coordinator.evaluation import Evaluator, Score
+from coordinator.event_queue import EventQueue
 from coordinator.federation import Desk, Federation, RoundClock
+from coordinator.garbage import collect_at_start
 from coordinator.global_model import write_atomically
 from coordinator.inbox import Inbox
+from coordinator.leadership import LEADER, Leadership
 from coordinator.ledger import Ledger
 from coordinator.local_devices import LocalDevices, connection_address
-from coordinator.methods import build_method
 from coordinator.methods.method import Method, State
+from coordinator.points import known_only
+from coordinator.privacy.masking_desk import MaskingDesk
 from coordinator.progress import Progress
-from coordinator.publisher import Publisher, Signer
 from coordinator.round import run_rounds
 from coordinator.round_status import RoundStatus
 from edge.contracts import topics
 from edge.contracts.errors import LedgerError
-from edge.transport.base import Event, Transport
+from edge.contracts.messages import Get
+from edge.masking_keys import ABILITY
+from edge.transport.base import Transport
 from edge.transport.mqtt import MqttTransport
 
-if TYPE_CHECKING:
-    from coordinator.blob_service import BlobService
-    from coordinator.identity.message_check import MessageCheck
+COORDINATOR_INFLIGHT = 200
 
 
 @dataclass(frozen=True)
@@ -59,9 +71,11 @@ class RunOptions:
     Attributes:
         local_devices: agents to start here; None starts those of ``[[cohort.local]]``, 0 none.
         on_point: see :class:`coordinator.federation.Federation`.
+        max_epsilon: in place of ``$.privacy.max-epsilon``, which a resumed run's file cannot change.
     """
 
     local_devices: int | None = None
+    max_epsilon: float | None = None
     quiet: bool = False
     on_point: Callable[[str], None] = lambda point: None
 
@@ -72,7 +86,7 @@ def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str
     Raises:
         LedgerError: there is a run in that directory already.
     """
-    if (run_dir / "ledger.sqlite").exists():
+    if holds_run(run_dir):
         raise LedgerError(
             f"{run_dir} holds a run already; resume it with `apportion resume {run_dir}` or choose another"
         )
@@ -81,7 +95,7 @@ def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str
     write_atomically(run_dir / "config.toml", text.encode())
     with lock_run(run_dir):
         Ledger.create(
-            run_dir / "ledger.sqlite",
+            ledger_place(config, run_dir),
             federation=federation_id(config, run_dir),
             config=text,
             seed=config.federation.seed,
@@ -91,13 +105,41 @@ def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str
 
 def resume_run(run_dir: Path, options: RunOptions) -> dict[str, Any]:
     """Go on with the run in ``run_dir`` from the last thing on disk; a finished run gives its summary again."""
-    with lock_run(run_dir), Ledger.open(run_dir / "ledger.sqlite") as ledger:
+    with lock_run(run_dir), ledger_of(run_dir) as ledger:
         text, state = ledger.federation().config, ledger.federation().state
     if state == "finished" and (summary := finished_summary(run_dir)) is not None:
         return summary
     config = load_config_text(text, folder=run_dir)
+    if not (run_dir / "config.toml").is_file():
+        write_atomically(run_dir / "config.toml", text.encode())
+    if options.max_epsilon is not None:
+        config = msgspec.structs.replace(
+            config, privacy=msgspec.structs.replace(config.privacy, max_epsilon=options.max_epsilon)
+        )
     with lock_run(run_dir):
+        with ledger_of(run_dir) as ledger:
+            ledger.set_wish(CONTROL, "")  # whoever resumes a run wants it to go on
         return _run(config, run_dir, options)
+
+
+def join_run(text: str, place: str, run_dir: Path, options: RunOptions) -> dict[str, Any]:
+    """Wait in ``run_dir`` for the turn to lead a run that another process began; its summary if it ended here, else
+    nothing.
+
+    Args:
+        text: the run's configuration, as its ledger has it.
+        place: the ledger's address, as this machine reaches it.
+
+    Raises:
+        ConfigError: the run keeps something on the machine that began it; LedgerError: there is no such run.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    config = load_config_text(text, folder=run_dir)
+    check_shareable(config)
+    config = msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, ledger=place))
+    with lock_run(run_dir):
+        write_atomically(run_dir / "config.toml", canonical_toml(config).encode())
+        return _run(config, run_dir, options, is_joined=True)
 
 
 def federation_id(config: RunConfig, run_dir: Path) -> str:
@@ -120,60 +162,82 @@ def lock_run(run_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise LedgerError(f"{run_dir}: another coordinator runs here; wait for it or stop it") from error
+            hint = f"a paused one goes on with: apportion continue {run_dir}"
+            raise LedgerError(f"{run_dir}: another coordinator runs here; wait for it or stop it", hint=hint) from error
         yield
     finally:
         os.close(descriptor)
 
 
-def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any]:
-    started = time.monotonic()
+def _run(config: RunConfig, run_dir: Path, options: RunOptions, *, is_joined: bool = False) -> dict[str, Any]:
     progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
-    dense = dense_module(config)
-    method = build_method(config.method.name, dense, config.method.options)
-    dataset = load_dataset(
-        config.data.source,
-        Path(config.data.path) if config.data.path else None,
-        config.federation.seed,
-        config.evaluation.holdout,
+    if not config.store.ledger:
+        return _lead(config, run_dir, options, prepare(config), progress)
+    if config.store.shards > 1:
+        return run_shards(config, run_dir, options.local_devices, options.on_point, progress, is_joined=is_joined)
+    return take_turns(
+        config,
+        run_dir,
+        prepare=lambda: prepare(config),
+        lead=lambda prepared, lead: _lead(config, run_dir, options, prepared, progress, lead),
+        say=progress.say,
+        until_finished=is_joined,
     )
-    dataset = open_proxy(method, config, dataset, run_input_spec(config))
-    evaluator = Evaluator(
-        lambda: dense_module(config),
-        dataset.x_test,
-        dataset.y_test,
-        run_input_spec(config),
-        batch=config.evaluation.batch,
-        norm=config.evaluation.norm,
-    )
-    devices = local_devices(config, dataset, run_dir, options.local_devices)
-    ledger = Ledger.open(run_dir / "ledger.sqlite")
+
+
+def _lead(
+    config: RunConfig,
+    run_dir: Path,
+    options: RunOptions,
+    prepared: Prepared,
+    progress: Progress,
+    leadership: Leadership | None = None,
+) -> dict[str, Any]:
+    """Run every round that is left; ``leadership`` where several coordinators share the ledger."""
+    ledger = Ledger.open(ledger_place(config, run_dir), federation=federation_id(config, run_dir))
+    if leadership is not None:
+        ledger.fenced_by(LEADER, leadership.owner, leadership.term)
     name = ledger.federation().id
+    count = 0 if ledger.federation().state == "finished" else options.local_devices
+    devices = local_devices(config, prepared.dataset, run_dir, count)
     if ledger.federation().state == "new":
         ledger.move_federation("running")
     with contextlib.ExitStack() as stack:
         stack.callback(ledger.close)
-        blobs = BlobStore(
-            Path(config.store.dir) if config.store.dir else run_dir / "blobs",
-            quota_bytes=round(config.store.quota_mb * 1e6),
-        )
+        blobs = open_blobs(config, run_dir, ledger.federation())
+        if collected := collect_at_start(ledger, blobs, is_alone=not config.store.ledger):
+            progress.say(collected)
         listener = web_listener(config.broker)
         address = stack.enter_context(
             open_broker(config.broker, run_dir / "broker", federation=name, web_socket=listener)
         )
         progress.say(f"federation {name}: {address.kind} broker at {address.url}")
         progress.say(f"run directory {run_dir}")
+        connection = connection_address(address)
         transport = MqttTransport(
-            connection_address(address),
-            client_id=f"{name}-coordinator",
+            connection,
+            client_id=connection.client_id(f"@{name}", f"{name}-coordinator"),
             subscriptions=(topics.coordinator_filter(name),),
+            # A thousand orders leave at once: with a device's few in flight an answer would wait for all of them.
+            inflight=COORDINATOR_INFLIGHT,
         )
         page = stack.enter_context(open_page(config.broker, name, blobs, address, progress.say))
         if page is not None:
             progress.say(f"page for phones at {page.address}")
             progress.say(f"invite one: apportion device add --qr --device ID --config {run_dir / 'config.toml'}")
         federation = stack.enter_context(
-            open_federation(config, method, ledger, blobs, evaluator, transport, progress, options, page=page)
+            open_federation(
+                config,
+                prepared.method,
+                ledger,
+                blobs,
+                prepared.evaluator,
+                transport,
+                progress,
+                options,
+                page=page,
+                leadership=leadership,
+            )
         )
         local = LocalDevices(devices, address, name)
         if devices:
@@ -192,49 +256,8 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any
         )
         with progress.watching(status.line):
             state = run_rounds(federation)
-        wall_s = time.monotonic() - started
-        return finish_run(federation, evaluator, state, run_dir, wall_s=wall_s, ceilings=local.ceilings())
-
-
-def _signer(config: RunConfig) -> Signer | None:
-    if not config.broker.identity:
-        return None
-    from coordinator.identity.signing import SigningKey
-
-    return SigningKey.load(Path(config.broker.identity))
-
-
-def _blob_service(config: RunConfig, blobs: BlobStore) -> BlobService | None:
-    if not config.broker.bulk:
-        return None
-    from coordinator.blob_service import BlobService
-    from coordinator.fleet.claim_service import ClaimService
-    from coordinator.identity.broker_files import server_files
-
-    identity, broker = Path(config.broker.identity), urlsplit(config.broker.url)
-    certificate, key = server_files(identity, urlsplit(config.broker.bulk).hostname or "")
-    # A broker that the run starts for itself is no address for other machines; a password in it is nobody else's.
-    reached_at = f"{broker.scheme}://{broker.netloc.rpartition('@')[2]}" if broker.netloc else ""
-    claims = ClaimService(identity, federation=config.federation.name, broker=reached_at)
-    return BlobService(blobs, config.broker.bulk, certificate, key, beside=[claims.answer])
-
-
-def _bulk(page: PageService | None, service: BlobService | None) -> Callable[[str, float], str] | None:
-    if page is None:
-        return None if service is None else service.url_for
-
-    def url_for(device: str, valid_s: float) -> str:
-        return page.url_for(device, valid_s) or ("" if service is None else service.url_for(device, valid_s))
-
-    return url_for
-
-
-def _message_check(config: RunConfig, federation: str) -> MessageCheck | None:
-    if not config.broker.identity:
-        return None
-    from coordinator.identity.message_check import BrowserSignatures
-
-    return BrowserSignatures(Path(config.broker.identity), federation)
+        wall_s = time.monotonic() - prepared.started
+        return finish_run(federation, prepared.evaluator, state, run_dir, wall_s=wall_s, ceilings=local.ceilings())
 
 
 @contextlib.contextmanager
@@ -249,30 +272,42 @@ def open_federation(
     options: RunOptions,
     *,
     page: PageService | None = None,
+    leadership: Leadership | None = None,
 ) -> Iterator[Federation]:
     """The federation of ``ledger``, answering devices over ``transport`` while the context is open.
 
     Args:
         page: where devices in browsers have blobs from; others have them from ``$.broker.bulk`` or over MQTT.
+        leadership: the lease without which no device is answered; None where there is one coordinator.
 
     Raises:
         BrokerUnreachable: as :meth:`edge.transport.base.Transport.start`; also AccessDenied.
     """
     name = ledger.federation().id
-    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-    service = _blob_service(config, blobs)
-    publisher = Publisher(name, blobs, transport, signer=_signer(config), bulk=_bulk(page, service))
-    cohort, clock = Cohort(config.runtime.names), RoundClock()
+    events = EventQueue()
+    account = ByteAccount() if page is None else page.account
+    service = blob_service(config, blobs, account)
+    publisher = publisher_to(transport, name, config, blobs, page=page, service=service, account=account)
+    is_buffered = config.aggregation.mode == "buffered"
+    is_masked = config.privacy.secure_aggregation
+    masks = MaskingDesk(name, ledger, publisher, lambda: inbox.notify()).handlers if is_masked else {}
+    known = IdentityDesk(config, name, publisher, progress.say)
+    cohort = Cohort(config.runtime.names, needs=[ABILITY] if is_masked else [])
+    clock = RoundClock(order_s=config.cohort.deadline_s if is_buffered else 0.0)
+    on_point = known_only(options.on_point if leadership is None else held_at(leadership, options.on_point))
+    lane = BlockLane(publisher.block, transport)
     inbox = Inbox(
         name,
         ledger=ledger,
         blobs=blobs,
         cohort=cohort,
         publisher=publisher,
-        remaining_s=clock.remaining_s,
+        remaining_s=clock.for_orders_s,
         say=progress.say,
-        on_point=options.on_point,
-        check=_message_check(config, name),
+        on_point=on_point,
+        check=known.check,
+        uploads_at_once=config.updates.at_once,
+        more_handlers={"get": lambda device, envelope: lane.ask(device, envelope.read(Get)), **masks, **known.handlers},
     )
 
     def evaluate(state: State) -> dict[str, Score]:
@@ -281,10 +316,23 @@ def open_federation(
     with contextlib.ExitStack() as stack:
         stack.callback(publisher.close)
         if service is not None:
+            service.uploads = inbox.uploads
             stack.enter_context(service)
-        stack.enter_context(Desk(inbox, events))
+        stack.enter_context(lane)
+        stack.enter_context(known.shutting_out(inbox, service, page))
+        stack.enter_context(Desk(inbox, events, may_answer=leadership.is_held if leadership else lambda: True))
         transport.start(events.put)
-        stack.callback(transport.stop)
+        stopping = threading.Lock()
+
+        def stop() -> None:
+            with stopping:
+                transport.stop()
+
+        stack.callback(stop)
+        if leadership is not None:
+            # Whoever leads now has our name at the broker: two that both come back would cut each other off.
+            stack.enter_context(leadership.when_lost(stop))
+            stack.enter_context(leadership.when_lost(inbox.notify))
         yield Federation(
             name=name,
             config=config,
@@ -298,5 +346,5 @@ def open_federation(
             clock=clock,
             progress=progress,
             evaluate=evaluate,
-            on_point=options.on_point,
+            on_point=on_point,
         )

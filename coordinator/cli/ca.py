@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coordinator.cli.ca_listing import CRL_EXAMPLE, LS_EXAMPLE, crl, ls
+from coordinator.cli.ca_rabbitmq import EXAMPLE as RABBITMQ_EXAMPLE
+from coordinator.cli.ca_rabbitmq import rabbitmq
+from coordinator.cli.ca_root import IDENTITY, ROTATE_EXAMPLE, init, rotate
+from coordinator.cli.ca_signing_key import EXAMPLE as SIGNING_KEY_EXAMPLE
+from coordinator.cli.ca_signing_key import signing_key
 from coordinator.cli.command import parse_problem, verb
 
 if TYPE_CHECKING:
     from coordinator.identity.authority import Authority, Issued
-    from coordinator.identity.records import BrowserDevice, IssuedCertificate
 
 EXAMPLE = "Example: apportion ca init identity"
 
 Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="folder of the identity")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")]
 Replace = Annotated[bool, typer.Option("--replace", help="revoke the certificate that stands under that name")]
-IDENTITY = Path("identity")
 MAX_FILE_BYTES = 1 << 16
 
 
@@ -32,36 +36,14 @@ def register(app: typer.Typer) -> None:
     group.command("issue-coordinator", epilog="Example: apportion ca issue-coordinator digits")(issue_coordinator)
     group.command("sign", epilog="Example: apportion ca sign device.csr --device pi-07")(sign)
     group.command("revoke", epilog="Example: apportion ca revoke pi-07")(revoke)
-    group.command("crl", epilog="Example: apportion ca crl --days 30")(crl)
-    group.command("ls", epilog="Example: apportion ca ls --json")(ls)
+    group.command("crl", epilog=CRL_EXAMPLE)(crl)
+    group.command("ls", epilog=LS_EXAMPLE)(ls)
     group.command("mosquitto", epilog="Example: apportion ca mosquitto --out broker")(mosquitto)
+    group.command("rabbitmq", epilog=RABBITMQ_EXAMPLE)(rabbitmq)
+    group.command("rotate", epilog=ROTATE_EXAMPLE)(rotate)
+    group.command("signing-key", epilog=SIGNING_KEY_EXAMPLE)(signing_key)
     group.command("token", epilog="Example: apportion ca token pi-07 --expires 1h")(token)
     app.add_typer(group, name="ca")
-
-
-@verb("ca")
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="new folder of the identity")] = IDENTITY,
-    name: Annotated[str, typer.Option(help="what the root is called")] = "Apportion",
-    days: Annotated[int, typer.Option(min=1, max=36_500, help="validity of the root")] = 3650,
-    as_json: AsJson = False,
-) -> dict[str, Any]:
-    """Make an authority: a root, a revocation list, and the key that signs manifests and orders."""
-    from coordinator.identity.authority import Authority
-
-    if not 1 <= len(name) <= 50 or not name.isprintable():
-        raise parse_problem("--name", f"{name[:80]!r} is not usable: 1 to 50 printable characters")
-    with Authority.create(folder, name=name, days=days) as made:
-        values = {
-            "dir": str(folder),
-            "ca": str(made.folder.ca),
-            "trust": str(made.folder.signing_public),
-            "not_after": _date(made.root_not_after),
-        }
-    if not as_json:
-        print(f"{folder}: a root until {values['not_after']}. Keep the folder secret and backed up; ca.pem and")
-        print("signing.pub are for devices. Next: apportion ca issue-server --name HOST")
-    return values
 
 
 @verb("ca")
@@ -80,12 +62,15 @@ def issue_server(
 def issue_coordinator(
     federation: Annotated[str, typer.Argument(metavar="FEDERATION", help="name of the federation it coordinates")],
     folder: Folder = IDENTITY,
+    shards: Annotated[int, typer.Option(min=0, max=64, help="for each of store.shards one more")] = 0,
     replace: Replace = False,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Key and certificate of the coordinator of one federation."""
     with _open(folder) as authority:
-        return _issued(authority.issue_coordinator(federation, replace=replace), as_json=as_json)
+        issued = _issued(authority.issue_coordinator(federation, replace=replace), as_json=as_json)
+        more = [authority.issue_coordinator(federation, shard=n, replace=replace) for n in range(shards)]
+        return {**issued, **({"shards": [_issued(one, as_json=as_json) for one in more]} if more else {})}
 
 
 @verb("ca")
@@ -124,39 +109,6 @@ def revoke(
 
 
 @verb("ca")
-def crl(
-    folder: Folder = IDENTITY,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="how long brokers may go by this list")] = 30,
-    as_json: AsJson = False,
-) -> dict[str, Any]:
-    """Write the revocation list anew. A broker lets nobody in with a list that has run out."""
-    with _open(folder) as authority:
-        next_update = _date(authority.write_crl(days=days).timestamp())
-        path = str(authority.folder.crl)
-    if not as_json:
-        print(f"{path}: good until {next_update}. Give it to the broker and reload that")
-    return {"crl": path, "next_update": next_update}
-
-
-@verb("ca")
-def ls(folder: Folder = IDENTITY, as_json: AsJson = False) -> dict[str, Any]:
-    """Every certificate that was issued, every device in a browser, and until when the revocation list is good."""
-    with _open(folder) as authority:
-        now = authority.now()
-        rows = [_row(certificate, now) for certificate in authority.records.certificates()]
-        browsers = [_browser_row(browser) for browser in authority.records.browsers()]
-        crl_until = _date(authority.records.revocation_list()[2])
-        root_until = _date(authority.root_not_after)
-    if not as_json:
-        for row in rows:
-            print(f"{row['kind']:12} {row['name']:24} {row['status']:8} until {row['not_after']}  {row['serial']}")
-        for row in browsers:
-            print(f"{'browser':12} {row['name']:24} {row['status']:8} since {row['since']}  {row['serial']}")
-        print(f"root until {root_until}, revocation list until {crl_until}")
-    return {"certificates": rows, "browsers": browsers, "crl_next_update": crl_until, "root_not_after": root_until}
-
-
-@verb("ca")
 def mosquitto(
     out: Annotated[Path, typer.Option(metavar="DIR", help="folder to write; an earlier one is brought up to date")],
     server: Annotated[str, typer.Option(metavar="HOST", help="which server's certificate, if there are several")] = "",
@@ -170,6 +122,7 @@ def mosquitto(
     ] = None,
     web_key: Annotated[Path | None, typer.Option(metavar="FILE", help="its key")] = None,
     at: Annotated[Path | None, typer.Option(metavar="PATH", help="where the broker will find the folder")] = None,
+    devices: Annotated[int, typer.Option(min=1, max=1_000_000, help="how many connect at most")] = 10_000,
     folder: Folder = IDENTITY,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
@@ -198,6 +151,7 @@ def mosquitto(
         at=at,
         web_socket_port=web_socket_port,
         web_certificate=shown,
+        devices=devices,
     )
     if not as_json:
         print(f"{config}: start mosquitto -c {config}, or include_dir {out} in the system's; after a change write the")
@@ -247,28 +201,6 @@ def _issued(issued: Issued, *, as_json: bool) -> dict[str, Any]:
         "serial": certificate.serial,
         "not_after": until,
         "is_new": issued.is_new,
-    }
-
-
-def _browser_row(browser: BrowserDevice) -> dict[str, Any]:
-    return {
-        "name": browser.device,
-        "status": "valid" if browser.revoked_at is None else "revoked",
-        "since": _date(browser.since),
-        "serial": browser.serial,
-        "reason": browser.reason,
-    }
-
-
-def _row(certificate: IssuedCertificate, now: float) -> dict[str, Any]:
-    return {
-        "name": certificate.name,
-        "kind": certificate.kind,
-        "status": certificate.status(now),
-        "not_after": _date(certificate.not_after),
-        "serial": certificate.serial,
-        "hosts": list(certificate.hosts),
-        "reason": certificate.reason,
     }
 
 

@@ -1,7 +1,8 @@
 """The executable: finds the verb, runs it, and turns every outcome into an exit status and, with ``--json``, one line.
 
 Exit status: 0 ok, 1 the job failed, 2 bad arguments or configuration, 3 connection or authorisation, 4 timeout,
-5 a bug of ours, 130 interrupted, 143 terminated. Results go to stdout, everything else to stderr.
+5 a bug of ours, 75 stopped on request and resumable, 130 interrupted, 143 terminated. Results go to stdout, everything
+else to stderr.
 """
 
 from __future__ import annotations
@@ -28,19 +29,27 @@ VERBS: dict[str, str] = {
     "demo": "coordinator.cli.demo",
     "run": "coordinator.cli.run",
     "resume": "coordinator.cli.resume",
+    "join": "coordinator.cli.join",
+    "pause": "coordinator.cli.control",
+    "continue": "coordinator.cli.control",
+    "drain": "coordinator.cli.control",
+    "stop": "coordinator.cli.control",
+    "fsck": "coordinator.cli.fsck",
+    "quarantine": "coordinator.cli.quarantine",
     "simulate": "coordinator.cli.simulate",
     "plan": "coordinator.cli.plan",
     "export": "coordinator.cli.export",
     "verify": "coordinator.cli.verify",
     "bench": "coordinator.cli.bench",
     "costs": "coordinator.cli.costs",
+    "loadtest": "coordinator.cli.loadtest",
     "doctor": "coordinator.cli.doctor",
     "conformance": "coordinator.cli.conformance",
     "profile": "coordinator.cli.profile",
     "ca": "coordinator.cli.ca",
     "device": "coordinator.cli.device",
 }
-"""Verb -> module with a ``register(app)``; a new verb is one new file and one line here."""
+"""Verb -> module with a ``register(app)``; a new verb is one new file and one line here. Verbs may share a file."""
 
 _FAILED, _BAD_ARGUMENTS, _BUG, _SIGNALLED = 1, 2, 5, 128
 
@@ -99,14 +108,17 @@ def _app(wanted: str | None) -> typer.Typer:
         help="Train a model that is too big for every device, on the devices.",
         epilog="Example: apportion demo --json",
     )
-    for verb_name, module in VERBS.items():
-        # Only the verb that runs is imported; help needs them all.
-        if wanted in (None, verb_name):
-            importlib.import_module(module).register(app)
+    # Only the verb that runs is imported; help needs them all.
+    for module in dict.fromkeys(module for name, module in VERBS.items() if wanted in (None, name)):
+        importlib.import_module(module).register(app)
 
     @app.command("agent", help="Run a device's agent (apportion agent --help shows its own options).")
     def agent() -> None:
         """Shown in help only: the agent's entry never comes here."""
+
+    @app.command("relay", help="Stand for the devices of a site in a federation (apportion relay --help).")
+    def relay() -> None:
+        """As with the agent: shown in help only."""
 
     @app.command("csr", help="Make a device's key and certificate request (apportion csr --help).")
     def csr() -> None:

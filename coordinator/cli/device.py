@@ -255,7 +255,7 @@ def revoke(
     device: Annotated[str, typer.Argument(metavar="ID", help="a device of the book or of the identity")],
     reason: Annotated[str, typer.Option(help="kept in the identity's record")] = "revoked",
     identity: Annotated[str, typer.Option(metavar="DIR", help="where the book names none")] = "",
-    broker_folder: Annotated[str, typer.Option(metavar="DIR", help="as apportion ca mosquitto --out wrote it")] = "",
+    broker_folder: Annotated[str, typer.Option(metavar="DIR", help="as ca mosquitto or rabbitmq --out wrote it")] = "",
     broker_pid_file: Annotated[str, typer.Option(metavar="FILE", help="of the broker, if it is here")] = "",
     keep: Annotated[bool, typer.Option("--keep-files", help="leave what is on the device as it is")] = False,
     key: Key = "",

@@ -190,7 +190,7 @@ def listen_url(settings: FleetSettings, listen: str) -> str:
     Raises:
         ConfigError: it is not ``https://host:port``.
     """
-    host = urlsplit(settings.broker).hostname or "localhost"
+    host = urlsplit(settings.broker.partition(",")[0]).hostname or "localhost"
     url = listen or f"https://{f'[{host}]' if ':' in host else host}:{PORT}"
     parts = urlsplit(url)
     is_here = parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS and bool(settings.web_socket)

@@ -65,6 +65,7 @@ def revoke_one(
             "folder": None if news.folder is None else str(news.folder),
             "pid": news.pid,
             "commands": list(news.commands),
+            "cluster_commands": list(news.cluster_commands),
         },
         "removed": list(removed),
         "left": left or None,
@@ -118,6 +119,10 @@ def _print_news(news: BrokerNews) -> None:
     done = f"{news.folder} written anew, " if news.folder else ""
     print(f"broker: {done}not told yet. Until this is done the device is still let in:")
     for command in news.commands:
+        print(f"  {command}")
+    if news.cluster_commands:
+        print("if it is a RabbitMQ cluster, this instead:")
+    for command in news.cluster_commands:
         print(f"  {command}")
 
 

@@ -229,6 +229,7 @@ def config_findings(path: Path) -> list[Finding]:
         ConfigError: there is no such file.
     """
     from coordinator.cli.exporting import dense_module
+    from coordinator.cli.identity_findings import identity_findings
     from coordinator.cli.page_findings import page_findings
     from coordinator.cli.runtime_findings import runtime_findings
     from coordinator.configuration_file import load_config
@@ -255,7 +256,9 @@ def config_findings(path: Path) -> list[Finding]:
         findings.append(Finding("method", "ok", ", ".join(level.name for level in method.levels())))
     except ApportionError as error:
         findings.append(Finding.failure("method", error))
-    return [*findings, *runtime_findings(config), broker_finding(config), *page_findings(config)]
+    # The broker last but one: one that is started here is given a list and certificates that are good, if need be.
+    identity = identity_findings(config)
+    return [*findings, *runtime_findings(config), *identity, broker_finding(config), *page_findings(config)]
 
 
 def broker_finding(config: RunConfig) -> Finding:
@@ -270,9 +273,10 @@ def broker_finding(config: RunConfig) -> Finding:
     with tempfile.TemporaryDirectory(prefix="apportion-doctor-") as folder:
         try:
             with open_broker(config.broker, Path(folder), federation=config.federation.name) as address:
+                connection, name = connection_address(address), config.federation.name
                 transport = MqttTransport(
-                    connection_address(address),
-                    client_id=f"{config.federation.name}-doctor",
+                    connection,
+                    client_id=connection.client_id(f"@{name}", f"{name}-doctor"),
                     subscriptions=(topics.coordinator_filter(config.federation.name),),
                     connect_timeout_s=BROKER_TIMEOUT_S,
                 )

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from coordinator.blob_store import BlobStore
 from coordinator.broker import BrokerAddress
+from coordinator.byte_account import ByteAccount
 from coordinator.cli.revocation_watch import RevocationWatch
 from coordinator.configuration import BrokerConfig
 from coordinator.fleet.claim_desk import ClaimDesk
@@ -36,16 +37,22 @@ class PageService:
 
     Attributes:
         address: ``https://host:port``.
+        account: bytes of blobs that browsers had here.
     """
 
-    def __init__(self, address: str, tickets: Tickets, identity: Path) -> None:
+    def __init__(self, address: str, tickets: Tickets, identity: Path, account: ByteAccount) -> None:
         self.address = address
+        self.account = account
         self._tickets = tickets
         self._identity = identity
 
     def url_for(self, device: str, valid_s: float) -> str:
         """Where a device in a browser finds blobs, at the page's own origin; empty for any other device."""
         return self.address + self._tickets.path_for(device, valid_s) if is_browser(self._identity, device) else ""
+
+    def end_tickets(self, device: str) -> None:
+        """Give ``device`` nothing more for the addresses it was told."""
+        self._tickets.end(device)
 
 
 def is_browser(identity: Path, device: str) -> bool:
@@ -129,7 +136,10 @@ def open_page(
         IdentityRefused: as :func:`page_files`.
     """
     if not config.web:
-        yield None
+        # The broker of a run has to learn of revocations with or without a page.
+        is_told = bool(config.identity) and broker.kind != "external"
+        with RevocationWatch(Path(config.identity), broker.reload) if is_told else contextlib.nullcontext():
+            yield None
         return
     built_pages()  # before anything else is imported that may be missing
     files = page_files(config) if config.web.startswith("https://") else None
@@ -156,10 +166,9 @@ def open_page(
     with contextlib.ExitStack() as stack:
         if broker.kind != "external":
             stack.enter_context(RevocationWatch(identity, broker.reload))
-        server = stack.enter_context(
-            page_server(config.web, identity, desk, broker.web_socket, Blobs(blobs, tickets), files=files)
-        )
-        yield PageService(server.address, tickets, identity)
+        served = Blobs(blobs, tickets)
+        server = stack.enter_context(page_server(config.web, identity, desk, broker.web_socket, served, files=files))
+        yield PageService(server.address, tickets, identity, served.account)
 
 
 def told_broker(identity: Path, folder: Path | None, pid_file: Path | None = None) -> list[str]:

@@ -9,11 +9,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.byte_account import write_account
 from coordinator.control_groups import CeilingReport
 from coordinator.evaluation import Evaluator
 from coordinator.federation import Federation
 from coordinator.global_model import write_atomically, write_final
 from coordinator.methods.method import State
+from coordinator.privacy.noisy_sum import privacy_summary
 from coordinator.publisher import read_order
 from coordinator.report_page import report_page
 
@@ -68,6 +70,7 @@ def finish_run(
         "committed_rounds": len(rounds),
         "device_table": table,
         **ceiling_summary(ceilings or {}),
+        **privacy_summary(federation),
     }
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
     config = federation.config
@@ -133,6 +136,7 @@ def _write_and_score_onnx(
 
 def device_table(federation: Federation) -> list[dict[str, Any]]:
     """One row per device that ever reported: its budget, cut, predicted and measured peak, step time, bytes."""
+    write_account(federation)
     ledger = federation.ledger
     rows: dict[str, dict[str, Any]] = {}
     for attempt in ledger.rounds():
@@ -168,6 +172,15 @@ def device_table(federation: Federation) -> list[dict[str, Any]]:
             )
             if order.schedule.turns[0].program != "stats":
                 row["step_ms"].append(report.step_ms_p50)
+    for part in ledger.traffic():
+        if part.device in rows:
+            rows[part.device].setdefault("traffic", {})[f"{part.direction} {part.scheme}"] = {
+                "payload": part.payload_bytes,
+                "wire": part.wire_bytes,
+            }
+    for device, (_, rejected, quarantined) in ledger.outcomes().items():
+        if device in rows:
+            rows[device] |= {"rejected": rejected, "quarantined": quarantined}
     for row in rows.values():
         times = sorted(row["step_ms"])
         row["step_ms"] = times[len(times) // 2] if times else 0.0

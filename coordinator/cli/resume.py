@@ -9,6 +9,7 @@ import typer
 
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.run import resumable, show
+from coordinator.cli.run_directory import is_begun
 
 EXAMPLE = "Example: apportion resume runs/first"
 
@@ -24,15 +25,18 @@ def resume(
     local_devices: Annotated[
         int | None, typer.Option(min=0, help="agents to start here; unset: those of cohort.local")
     ] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(min=0.0, help="spend up to this epsilon, in place of privacy.max-epsilon")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Resume an interrupted run; the result is the one of a run that was never interrupted."""
     from coordinator.cli.assembly import RunOptions, resume_run
 
-    if not (run_dir / "ledger.sqlite").is_file():
+    if not is_begun(run_dir):
         raise parse_problem("RUN_DIR", f"{run_dir} holds no run (no ledger.sqlite in it); begin one with apportion run")
     with resumable(run_dir):
-        summary = resume_run(run_dir, RunOptions(local_devices=local_devices, quiet=quiet))
+        summary = resume_run(run_dir, RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, quiet=quiet))
     show(summary, quiet=quiet, as_json=as_json)
     return summary

@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from coordinator.cli.command import parse_problem, verb
+from coordinator.cli.run_directory import holds_run, is_begun
 from coordinator.configuration import RunConfig
 from edge.contracts.errors import ApportionError
 
@@ -68,7 +69,7 @@ def check_new(run_dir: Path) -> None:
     Raises:
         ConfigError: a run is there already, or something that is no folder.
     """
-    if (run_dir / "ledger.sqlite").exists():
+    if holds_run(run_dir):
         raise parse_problem(
             "--run-dir", f"{run_dir} holds a run already; go on with it: apportion resume {run_dir}, or name another"
         )
@@ -83,12 +84,14 @@ def resumable(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if (run_dir / "ledger.sqlite").exists():
+        if is_begun(run_dir):
             print(f"what was done so far is in {run_dir}; go on with: {how}", file=sys.stderr)
         raise
     except ApportionError as error:
-        if (run_dir / "ledger.sqlite").exists() and not error.hint:
-            error.hint = f"once that is mended, go on with: {how}"
+        if is_begun(run_dir) and not error.hint:
+            error.hint = (
+                f"go on with: {how}" if error.code == "run-stopped" else f"once that is mended, go on with: {how}"
+            )
         raise
 
 

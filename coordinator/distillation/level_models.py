@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from coordinator.aggregation.weighted_mean import WeightedMean, check_finite
+from coordinator.aggregation.accumulator import Accumulator, Rule
+from coordinator.aggregation.parts import check_finite
+from coordinator.aggregation.weighted_mean import WeightedMean
 from coordinator.methods.fedavg import examples
 from coordinator.methods.method import Level, State, Tensors, Update
 from coordinator.methods.width_ladder import WidthLadder
@@ -93,7 +95,7 @@ class LevelModels:
                     f"{where}: '{name}' has shape {value.shape}, level '{update.level.name}' has {expected}; "
                     "re-plan the device"
                 )
-            check_finite(name, value, 1.0, where=where)
+            check_finite(name, value, where=where)
         return {**given, **update.tensors}
 
     def module(self, level: Level) -> nn.Module:
@@ -115,11 +117,12 @@ class LevelModels:
 
 @dataclass
 class GroupMeans:
-    """The mean of every level's devices, streamed; one float64 copy of each level's model."""
+    """The mean of every level's devices, or what ``rule`` makes of them; streamed."""
 
     models: LevelModels
     state: State
-    _means: dict[Level, WeightedMean] = field(default_factory=dict)
+    rule: Rule | None = None
+    _means: dict[Level, Accumulator | WeightedMean] = field(default_factory=dict)
 
     def add(self, update: Update, weight: float, *, where: str) -> None:
         """Add one device's tensors: buffers by ``num_examples``, all others with ``weight``.
@@ -129,7 +132,8 @@ class GroupMeans:
             UpdateRejected: an update that does not fit its level's model, or without examples.
         """
         if update.level not in self._means:
-            self._means[update.level] = WeightedMean(self.models.of(self.state, update.level))
+            new: Rule | type[WeightedMean] = self.rule or WeightedMean
+            self._means[update.level] = new(self.models.of(self.state, update.level))
         buffers = {name for name, _ in self.models.module(update.level).named_buffers()}
         number = examples(update)
         weights = {name: number if name in buffers else weight for name in update.tensors}

@@ -6,7 +6,6 @@ agent answers each call with another hello, and a coordinator takes a second hel
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -45,10 +44,10 @@ class Greeter:
         self._hellos: dict[str, tuple[float, Hello]] = {}
         self._heard: dict[str, str] = {}
         self._called: set[str] = set()
+        address = parse_broker(broker, ca=str(files.ca), certificate=str(files.certificate), key=str(files.key))
         self._transport = MqttTransport(
-            parse_broker(broker, ca=str(files.ca), certificate=str(files.certificate), key=str(files.key)),
-            # A broker that goes by certificates takes the name in ours; others need one that nobody else has.
-            client_id=f"{federation}-fleet-{os.getpid()}",
+            address,
+            client_id=address.client_id(fleet_name(federation), f"{federation}-fleet"),
             subscriptions=(topics.coordinator_filter(federation),),
             connect_timeout_s=connect_timeout_s,
         )

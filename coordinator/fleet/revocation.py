@@ -10,8 +10,9 @@ import re
 import shlex
 import signal
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from coordinator.clusters.cluster_files import node_folders, read_from, renew_cluster_lists, users_in
 from coordinator.identity.authority import Authority
 from coordinator.identity.broker_files import CONFIG_NAME, renew_broker_lists
 from coordinator.identity.folder import EMBEDDED_PID_NAME
@@ -28,11 +29,13 @@ class BrokerNews:
         folder: the broker's files that were written anew; None where they are not known here.
         pid: the process that was told to read them again; None where it is not known here.
         commands: what a person is to run for it; empty when nothing is left to do.
+        cluster_commands: in place of these where the broker is a RabbitMQ cluster, while that is not known.
     """
 
     folder: Path | None
     pid: int | None
     commands: tuple[str, ...]
+    cluster_commands: tuple[str, ...] = ()
 
 
 def revoke_device(identity: Path, device: str, *, reason: str) -> list[str]:
@@ -66,12 +69,16 @@ def _browsers(authority: Authority) -> set[str]:
 
 def lets_in(folder: Path, name: str) -> bool:
     """Whether the access file in a broker's folder has topics for the coordinator's or the fleet's ``name``."""
+    if node_folders(folder):
+        return name in users_in(folder)
     path = folder / "access"
     return path.exists() and f"user {name}\ntopic read " in path.read_text(encoding="utf-8")
 
 
 def shuts_out(folder: Path, device: str) -> bool:
     """Whether the access file in a broker's folder denies ``device`` everything."""
+    if node_folders(folder):
+        return device not in users_in(folder)
     path = folder / "access"
     return path.exists() and f"user {device}\ntopic deny #\n" in path.read_text(encoding="utf-8")
 
@@ -82,7 +89,7 @@ def tell_broker(identity: Path, folder: Path | None, *, pid_file: Path | None = 
     A broker that has read them refuses the next connection of whoever is revoked, and takes an open one's topics.
 
     Args:
-        folder: as ``apportion ca mosquitto --out`` wrote it, or None.
+        folder: as ``apportion ca mosquitto --out`` or ``apportion ca rabbitmq --out`` wrote it, or None.
         pid_file: of the running broker; its configuration's, or the process that has it open, where None.
 
     Raises:
@@ -90,7 +97,11 @@ def tell_broker(identity: Path, folder: Path | None, *, pid_file: Path | None = 
     """
     if folder is None:
         anew = f"apportion ca mosquitto --out DIR --dir {shlex.quote(str(identity))}"
-        return BrokerNews(None, None, (anew, "sudo systemctl reload mosquitto"))
+        cluster = f"apportion ca rabbitmq --out DIR --node HOST ... --dir {shlex.quote(str(identity))}"
+        copy = "copy each folder to its node's /etc/rabbitmq, then at one node: sudo /etc/rabbitmq/apply"
+        return BrokerNews(None, None, (anew, "sudo systemctl reload mosquitto"), (cluster, copy))
+    if node_folders(folder):
+        return BrokerNews(folder, None, _cluster_commands(renew_cluster_lists(identity, folder)))
     renew_broker_lists(identity, folder)
     if (folder / EMBEDDED_PID_NAME).is_file():
         embedded = _pid_in(folder / EMBEDDED_PID_NAME)
@@ -114,6 +125,21 @@ def tell_broker(identity: Path, folder: Path | None, *, pid_file: Path | None = 
     except ProcessLookupError:
         return BrokerNews(folder, None, (reload,))
     return BrokerNews(folder, pid, ())
+
+
+def _cluster_commands(folders: tuple[Path, ...]) -> tuple[str, ...]:
+    """Copy every node's folder to it, and have one of them apply: users are the whole cluster's."""
+    commands = []
+    for folder in folders:
+        host, there = folder.name.partition("@")[2], shlex.quote(str(read_from(folder)))
+        if read_from(folder) != PurePosixPath(folder.resolve()):
+            commands.append(f"scp -pr {shlex.quote(str(folder))} {host}:")
+            put = f"sudo cp -rT {shlex.quote(folder.name)} {there} && sudo chown -R rabbitmq: {there}"
+            commands.append(f"ssh {host} {shlex.quote(f'{put} && rm -r {shlex.quote(folder.name)}')}")
+    first = folders[0]
+    is_here = read_from(first) == PurePosixPath(first.resolve())
+    apply = f"sudo {shlex.quote(str(read_from(first) / 'apply'))}"
+    return (*commands, apply if is_here else f"ssh {first.name.partition('@')[2]} {shlex.quote(apply)}")
 
 
 def _read_from(config: Path) -> Path | None:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.identity.certificates import (
@@ -28,10 +26,10 @@ from coordinator.identity.certificates import (
     public_bytes,
     read_request,
     revocation_list,
-    root_certificate,
 )
 from coordinator.identity.folder import PRIVATE, PUBLIC, IdentityFolder, key_beside, write_file
-from coordinator.identity.names import check_host, check_id, coordinator_name, fleet_name
+from coordinator.identity.issuers import Issuers, OfflineRoot, create_root
+from coordinator.identity.names import check_host, check_id, coordinator_name, fleet_name, shard_name
 from coordinator.identity.records import BrowserDevice, IssuedCertificate, Records
 from coordinator.identity.signing import SigningKey
 from edge.contracts.errors import IdentityRefused
@@ -70,16 +68,10 @@ class Authority:
         self._now = now
         self.records = Records(self.folder.records)
         try:
-            self._root = x509.load_pem_x509_certificate(self.folder.ca.read_bytes())
-            key = serialization.load_pem_private_key(self.folder.ca_key.read_bytes(), None)
-            if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != self._root.public_key():
-                raise ValueError("ca.key is not the key of ca.pem")
-        except (OSError, ValueError, TypeError) as error:
+            self.issuers = Issuers.load(self.folder)
+        except BaseException:
             self.close()
-            raise IdentityRefused(
-                f"{folder}: the root cannot be read ({error})", hint="bring the folder back from a backup"
-            ) from error
-        self._key = key
+            raise
 
     @classmethod
     def create(
@@ -88,9 +80,13 @@ class Authority:
         *,
         name: str = "Apportion",
         days: int = ROOT_DAYS,
+        offline_root: OfflineRoot | None = None,
         now: Callable[[], datetime.datetime] = _utc_now,
     ) -> Authority:
         """A new authority; ``folder`` appears whole or not at all.
+
+        Args:
+            offline_root: where the root's key is kept, instead of in ``folder``; it is made there.
 
         Raises:
             IdentityRefused: something is there already.
@@ -102,10 +98,12 @@ class Authority:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
-            files, key = IdentityFolder(staging), new_key()
-            root = root_certificate(key, f"{name} root", now(), datetime.timedelta(days=days))
-            write_file(files.ca_key, key_pem(key), PRIVATE)
-            write_file(files.ca, certificate_pem(root), PUBLIC)
+            files, valid = IdentityFolder(staging), datetime.timedelta(days=days)
+            if offline_root is None:
+                create_root(files, name, now(), valid)
+            else:
+                offline_root.create(name, now(), valid)
+                offline_root.sign_issuer(files, now())
             SigningKey.create(files)
             Records.create(files.records).close()
             with cls(staging, now=now) as made:
@@ -133,7 +131,12 @@ class Authority:
     @property
     def root_not_after(self) -> float:
         """When the root's validity ends."""
-        return self._root.not_valid_after_utc.timestamp()
+        return self.issuers.root.not_valid_after_utc.timestamp()
+
+    @property
+    def issuer_not_after(self) -> float:
+        """When the validity of what signs now ends; the root's where that signs itself."""
+        return self.issuers.current.certificate.not_valid_after_utc.timestamp()
 
     # issue
 
@@ -149,15 +152,18 @@ class Authority:
             check_host(host)
         return self._issue_here("server", hosts[0], self.folder.server(hosts[0]), hosts, replace, days)
 
-    def issue_coordinator(self, federation: str, *, replace: bool = False, days: int = CLIENT_DAYS) -> Issued:
-        """Key and certificate of the coordinator of ``federation``.
+    def issue_coordinator(
+        self, federation: str, *, shard: int | None = None, replace: bool = False, days: int = CLIENT_DAYS
+    ) -> Issued:
+        """Key and certificate of the coordinator of ``federation``, or of whoever serves one of its shards.
 
         Raises:
             IdentityRefused: an unusable name.
         """
         check_id(federation, what="federation")
-        path = self.folder.coordinator(federation)
-        return self._issue_here("coordinator", coordinator_name(federation), path, (), replace, days)
+        name = coordinator_name(federation) if shard is None else shard_name(federation, shard)
+        path = self.folder.coordinator(name.removeprefix("@"))
+        return self._issue_here("coordinator", name, path, (), replace, days)
 
     def issue_fleet(self, federation: str, *, days: int = CLIENT_DAYS) -> Issued:
         """Key and certificate under which ``apportion device`` connects, beside a coordinator that runs.
@@ -235,17 +241,14 @@ class Authority:
             )
         now = self._now()
         _refuse_revoked_key(self.records.certificates(kind, name), public_bytes(key))
-        if now + datetime.timedelta(days=1) > self._root.not_valid_after_utc:
-            raise IdentityRefused(
-                f"the root's validity ends {self._root.not_valid_after_utc:%Y-%m-%d}: it cannot issue any more",
-                hint="make a new identity with apportion ca init, and enrol the devices again",
-            )
+        issuer = self.issuers.current
+        issuer.require_valid(now, issuer.certificate == self.issuers.root)
         certificate = leaf_certificate(
             kind,
             name,
             key,
-            root=self._root,
-            root_key=self._key,
+            issuer=issuer.certificate,
+            issuer_key=issuer.key,
             now=now,
             valid=datetime.timedelta(days=days),
             hosts=hosts,
@@ -261,7 +264,7 @@ class Authority:
             public_key=public_bytes(key),
             not_before=certificate.not_valid_before_utc.timestamp(),
             not_after=certificate.not_valid_after_utc.timestamp(),
-            pem=certificate_pem(certificate),
+            pem=certificate_pem(certificate) + issuer.chain,
         )
         self.records.add(record)
         return Issued(record, path, True)
@@ -307,17 +310,21 @@ class Authority:
             this_update = max(now - CLOCK_SLACK, _instant(before + 1)).replace(microsecond=0)
             next_update = (now + datetime.timedelta(days=days)).replace(microsecond=0)
             revoked = [
-                (int(c.serial, 16), _instant(c.revoked_at))
+                (c.pem, int(c.serial, 16), _instant(c.revoked_at))
                 for c in self.records.certificates()
                 if c.revoked_at is not None and c.not_after > now.timestamp()
             ]
-            data = revocation_list(
-                revoked,
-                number=number + 1,
-                root=self._root,
-                root_key=self._key,
-                this_update=this_update,
-                next_update=next_update,
+            # Of each that may have issued what still stands; a broker takes the one of the certificate it is shown.
+            data = b"".join(
+                revocation_list(
+                    [(serial, when) for pem, serial, when in revoked if issuer.has_issued(pem)],
+                    number=number + 1,
+                    issuer=issuer.certificate,
+                    issuer_key=issuer.key,
+                    this_update=this_update,
+                    next_update=next_update,
+                )
+                for issuer in self.issuers.all
             )
             self.records.set_revocation_list(number + 1, this_update.timestamp(), next_update.timestamp())
             write_file(self.folder.crl, data, PUBLIC)

@@ -10,15 +10,18 @@ from coordinator.identity.access import access_rules
 from coordinator.identity.authority import CRL_DAYS, Authority
 from coordinator.identity.browsers import password_lines
 from coordinator.identity.folder import EMBEDDED_PID_NAME, PRIVATE, PUBLIC, key_beside, write_file
-from coordinator.identity.names import coordinator_name
+from coordinator.identity.names import coordinator_name, shard_name
 from coordinator.identity.records import IssuedCertificate
 from coordinator.identity.web_certificate import WebCertificate
-from coordinator.mosquitto import MutualTls, WebSocketFiles, mosquitto_config
+from coordinator.mosquitto import DEVICES, MutualTls, WebSocketFiles, mosquitto_config, service_limits
 from edge.contracts.errors import IdentityRefused
 from edge.device_identity import make_request
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CONFIG_NAME = "mosquitto.conf"
+LIMITS_NAME = "service-limits"
+"""A drop-in of systemd's; not ``.conf``, which Mosquitto's ``include_dir`` would take for its own."""
+
 PASSWORDS_NAME = "passwords"
 """Of the browser devices, hashed; in the folder of a broker that has a listener for them."""
 
@@ -46,9 +49,9 @@ def browser_passwords(identity: Path, folder: Path) -> Path:
 def loopback_broker(identity: Path, folder: Path) -> MutualTls:
     """What a Mosquitto on this machine needs, its access file in ``folder``; a server's certificate made if needed."""
     with Authority(identity) as authority:
-        server = next((c for c in _servers(authority) if LOOPBACK[1] in c.hosts), None)
+        server = next((c for c in servers(authority) if LOOPBACK[1] in c.hosts), None)
         path = authority.folder.server(server.name) if server else authority.issue_server(LOOPBACK).path
-        _renew_list(authority)
+        renew_list(authority)
         return MutualTls(
             ca=authority.folder.ca,
             crl=authority.folder.crl,
@@ -65,7 +68,7 @@ def server_files(identity: Path, host: str) -> tuple[Path, Path]:
         IdentityRefused: there are none.
     """
     with Authority(identity) as authority:
-        server = next((c for c in _servers(authority) if host in c.hosts), None)
+        server = next((c for c in servers(authority) if host in c.hosts), None)
         if server is None and host not in LOOPBACK:
             raise IdentityRefused(
                 f"no valid certificate and key of a server '{host}'",
@@ -85,31 +88,33 @@ def write_broker_folder(
     at: Path | None = None,
     web_socket_port: int = 0,
     web_certificate: WebCertificate | None = None,
+    devices: int = DEVICES,
 ) -> Path:
     """All that a Mosquitto elsewhere needs, in ``out``: its configuration, which names its files below ``at``.
 
     With ``web_socket_port`` it listens there for browser devices too, at the same address with the same certificate,
     or with ``web_certificate``.
 
-    May be repeated after every change of the identity; the configuration's path comes back.
+    It is made for as many as ``devices``. May be repeated after every change of the identity; the configuration's path
+    comes back.
 
     Raises:
         IdentityRefused: no server ``server``, or none or several where it is not named.
     """
     with Authority(identity) as authority:
-        servers = {c.name: c for c in _servers(authority)}
-        if len(servers) != 1 and not server:
+        known = {c.name: c for c in servers(authority)}
+        if len(known) != 1 and not server:
             raise IdentityRefused(
-                f"the identity has {len(servers)} servers ({', '.join(servers) or 'none'}); one is wanted",
+                f"the identity has {len(known)} servers ({', '.join(known) or 'none'}); one is wanted",
                 hint="apportion ca issue-server --name HOST makes one; --server HOST chooses",
             )
-        chosen = servers.get(server) if server else next(iter(servers.values()))
+        chosen = known.get(server) if server else next(iter(known.values()))
         if chosen is None:
             raise IdentityRefused(
-                f"no valid certificate and key of a server '{server}'; known: {', '.join(servers) or 'none'}",
+                f"no valid certificate and key of a server '{server}'; known: {', '.join(known) or 'none'}",
                 hint=f"apportion ca issue-server --name {server}",
             )
-        _renew_list(authority)
+        renew_list(authority)
         path = authority.folder.server(chosen.name)
         write_file(out / "ca.pem", authority.folder.ca.read_bytes(), PUBLIC)
         write_file(out / "crl.pem", authority.folder.crl.read_bytes(), PUBLIC)
@@ -139,8 +144,9 @@ def write_broker_folder(
             (out / name).unlink(missing_ok=True)
     web = WebSocketFiles(web_socket_port, bind, there / PASSWORDS_NAME, *shown)
     config = mosquitto_config(
-        there, port, None, None, bind=bind, mutual=files, web_socket=web if web_socket_port else None
+        there, port, None, None, bind=bind, mutual=files, web_socket=web if web_socket_port else None, devices=devices
     )
+    write_file(out / LIMITS_NAME, service_limits(devices), PUBLIC)
     write_file(out / CONFIG_NAME, config, PUBLIC)
     return out / CONFIG_NAME
 
@@ -162,7 +168,7 @@ def renew_broker_lists(identity: Path, out: Path) -> None:
             )
         if root.exists() and root.read_bytes() != authority.folder.ca.read_bytes():
             raise IdentityRefused(f"{out} is the broker's folder of another identity than {identity}")
-        _renew_list(authority)
+        renew_list(authority)
         owner = own.stat()
         written = [_write_access(authority, out)]
         if (out / PASSWORDS_NAME).exists():
@@ -174,22 +180,24 @@ def renew_broker_lists(identity: Path, out: Path) -> None:
             os.chown(path, owner.st_uid, owner.st_gid)  # the broker has a user of its own, who must read them
 
 
-def coordinator_files(identity: Path, federation: str, *, issue: bool) -> ClientFiles:
-    """The files of the coordinator of ``federation``; made where they are missing if ``issue``.
+def coordinator_files(identity: Path, federation: str, *, issue: bool, shard: int | None = None) -> ClientFiles:
+    """The files of the coordinator of ``federation``, or of one of its shards; made where missing if ``issue``.
 
     Raises:
         IdentityRefused: they are missing and the broker, which is not ours, would not know them.
     """
     with Authority(identity) as authority:
-        path = authority.folder.coordinator(federation)
-        name = coordinator_name(federation)
+        name = coordinator_name(federation) if shard is None else shard_name(federation, shard)
+        path = authority.folder.coordinator(name.removeprefix("@"))
         known = authority.records.certificates("coordinator", name)
         if issue:
-            authority.issue_coordinator(federation)
+            authority.issue_coordinator(federation, shard=shard)
         elif not any(_is_usable(authority, c, path) for c in known):
+            what, flag = ("", "") if shard is None else (f" for shard {shard}", " --shards N")
+            again = f"apportion ca issue-coordinator {federation}{flag} --dir {identity}"
             raise IdentityRefused(
-                f"{identity} has no valid certificate of the coordinator of '{federation}'",
-                hint=f"apportion ca issue-coordinator {federation} --dir {identity}; then apportion ca mosquitto again",
+                f"{identity} has no valid certificate of the coordinator of '{federation}'{what}",
+                hint=f"{again}; then apportion ca mosquitto again",
             )
         return ClientFiles(authority.folder.ca, path, key_beside(path), authority.folder.signing_public)
 
@@ -217,7 +225,8 @@ def local_device_files(identity: Path, device: str) -> ClientFiles:
         return ClientFiles(authority.folder.ca, issued.path, own.key, authority.folder.signing_public)
 
 
-def _servers(authority: Authority) -> list[IssuedCertificate]:
+def servers(authority: Authority) -> list[IssuedCertificate]:
+    """The servers' certificates that stand and whose keys are there."""
     found = authority.records.certificates("server")
     return [c for c in found if _is_usable(authority, c, authority.folder.server(c.name))]
 
@@ -227,7 +236,7 @@ def _is_usable(authority: Authority, certificate: IssuedCertificate, path: Path)
     return is_there and certificate.status(authority.now()) == "valid"
 
 
-def _renew_list(authority: Authority) -> None:
+def renew_list(authority: Authority) -> None:
     """A broker lets nobody in with a list that has run out."""
     if authority.records.revocation_list()[2] - authority.now() < CRL_DAYS / 2 * 86_400:
         authority.write_crl()

@@ -50,15 +50,39 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
 
 
 def root_certificate(
-    key: ec.EllipticCurvePrivateKey, name: str, now: datetime.datetime, valid: datetime.timedelta
+    key: ec.EllipticCurvePrivateKey,
+    name: str,
+    now: datetime.datetime,
+    valid: datetime.timedelta,
+    *,
+    path_length: int = 0,
 ) -> x509.Certificate:
-    """A self-signed root that may sign certificates and revocation lists, and no further authorities."""
+    """A self-signed root that may sign certificates and revocation lists, and ``path_length`` further authorities."""
     subject = _named(name)
     return (
         _builder(subject, subject, key.public_key(), key.public_key(), now - CLOCK_SLACK, now + valid)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
         .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
         .sign(key, hashes.SHA256())
+    )
+
+
+def issuing_certificate(
+    public_key: ec.EllipticCurvePublicKey,
+    name: str,
+    root: x509.Certificate,
+    root_key: ec.EllipticCurvePrivateKey,
+    now: datetime.datetime,
+    days: int,
+) -> x509.Certificate:
+    """An authority below ``root`` that may sign certificates and revocation lists, and no further authorities."""
+    until = min(now + datetime.timedelta(days=days), root.not_valid_after_utc)
+    since = max(now - CLOCK_SLACK, root.not_valid_before_utc)
+    return (
+        _builder(_named(name), root.subject, public_key, root_key.public_key(), since, until)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .sign(root_key, hashes.SHA256())
     )
 
 
@@ -67,18 +91,18 @@ def leaf_certificate(
     name: str,
     public_key: ec.EllipticCurvePublicKey,
     *,
-    root: x509.Certificate,
-    root_key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Certificate,
+    issuer_key: ec.EllipticCurvePrivateKey,
     now: datetime.datetime,
     valid: datetime.timedelta,
     hosts: Iterable[str] = (),
 ) -> x509.Certificate:
-    """A certificate for ``name``: a server's for ``hosts``, else a client's; never valid longer than its root."""
+    """A certificate for ``name``: a server's for ``hosts``, else a client's; never valid longer than its issuer."""
     usage = ExtendedKeyUsageOID.SERVER_AUTH if kind == "server" else ExtendedKeyUsageOID.CLIENT_AUTH
-    until = min(now + valid, root.not_valid_after_utc)
-    since = max(now - CLOCK_SLACK, root.not_valid_before_utc)
+    until = min(now + valid, issuer.not_valid_after_utc)
+    since = max(now - CLOCK_SLACK, issuer.not_valid_before_utc)
     builder = (
-        _builder(_named(name), root.subject, public_key, root_key.public_key(), since, until)
+        _builder(_named(name), issuer.subject, public_key, issuer_key.public_key(), since, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
@@ -86,31 +110,31 @@ def leaf_certificate(
     names = [_general_name(host) for host in hosts]
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return builder.sign(root_key, hashes.SHA256())
+    return builder.sign(issuer_key, hashes.SHA256())
 
 
 def revocation_list(
     revoked: Iterable[tuple[int, datetime.datetime]],
     *,
     number: int,
-    root: x509.Certificate,
-    root_key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Certificate,
+    issuer_key: ec.EllipticCurvePrivateKey,
     this_update: datetime.datetime,
     next_update: datetime.datetime,
 ) -> bytes:
     """The list of ``revoked`` (serial number, when) as PEM."""
     builder = (
         x509.CertificateRevocationListBuilder()
-        .issuer_name(root.subject)
+        .issuer_name(issuer.subject)
         .last_update(this_update)
         .next_update(next_update)
         .add_extension(x509.CRLNumber(number), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
     for serial, when in revoked:
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(when)
         builder = builder.add_revoked_certificate(entry.build())
-    return builder.sign(root_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def read_request(pem: bytes, device: str) -> ec.EllipticCurvePublicKey:

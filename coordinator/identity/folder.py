@@ -3,10 +3,13 @@
 ::
 
     <folder>/ca.pem                      the root: to devices, and to whoever checks them
-    <folder>/ca.key                      its private key: never leaves the folder
+    <folder>/ca.key                      its private key: never leaves the folder; of an offline root not here at all
+    <folder>/issuers/<number>.{pem,key}  with an offline root: the last one signs in its name
     <folder>/crl.pem                     what was revoked: to the broker
     <folder>/signing.pub                 checks manifests and orders: to devices (--trust)
     <folder>/signing.key                 signs them: never leaves the folder
+    <folder>/signing-next.key            the key that will, once the former one is retired
+    <folder>/signers.msgpack             every change of these keys, signed: to devices, by runs
     <folder>/identity.sqlite             what was issued, and claim tokens (hashed)
     <folder>/server/<host>.{pem,key}     the broker's
     <folder>/coordinator/<name>.{pem,key}
@@ -44,6 +47,15 @@ class IdentityFolder:
         return self.root / "ca.key"
 
     @property
+    def issuers(self) -> list[Path]:
+        """Issuing certificates, oldest first, where the root is kept elsewhere; a key beside each ends in ``.key``."""
+        return sorted((self.root / "issuers").glob("[0-9]*.pem"))
+
+    def issuer(self, number: int) -> Path:
+        """The issuing certificate of that number, from 1."""
+        return self.root / "issuers" / f"{number:04}.pem"
+
+    @property
     def crl(self) -> Path:
         """The revocation list."""
         return self.root / "crl.pem"
@@ -57,6 +69,16 @@ class IdentityFolder:
     def signing_public(self) -> Path:
         """The Ed25519 public key."""
         return self.root / "signing.pub"
+
+    @property
+    def next_signing_key(self) -> Path:
+        """The Ed25519 private key that devices trust already and that signs nothing yet."""
+        return self.root / "signing-next.key"
+
+    @property
+    def signers(self) -> Path:
+        """The statements about which keys sign."""
+        return self.root / "signers.msgpack"
 
     @property
     def records(self) -> Path:

@@ -1,7 +1,8 @@
-"""Whether a message of a browser device is its own: its signature, by the key that the identity has of it.
+"""Whether a message of a device may be used: a browser's is its own by its signature, and nobody was revoked.
 
-Certificates are checked by the broker, and who has one is not looked at here. A browser's password is on its topics
-only, but it is no more than a password: whatever a broker lets through has to be signed.
+Certificates are checked by the broker; here only whether all that a device ever had was revoked: a broker that does not
+know it yet lets it in, and nothing it says counts. A browser's password is on its topics only, but it is no more than a
+password: whatever a broker lets through has to be signed.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class BrowserSignatures:
             )
 
     def _refresh(self) -> None:
-        changes = _change_count(self._identity)
+        changes = change_count(self._identity)
         if changes == self._changes:
             return
         records = Records(IdentityFolder(self._identity).records)
@@ -78,14 +79,24 @@ class BrowserSignatures:
                 stands = browser.revoked_at is None
                 keys[browser.device] = browser_public_key(browser.public_key) if stands else None
             certified = {c.name for c in records.certificates("device") if c.revoked_at is None}
+            out = shut_out(records)
         finally:
             records.close()
         self._keys = {device: key for device, key in keys.items() if key is not None or device not in certified}
+        self._keys |= dict.fromkeys(out)
         # The count from before the reading: what changed during it is read again next time.
         self._changes = changes
 
 
-def _change_count(identity: Path) -> bytes:
+def shut_out(records: Records) -> frozenset[str]:
+    """Devices that had a certificate or a browser's key, and have none now that was not revoked."""
+    issued = records.certificates("device")
+    browsers = records.browsers()
+    standing = {c.name for c in issued if c.revoked_at is None} | {b.device for b in browsers if b.revoked_at is None}
+    return frozenset({c.name for c in issued} | {b.device for b in browsers}) - standing
+
+
+def change_count(identity: Path) -> bytes:
     """Something that is another with every change of the identity's record; empty when that cannot be read."""
     try:
         with IdentityFolder(identity).records.open("rb", buffering=0) as file:

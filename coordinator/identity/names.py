@@ -26,6 +26,11 @@ def fleet_name(federation: str) -> str:
     return f"{coordinator_name(federation)}@fleet"
 
 
+def shard_name(federation: str, number: int) -> str:
+    """Common name of whoever serves a shard of ``federation``: a connection for each shard, beside the other names."""
+    return f"{coordinator_name(federation)}@shard-{number}"
+
+
 def check_id(name: str, *, what: str) -> str:
     """``name`` itself when it can be a device's or a federation's.
 

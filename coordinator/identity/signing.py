@@ -2,50 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.identity.folder import PRIVATE, PUBLIC, IdentityFolder, write_file
-from edge.contracts.errors import IdentityRefused
+from edge.contracts.codec import decode_msgpack, encode_msgpack
+from edge.contracts.errors import IdentityRefused, MessageRejected
+from edge.contracts.identity import KeyStatement, Signers
 from edge.contracts.signing import order_message
+
+_MAX_STATEMENTS_BYTES = 1 << 20
 
 
 class SigningKey:
-    """Signs for a coordinator. Ed25519 is deterministic: what is sent again has the same signature."""
+    """Signs for a coordinator. Ed25519 is deterministic: what is sent again has the same signature.
 
-    def __init__(self, key: Ed25519PrivateKey) -> None:
+    Attributes:
+        statements: every change there was of the key that signs, oldest first, for devices to follow.
+    """
+
+    def __init__(self, key: Ed25519PrivateKey, statements: Sequence[KeyStatement] = ()) -> None:
         self._key = key
+        self.statements = tuple(statements)
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        """A new key, written nowhere."""
+        return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def create(cls, folder: IdentityFolder) -> SigningKey:
         """A new key, written to ``folder``."""
-        key = Ed25519PrivateKey.generate()
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        write_file(folder.signing_key, private, PRIVATE)
-        write_file(folder.signing_public, cls(key).public_pem, PUBLIC)
-        return cls(key)
+        made = cls.generate()
+        write_file(folder.signing_key, made.private_pem, PRIVATE)
+        write_file(folder.signing_public, made.public_pem, PUBLIC)
+        return made
 
     @classmethod
     def load(cls, root: Path) -> SigningKey:
         """The key of the identity in ``root``.
 
         Raises:
-            IdentityRefused: none is there.
+            IdentityRefused: none is there, or the end of the one there was stated and not carried out.
         """
-        path = IdentityFolder(root).signing_key
-        try:
-            key = serialization.load_pem_private_key(path.read_bytes(), None)
-        except (OSError, ValueError, TypeError) as error:
+        folder = IdentityFolder(root)
+        found = cls(read_private(folder.signing_key), read_statements(folder))
+        if found.statements and found.public_raw not in found.statements[-1].keys:
             raise IdentityRefused(
-                f"{path}: no signing key can be read there ({error})", hint="apportion ca init FOLDER makes an identity"
-            ) from error
-        if not isinstance(key, Ed25519PrivateKey):
-            raise IdentityRefused(f"{path} holds a {type(key).__name__}, an Ed25519 key is wanted")
-        return cls(key)
+                f"{folder.signing_key}: that key was retired and the change was interrupted",
+                hint="give the same command again: apportion ca signing-key retire",
+            )
+        return found
+
+    @property
+    def private_pem(self) -> bytes:
+        """The private key as PEM, not encrypted."""
+        return self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+    @property
+    def public_raw(self) -> bytes:
+        """The public key's 32 bytes."""
+        return self._key.public_key().public_bytes_raw()
 
     @property
     def public_pem(self) -> bytes:
@@ -58,6 +80,45 @@ class SigningKey:
         """Signature of a manifest's exact bytes."""
         return self._key.sign(data)
 
+    def sign(self, data: bytes) -> bytes:
+        """Signature of ``data``, which says itself what it is."""
+        return self._key.sign(data)
+
     def order(self, body: bytes) -> bytes:
         """Signature of the exact bytes of an order's body."""
         return self._key.sign(order_message(body))
+
+
+def read_private(path: Path) -> Ed25519PrivateKey:
+    """The key in a PEM file.
+
+    Raises:
+        IdentityRefused: none is there.
+    """
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise IdentityRefused(
+            f"{path}: no signing key can be read there ({error})", hint="apportion ca init FOLDER makes an identity"
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise IdentityRefused(f"{path} holds a {type(key).__name__}, an Ed25519 key is wanted")
+    return key
+
+
+def read_statements(folder: IdentityFolder) -> list[KeyStatement]:
+    """The changes of an identity's signing key, oldest first; none where it is the first one.
+
+    Raises:
+        IdentityRefused: they cannot be read.
+    """
+    try:
+        data = folder.signers.read_bytes() if folder.signers.exists() else b""
+        return list(decode_msgpack(data, Signers, limit=_MAX_STATEMENTS_BYTES).statements) if data else []
+    except (OSError, MessageRejected) as error:
+        raise IdentityRefused(f"{folder.signers}: {error}", hint="bring the folder back from a backup") from error
+
+
+def write_statements(folder: IdentityFolder, statements: Sequence[KeyStatement]) -> None:
+    """Keep the changes, all of them."""
+    write_file(folder.signers, encode_msgpack(Signers(tuple(statements))), PUBLIC)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
 from coordinator.methods.fedavg import examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
@@ -37,6 +38,7 @@ class AdditionMethod:
     """
 
     name: ClassVar[str]
+    synchronous_only: ClassVar[str] = ""
     default_size: ClassVar[int]
     unit: ClassVar[str]
     """What a level counts, in the name of the level."""
@@ -102,14 +104,14 @@ class AdditionMethod:
         cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
         return Submodel(cut, level, state.tensors, self.program(cut))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The mean of additions, classifier and running statistics, weighted by ``num_examples``; the base as it is.
 
         Raises:
             PlanError: no update, or one of another level.
             UpdateRejected: an update that does not fit the model, or without examples.
         """
-        mean = WeightedMean(self._trained(state))
+        mean = (rule or WeightedMean)(self._trained(state))
         count = 0
         for update in updates:
             self.cut_shape(update.level, round_index=state.round, device=update.device, seed=0)  # refuses strangers

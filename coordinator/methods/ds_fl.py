@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from coordinator.aggregation.accumulator import Rule
+from coordinator.defences.combinations import WITHOUT_RULE
 from coordinator.distillation.ensembles import Mean, SoftTargets, sharpened, softmax
 from coordinator.distillation.level_models import owned, under
 from coordinator.distillation.student import Distillation
@@ -63,14 +65,16 @@ class DSFL(ProxyMethod):
         own = owned(state.extra, _owner(device, level)) if device else {}
         return Submodel(cut, level, own or self.models.of(state, level), self.program(cut))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """Every level's model and every device's own, distilled from the sharpened mean probabilities.
 
         Raises:
-            PlanError: no update, or a student whose values are no longer finite.
+            PlanError: no update, a rule for means of weights, or a student whose values are no longer finite.
             UpdateRejected: an update that does not fit its level, or without examples.
             ConfigError, DataError: the proxy set cannot be opened.
         """
+        if rule is not None:
+            raise PlanError(f"ds_fl {WITHOUT_RULE[self.name]}; give $.aggregation.rule = 'mean'")
         ensemble = Mean()
         trained: dict[str, tuple[Level, Tensors]] = {}
         count = 0

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.distillation.ensembles import consensus
 from coordinator.distillation.level_models import GroupMeans
@@ -76,16 +77,18 @@ class FedET(ProxyMethod):
         self._patterns = read.names("representation")
         self._has_transfer = read.flag("transfer", True)
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The server's model, trained on the devices' consensus, and the small models with its representation.
+
+        A rule takes the place of the means of groups and representation; the consensus is as it is.
 
         Raises:
             PlanError: no update, or values of the server's model that are no longer finite.
             UpdateRejected: an update that does not fit its level, or without examples.
             ConfigError, DataError: the proxy set cannot be opened.
         """
-        groups = GroupMeans(self.models, state)
-        shared = EntrywiseMean({name: state.tensors[name] for name in self._shared})
+        groups = GroupMeans(self.models, state, rule)
+        shared = (rule or EntrywiseMean)({name: state.tensors[name] for name in self._shared})
         teachers: list[np.ndarray] = []
         count = 0
         for update in updates:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
 from coordinator.methods.options import LOSSES, NORMS, Options
@@ -26,6 +27,7 @@ class FedAvg:
     """One level, no cut. Options: ``loss``, ``norm``."""
 
     name = "fedavg"
+    synchronous_only = ""
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options."""
@@ -62,14 +64,14 @@ class FedAvg:
         cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
         return Submodel(cut, level, state.tensors, self._program)
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The mean weighted by ``num_examples``, buffers included.
 
         Raises:
             PlanError: no update.
             UpdateRejected: an update that does not fit the model, or without examples.
         """
-        mean = WeightedMean(state.tensors)
+        mean = (rule or WeightedMean)(state.tensors)
         count = 0
         for update in updates:
             mean.add(update.tensors, examples(update), where=f"device {update.device}, round {state.round}")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.distillation.ensembles import Mean, SoftTargets, softmax
 from coordinator.distillation.level_models import GroupMeans
 from coordinator.methods.method import Level, State, Tensors, Update
@@ -44,15 +45,17 @@ class FedDF(ProxyMethod):
     name = "feddf"
     by_examples = True
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The groups' means, each distilled from the mean logits of all devices.
+
+        A rule takes the place of the groups' means; the teachers' logits keep theirs.
 
         Raises:
             PlanError: no update, or a student whose values are no longer finite.
             UpdateRejected: an update that does not fit its level, or without examples.
             ConfigError, DataError: the proxy set cannot be opened.
         """
-        groups, ensemble = GroupMeans(self.models, state), Mean()
+        groups, ensemble = GroupMeans(self.models, state, rule), Mean()
         count = 0
         for update in updates:
             where = f"device {update.device}, round {state.round}"

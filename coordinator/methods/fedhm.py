@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.methods.fedavg import examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
@@ -58,6 +59,9 @@ class FedHM:
     """
 
     name = "fedhm"
+    synchronous_only = (
+        "its factors come from a decomposition of each state, and a step in one basis means nothing in another"
+    )
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError when no layer can be factorized."""
@@ -156,14 +160,14 @@ class FedHM:
             program = replace(program, extra_hyper={**program.extra_hyper, "distillation_weight": 0.0})
         return Submodel(cut, level, tensors, program)
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The mean of the devices' dense weights; running statistics weighted by ``num_examples``.
 
         Raises:
             PlanError: no update.
             UpdateRejected: an update that does not fit its cut or the model, or without examples.
         """
-        mean = EntrywiseMean(state.tensors)
+        mean = (rule or EntrywiseMean)(state.tensors)
         total, count, has_full = 0.0, 0, False
         for update in updates:
             where = f"device {update.device}, round {state.round}"

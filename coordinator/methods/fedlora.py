@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
 from coordinator.methods.fedavg import examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
@@ -48,6 +49,9 @@ class FedLoRA:
     """
 
     name = "fedlora"
+    synchronous_only = (
+        "its factors come from a decomposition of each state, and a step in one basis means nothing in another"
+    )
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError when no layer can be adapted."""
@@ -117,14 +121,14 @@ class FedLoRA:
             tensors |= {f"{path}.weight": base, f"{path}.u": u, f"{path}.v": v}
         return Submodel(cut, level, tensors, self.program(cut))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The mean of the devices' products and heads; running statistics weighted by ``num_examples``.
 
         Raises:
             PlanError: no update.
             UpdateRejected: an update that does not fit its cut or the model, or without examples.
         """
-        mean = WeightedMean(self._trained(state))
+        mean = (rule or WeightedMean)(self._trained(state))
         count = 0
         for update in updates:
             where = f"device {update.device}, round {state.round}"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from coordinator.aggregation.accumulator import Rule
+
 Tensors = Mapping[str, "np.ndarray"]
 
 
@@ -189,6 +191,10 @@ class Method(Protocol):
     """One paper. ``module`` is the dense torch module; its weights are read in ``init`` only."""
 
     name: str
+    synchronous_only: str
+    """Why an update cannot be added to a later state than the one it was trained from, as a clause; empty where it can:
+    where a cut of the same level, round and device holds the same entries of every state. Then a run may be buffered.
+    """
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError for a model it cannot cut."""
@@ -208,8 +214,11 @@ class Method(Protocol):
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
         """The submodel for one device; the same arguments give the same bytes."""
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
-        """The new state; consumes ``updates`` once, in the order given, with memory O(model), sums in float64."""
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
+        """The new state; consumes ``updates`` once, in the order given, with memory O(model), sums in float64.
+
+        ``rule`` takes the place of the method's mean of trained tensors and running statistics; None is that mean.
+        """
 
     def refresh(self, state: State) -> State:
         """Work after aggregation (SVD, re-prune, next step), or the state itself."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
 from coordinator.methods.options import Options
 from coordinator.methods.sparse import SparseMethod
@@ -73,7 +74,7 @@ class OnlineSparsity(SparseMethod):
         beside |= {name + THRESHOLD: state.extra[LEAST + name] for name in self.prunable}
         return replace(submodel, tensors={**submodel.tensors, **beside})
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The mean of the kept weights, the next size, and masks of that size over the last values of all weights.
 
         Raises:
@@ -81,7 +82,7 @@ class OnlineSparsity(SparseMethod):
             UpdateRejected: an update that does not fit the model, or without examples.
         """
         losses = _Losses()
-        new, _ = self.mean(state, losses.of(updates))
+        new, _ = self.mean(state, losses.of(updates), rule)
         masks = self.masks(state)
         dense = {n: np.where(masks[n], new.tensors[n], state.extra[DENSE + n]) for n in self.prunable}
         control = SizeControl.from_array(state.extra[CONTROL])

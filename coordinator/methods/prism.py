@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from torch import nn
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.methods.fedavg import FULL, examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
@@ -69,6 +70,9 @@ class PriSM:
     """
 
     name = "prism"
+    synchronous_only = (
+        "its components come from a decomposition of each state, and a step in one basis means nothing in another"
+    )
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError for a model that cannot be cut so."""
@@ -152,14 +156,14 @@ class PriSM:
         cut = self._cut(self._kept(level, self._rows, round_index, device, seed), chosen)
         return Submodel(cut, level, self._values(state, cut), self.program(shape))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """Factors and dense entries, each the mean over the devices that held it; others keep their bits.
 
         Raises:
             PlanError: no update.
             UpdateRejected: an update that does not fit its cut or the model, or without examples.
         """
-        mean = EntrywiseMean(self._held(state))
+        mean = (rule or EntrywiseMean)(self._held(state))
         count = 0
         for update in updates:
             where = f"device {update.device}, round {state.round}"

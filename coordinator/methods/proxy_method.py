@@ -36,6 +36,7 @@ class ProxyMethod(WidthMethod):
         proxy, without_distillation: see :class:`~coordinator.distillation.proxy.DistilsOnProxy`.
     """
 
+    synchronous_only = "its teachers are the devices' own models of one round, not steps that could be added up"
     distillation: ClassVar[Distillation] = Distillation()
     without_distillation: ClassVar[Mapping[str, Any]] = {"distillation-steps": 0}
     rounding = "round"

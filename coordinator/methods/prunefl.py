@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.methods.method import Level, State, Update
 from coordinator.methods.options import Options
 from coordinator.methods.sparse import SparseMethod
@@ -82,14 +83,14 @@ class PruneFL(SparseMethod):
         scored = self._may_reconfigure(round_index) if is_initial else (round_index + 1) % self._interval == 0
         return self.compacted(state, self.masked_cut(level, scored=scored))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The mean of the kept weights; then, when the round was scored and it is time, Algorithm 2.
 
         Raises:
             PlanError: no update.
             UpdateRejected: an update that does not fit the model, or without examples.
         """
-        new, scores = self.mean(state, updates)
+        new, scores = self.mean(state, updates, rule)
         left = int(state.extra[INITIAL_LEFT])
         if left:
             return self._initial(new, scores, left - 1)

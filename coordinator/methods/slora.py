@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
 from coordinator.methods.additions import initial_seed, one_size
 from coordinator.methods.fedavg import FULL, examples
@@ -48,6 +49,7 @@ class SLoRA:
     """
 
     name = "slora"
+    synchronous_only = "its second stage trains other tensors than its first"
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError when no layer can be adapted so."""
@@ -118,14 +120,14 @@ class SLoRA:
             tensors |= self._masks_of(seed)
         return Submodel(cut, level, tensors, self.program(cut))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The mean of differences or of each factor, of classifier and running statistics, by ``num_examples``.
 
         Raises:
             PlanError: no update, or one of another level.
             UpdateRejected: an update that does not fit the round's stage, or without examples.
         """
-        mean = WeightedMean(self._trained(state))
+        mean = (rule or WeightedMean)(self._trained(state))
         count = 0
         for update in updates:
             self.cut_shape(update.level, round_index=state.round, device=update.device, seed=0)  # refuses strangers

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.methods.fedavg import FULL, examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
@@ -54,6 +55,7 @@ class SLT:
     """
 
     name = "slt"
+    synchronous_only = "its steps train other layers, at other widths, one after the other"
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError for a model that cannot be cut so."""
@@ -155,14 +157,14 @@ class SLT:
         cut = self.shape_after(state, level, round_index=round_index, device=device, seed=seed)
         return Submodel(cut, level, self._tensors(state, cut), self.program(cut))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """Every entry the mean over the devices that trained it; others keep their bits.
 
         Raises:
             PlanError: no update.
             UpdateRejected: an update that does not fit its cut or the model, or without examples.
         """
-        mean = EntrywiseMean(state.tensors)
+        mean = (rule or EntrywiseMean)(state.tensors)
         count = 0
         for update in updates:
             where = f"device {update.device}, round {state.round}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.methods.method import Level, State, Update
 from coordinator.methods.options import Options
 from coordinator.methods.sparse import SparseMethod
@@ -39,9 +40,9 @@ class Snip(SparseMethod):
         masked = self.masked_cut(level, scored=False)
         return masked if round_index else {}
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The mean of the weights; after the first round also the masks. Raises as FedAvg's."""
-        new, _ = self.mean(state, updates)
+        new, _ = self.mean(state, updates, rule)
         if state.round:
             return new
         # The learning rate scales every score alike, so the step itself stands for the gradient.

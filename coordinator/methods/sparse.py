@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
 from coordinator.methods.fedavg import FULL, examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
@@ -42,6 +43,7 @@ class SparseMethod:
     """
 
     name: ClassVar[str]
+    synchronous_only: ClassVar[str] = "its masks change between rounds, and what an update has trained may be masked"
     can_compact: ClassVar[bool] = True
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
@@ -75,9 +77,9 @@ class SparseMethod:
         """The cut of the round after ``state``: masks decide which channels there are."""
         return self.compacted(state, self.cut_shape(level, round_index=round_index, device=device, seed=seed))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """The mean of the kept weights; raises as :meth:`mean`."""
-        return self.mean(state, updates)[0]
+        return self.mean(state, updates, rule)[0]
 
     def refresh(self, state: State) -> State:
         """The state itself."""
@@ -136,8 +138,13 @@ class SparseMethod:
         slices |= {name + MASK: slices[name] for name in self.prunable if name in slices}
         return Submodel(cut, FULL, cut_tensors(tensors, slices) if cut else state.tensors, self.program(cut))
 
-    def mean(self, state: State, updates: Iterable[Update]) -> tuple[State, dict[str, np.ndarray]]:
+    def mean(
+        self, state: State, updates: Iterable[Update], rule: Rule | None = None
+    ) -> tuple[State, dict[str, np.ndarray]]:
         """Means of the kept weights and of the squared gradients, both weighted by ``num_examples``.
+
+        A rule takes the place of the mean of the weights; squared gradients, sums that differ with the number of
+        examples, keep theirs.
 
         Returns:
             The new state with the same masks, what no device held with its bits, and the scores by weight name; empty
@@ -154,7 +161,8 @@ class SparseMethod:
             if cut is None:
                 cut, slices = update.cut, tensor_slices(self.module, update.cut)
                 part = cut_tensors(state.tensors, slices)
-                weights, scores = WeightedMean(part), WeightedMean({name: part[name] for name in self.prunable})
+                weights = (rule or WeightedMean)(part)
+                scores = WeightedMean({name: part[name] for name in self.prunable})
             elif update.cut != cut:
                 raise PlanError(f"{where}: its cut is not that of the devices before it; repeat the round")
             sent = {n.removesuffix(SQUARED): v for n, v in update.tensors.items() if n.endswith(SQUARED)}
@@ -176,6 +184,7 @@ class SparseMethod:
 class FixedMask(SparseMethod):
     """Training under masks that are given at the start and never change; a subclass sets :attr:`fixed`."""
 
+    synchronous_only = ""
     fixed: Mapping[str, np.ndarray]
 
     def init(self) -> State:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
 from coordinator.methods.fedavg import examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update, Variant
@@ -47,6 +48,7 @@ class SplitMix:
     """
 
     name = "split_mix"
+    synchronous_only = ""
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError for a module that cannot be cut so."""
@@ -109,14 +111,14 @@ class SplitMix:
         cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
         return self._submodel(state, level, cut, self.program(cut))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """Every atom the mean over the devices that trained it; running statistics weighted by ``num_examples``.
 
         Raises:
             PlanError: no update.
             UpdateRejected: an update that does not fit its atoms, or without examples.
         """
-        mean = WeightedMean(state.tensors)
+        mean = (rule or WeightedMean)(state.tensors)
         count = 0
         for update in updates:
             where = f"device {update.device}, round {state.round}"

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from coordinator.aggregation.accumulator import Accumulator, Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.methods.fedavg import examples
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
@@ -179,7 +180,7 @@ class WidthLadder:
         level = self.levels[0] if self.server_cut else width_level(1.0)
         return Submodel(self.server_cut, level, state.tensors, program)
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """Every entry the mean over the devices that held it, of equal weight or by ``num_examples``; running
         statistics by ``num_examples``. A classifier's rows count where the update says which labels its device owns.
 
@@ -187,7 +188,7 @@ class WidthLadder:
             PlanError: no update.
             UpdateRejected: an update that does not fit its cut or the model, or without examples.
         """
-        mean = EntrywiseMean(state.tensors)
+        mean = (rule or EntrywiseMean)(state.tensors)
         count = 0
         for update in updates:
             self.counts(update.level)  # refuses strangers
@@ -218,7 +219,7 @@ class WidthLadder:
             extra.update({f"{_STATISTICS}{name}/{buffer}": value for buffer, value in own.result().items()})
         return State(mean.result(), extra, state.round)
 
-    def _add(self, mean: EntrywiseMean, update: Update, *, where: str) -> None:
+    def _add(self, mean: Accumulator, update: Update, *, where: str) -> None:
         number = examples(update)
         weight = number if self._by_examples else 1
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from coordinator.aggregation.accumulator import Rule
 from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
 from coordinator.methods.options import LABEL_MASKED, LOSSES, NORMS, Options
 from coordinator.methods.width_ladder import WidthLadder, read_width_options
@@ -29,6 +30,7 @@ class WidthMethod:
     """
 
     name: ClassVar[str]
+    synchronous_only: ClassVar[str] = ""
     default_levels: ClassVar[tuple[float, ...]] = (1, 0.5, 0.25, 0.125, 0.0625)
     rounding: ClassVar[str] = "ceil"
     loss: ClassVar[str] = "cross_entropy"
@@ -90,9 +92,9 @@ class WidthMethod:
         cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
         return self.ladder.submodel(state, level, cut, self.program(cut))
 
-    def aggregate(self, state: State, updates: Iterable[Update]) -> State:
+    def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
         """Every entry the mean over the devices that held it; see :meth:`WidthLadder.aggregate`."""
-        return self.ladder.aggregate(state, updates)
+        return self.ladder.aggregate(state, updates, rule)
 
     def with_statistics(self, state: State, updates: Iterable[Update]) -> State:
         """Static statistics, entry by entry, and for every level from its own devices."""

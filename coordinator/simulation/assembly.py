@@ -33,6 +33,7 @@ from coordinator.simulation.worker import local_training
 from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers, write_data
 from coordinator.submodels.record import Cut, cut_digest
 from coordinator.submodels.width import shape_of_cut
+from edge.contracts.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,12 @@ def open_simulation(
     config: RunConfig, run_dir: Path, record: Record, options: SimulationOptions
 ) -> Iterator[Simulation]:
     """The simulation, its workers waiting while the context is open; as :func:`simulate`."""
+    if config.privacy.clip_norm:
+        why = "a simulation neither clips nor adds noise, and its scores would be another run's"
+        raise ConfigError([f"$.privacy.clip-norm: {config.privacy.clip_norm:g} given; {why}; use apportion run"])
+    if config.aggregation.mode != "synchronous":
+        why = "a simulation's rounds are synchronous: its devices finish when its clock says, not when they do"
+        raise ConfigError([f'$.aggregation.mode: "{config.aggregation.mode}" given; {why}; use apportion run'])
     progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
     dense = dense_module(config)
     method = build_method(config.method.name, dense, config.method.options)

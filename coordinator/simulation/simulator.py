@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coordinator.aggregation.choice import chosen_rule
 from coordinator.artifacts import Artifact
 from coordinator.cohort import select
 from coordinator.configuration import RunConfig
@@ -31,12 +32,12 @@ from coordinator.simulation.traffic import Traffic
 from coordinator.simulation.workers import Refused, Work, Workers
 from coordinator.statistics import state_with_statistics
 from coordinator.submodels.record import Cut
-from coordinator.update_check import check_trained
 from coordinator.work_orders import build_order
 from edge.contracts.errors import PlanError, UpdateRejected
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.packing import KEPT
 from edge.contracts.plan import BlobRef
+from edge.contracts.tensor_file import check_trained
 from profiles.device import DeviceProfile
 
 if TYPE_CHECKING:
@@ -193,7 +194,8 @@ def _count(simulation: Simulation, state: State, item: Work, result: Trained, ta
     row = simulation.record.devices.setdefault(
         item.order.device, {"rounds": 0, "bytes_up": 0, "bytes_down": 0, "simulated_s": 0.0, "constants": ""}
     )
-    traffic = Traffic.of(item.submodel, item.order, result.tensors, held=row["constants"])
+    manifest = simulation.manifest(item.submodel.cut, item.submodel.program)
+    traffic = Traffic.of(item.submodel, item.order, result.tensors, held=row["constants"], manifest=manifest)
     seconds = simulation.clock(
         DeviceRound(state, item.submodel, result.outcome.steps, item.order.batch, traffic.down, traffic.up)
     )
@@ -220,7 +222,8 @@ def aggregate(simulation: Simulation, state: State, program: str, updates: Itera
     """The state after the updates, summed one at a time in device-id order."""
     if program == "stats":
         return state_with_statistics(simulation.method, state, updates)
-    return replace(simulation.method.aggregate(state, updates), round=state.round + 1)
+    rule = chosen_rule(simulation.config.aggregation, simulation.run_dir)
+    return replace(simulation.method.aggregate(state, updates, rule), round=state.round + 1)
 
 
 def check_enough(simulation: Simulation, devices: list[str], tally: Tally) -> None:

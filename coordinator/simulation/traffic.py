@@ -1,4 +1,4 @@
-"""Bytes that a submodel and its update are on the wire: tensor files, raw. Artifacts and messages are not counted."""
+"""Bytes that a submodel and its update are on the wire: tensor files, uncompressed; no artifacts, no messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from coordinator.packed_tensors import masks_of, split_tensors
 from edge.contracts.packing import KEPT
+from edge.contracts.precision import SCALE, is_coded, scale_shape
 
 if TYPE_CHECKING:
     import numpy as np
 
     from coordinator.methods.method import Submodel, Tensors
-    from edge.contracts.plan import WorkOrder
+    from edge.contracts.manifest import ArtifactManifest
+    from edge.contracts.plan import Precision, WorkOrder
 
 _Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 
@@ -34,23 +36,39 @@ class Traffic:
     constants: str = ""
 
     @classmethod
-    def of(cls, submodel: Submodel, order: WorkOrder, update: Tensors, *, held: str = "") -> Traffic:
+    def of(
+        cls,
+        submodel: Submodel,
+        order: WorkOrder,
+        update: Tensors,
+        *,
+        held: str = "",
+        manifest: ArtifactManifest | None = None,
+    ) -> Traffic:
         """What an order and its update cost.
 
         Args:
             update: whole tensors.
             held: ``constants`` of the device's last round.
+            manifest: says which tensors travel in fewer bits where the order asks for it; None: none do.
         """
         changing, constant = split_tensors(submodel)
         digest = _digest(constant) if constant else ""
         down = _file_bytes(_layout(changing)) + (_file_bytes(_layout(constant)) if digest not in ("", held) else 0)
         masks = masks_of(submodel.tensors)
-        sent = []
+        sent: list[tuple[str, tuple[int, ...], str]] = []
         for name in order.upload:
             value = update[name.removesuffix(KEPT)]
             shape = (int(masks[name.removesuffix(KEPT)].sum()),) if name.endswith(KEPT) else value.shape
-            sent.append((name, shape, value.dtype.name))
+            is_short = manifest is not None and is_coded(manifest.tensor(name.removesuffix(KEPT)))
+            sent += _coded(name, shape, order.precision) if is_short else [(name, shape, value.dtype.name)]
         return cls(down, _file_bytes(tuple(sent)), digest or held)
+
+
+def _coded(name: str, shape: tuple[int, ...], precision: Precision) -> _Layout:
+    if precision == "int8":
+        return (name, shape, "int8"), (name + SCALE, scale_shape(shape), "float32")
+    return ((name, shape, "float16" if precision == "fp16" else "float32"),)
 
 
 def _layout(tensors: Mapping[str, np.ndarray]) -> _Layout:

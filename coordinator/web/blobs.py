@@ -9,25 +9,23 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from coordinator.blob_store import BlobStore
+from coordinator.byte_account import ByteAccount
 from coordinator.tickets import Tickets, asked_range
-from edge.contracts.errors import ArtifactCorrupt, MessageRejected
+from edge.contracts.errors import ApportionError
 
 _PIECE = 1 << 18
 
 
 class Blobs:
-    """Answers requests for blobs of ``store``.
+    """Answers requests for blobs of ``store``, and counts their bytes by device in ``account``."""
 
-    Attributes:
-        bytes_sent: by device.
-    """
-
-    def __init__(self, store: BlobStore, tickets: Tickets) -> None:
-        self.bytes_sent: dict[str, int] = {}
+    def __init__(self, store: BlobStore, tickets: Tickets, account: ByteAccount | None = None) -> None:
+        self.account = account or ByteAccount()
         self._store = store
         self._tickets = tickets
 
@@ -40,8 +38,10 @@ class Blobs:
             return Response(status_code=403, headers=headers)
         device, digest = opened
         try:
-            size = self._store.size(digest)
-        except (ArtifactCorrupt, MessageRejected, OSError):
+            # In a thread: a blob that is kept elsewhere is fetched first.
+            path = await anyio.to_thread.run_sync(self._store.path, digest)
+            size = path.stat().st_size
+        except (ApportionError, OSError):
             return Response(status_code=404, headers=headers)
         asked = request.headers.get("range")
         part = asked_range(asked, size)
@@ -51,7 +51,7 @@ class Blobs:
         headers |= {"Content-Length": str(last - first + 1), "Content-Type": "application/octet-stream"}
         if asked is not None:
             headers["Content-Range"] = f"bytes {first}-{last}/{size}"
-        pieces = self._pieces(self._store.path(digest), first, last, device)
+        pieces = self._pieces(path, first, last, device)
         return StreamingResponse(pieces, status_code=200 if asked is None else 206, headers=headers)
 
     async def _pieces(self, path: Path, first: int, last: int, device: str) -> AsyncIterator[bytes]:
@@ -60,5 +60,5 @@ class Blobs:
             await file.seek(first)
             while left and (piece := await file.read(min(left, _PIECE))):
                 left -= len(piece)
-                self.bytes_sent[device] = self.bytes_sent.get(device, 0) + len(piece)
+                self.account.add(device, "down", "https", payload=len(piece), wire=len(piece))
                 yield piece

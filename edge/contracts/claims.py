@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from edge.contracts.codec import check_size, encode_json
+from edge.contracts.codec import build_readers, check_size, encode_json
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.topics import check_name
 
@@ -230,3 +230,6 @@ def _decode(data: bytes, kind: type[T], limit: int) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MessageRejected(f"{kind.__name__} of {len(data)} bytes cannot be read: {error}") from error
+
+
+build_readers(ClaimRequest, ClaimReply, KeyClaimRequest, KeyClaimReply, ClaimRefusal)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from edge.contracts.codec import decode_msgpack, encode_msgpack
+from edge.contracts.codec import build_readers, decode_msgpack, encode_msgpack
 from edge.contracts.errors import MessageRejected, UnsupportedVersion
 
 VERSION = 1
@@ -96,5 +96,7 @@ def unseal(data: bytes) -> Envelope:
 class _Version(msgspec.Struct):
     v: int = 0
 
+
+build_readers(Envelope, _Version)
 
 __all__ = ["MAX_MESSAGE_BYTES", "VERSION", "Envelope", "MessageRejected", "seal", "unseal"]

@@ -15,8 +15,10 @@
     │   ├── UnsupportedVersion
     │   └── SignatureRejected an order, manifest or message that no trusted key has signed
     ├── IdentityRefused       a certificate, request or identity that cannot be used exit 2
-    ├── StoreFull             the quota of a store is used up                        exit 1
+    ├── StoreFull             the quota or the disk of a store is used up            exit 1
+    ├── StoreUnreachable      a store elsewhere that does not answer, or refuses     exit 3
     ├── LedgerError           the ledger and the run directory disagree              exit 1
+    │   └── LeaseLost         another coordinator may have taken over: write nothing
     ├── BrokerUnreachable     no connection                                          exit 3
     ├── AccessDenied          a connection refused for who we are                    exit 3
     └── DeadlineExpired       not done in time                                       exit 4
@@ -152,10 +154,23 @@ class StoreFull(ApportionError):
     code = "store-full"
 
 
+class StoreUnreachable(ApportionError):
+    """A store that does not answer, lets us not in, or whose disk fails; what it holds is not in doubt."""
+
+    code = "store-unreachable"
+    exit_code = 3
+
+
 class LedgerError(ApportionError):
     """A ledger that cannot be opened, or that disagrees with the blobs beside it."""
 
     code = "ledger-error"
+
+
+class LeaseLost(LedgerError):
+    """A write by a coordinator whose lease ran out or was taken over; nothing was written."""
+
+    code = "lease-lost"
 
 
 class BrokerUnreachable(ApportionError):

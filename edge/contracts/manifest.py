@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from edge.contracts.codec import decode_json, encode_json
+from edge.contracts.codec import build_readers, decode_json, encode_json
 from edge.contracts.errors import MessageRejected, PlanError
 from edge.contracts.tensors import Role, TensorSpec
 from profiles.step_work import StepWork
@@ -252,3 +252,6 @@ def _check_names(manifest: ArtifactManifest) -> None:
                 f"manifest: program '{program.name}' names file {program.file!r} and tensors {sorted(dangling)[:3]} "
                 "that are not in the manifest"
             )
+
+
+build_readers(ArtifactManifest)

@@ -17,6 +17,15 @@ grant       co    send from this offset, at most ``window`` blocks ahead of it
 put         dev   bytes of an update
 report      dev   the assignment is done; sent when the update is complete at the coordinator
 ack         co    the report is in the ledger (or rejected for good): forget the assignment
+keys        dev   two public keys for a masked order; repeated until the roster comes
+roster      co    who masks together, with their keys
+shares      dev   sealed shares of this device's two secrets; repeated until the mail comes
+mail        co    the shares sealed for this device: its masks are agreed on
+reveal      co    whose updates are in the sum and whose are not; repeated until answered
+revealed    dev   shares that take the masks off the sum
+renew       dev   this device's certificate ends soon: a request for another, repeated hourly
+renewed     co    that certificate
+signers     co    which keys sign orders from now on, said after a hello where they were ever changed
 error       both  something the other side sent could not be used
 ==========  ====  =========================================================================
 """
@@ -27,6 +36,9 @@ from typing import Literal
 
 import msgspec
 
+from edge.contracts.codec import build_readers
+from edge.contracts.identity import Renew, Renewed, Signers
+from edge.contracts.masking import Keys, Mail, Reveal, Revealed, Roster, Shares
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from profiles.device import DeviceProfile
@@ -42,6 +54,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
         num_examples: local examples; 0 when the data could not be read (``data_error`` says why).
         assignment_id: the one in progress, or empty.
         block_bytes, window: the largest block and the number of blocks in flight the device accepts.
+        abilities: what it can do that not every device can: ``masking``.
     """
 
     device: str
@@ -54,6 +67,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     assignment_id: str = ""
     block_bytes: int = 262_144
     window: int = 4
+    abilities: tuple[str, ...] = ()
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +193,17 @@ BODIES: dict[str, type] = {
     "put": Put,
     "report": TrainReport,
     "ack": Ack,
+    "keys": Keys,
+    "roster": Roster,
+    "shares": Shares,
+    "mail": Mail,
+    "reveal": Reveal,
+    "revealed": Revealed,
+    "renew": Renew,
+    "renewed": Renewed,
+    "signers": Signers,
     "error": Error,
 }
 """Every kind of version 1 and its body."""
+
+build_readers(*BODIES.values())

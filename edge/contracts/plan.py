@@ -7,7 +7,10 @@ from typing import Literal
 
 import msgspec
 
+from edge.contracts.masking import Masking
+
 Encoding = Literal["raw", "zstd"]
+Precision = Literal["fp32", "fp16", "int8"]
 LastBatch = Literal["drop", "keep", "wrap"]
 
 
@@ -57,7 +60,14 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
         threads: intra-op threads of the runtime.
         report_labels: whether the report is to say which classes the device has examples of.
         artifact_signature: Ed25519 signature of the manifest's exact bytes; empty where the coordinator has no key.
+        precision: of the update; below ``fp32`` it holds differences (:mod:`edge.contracts.precision`).
+        cut_digest: equal for orders whose tensors stand for the same part of the model, from round to round; empty
+            where none does.
+        masking: the update is to be masked; None: it is sent as it is.
+        summable: the mean of several devices' updates, weighted by ``num_examples``, may stand for them: what a relay
+            needs to know.
         bulk: ``https://...`` where blobs may be had by range request, a digest added to it; empty = over MQTT only.
+        upload_to: ``https://...`` where the update may be put, the assignment id added to it; empty = over MQTT only.
     """
 
     assignment_id: str
@@ -81,6 +91,11 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     report_labels: bool = False
     artifact_signature: bytes = b""
     bulk: str = ""
+    precision: Precision = "fp32"
+    cut_digest: str = ""
+    masking: Masking | None = None
+    summable: bool = False
+    upload_to: str = ""
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int) -> str:

@@ -20,6 +20,7 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
         torch_loaded: torch was imported in either process; false on any sound device.
         threads: threads the steps ran on, fewer than ordered where runtime or owner allow fewer; 0: not said.
         wall_s: from the order's acceptance to this report.
+        site_devices: devices that the update is the mean of, of a relay; 0: the device's own.
         labels: classes the device has examples of, rising; None unless the order asked.
     """
 
@@ -47,3 +48,4 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
     battery_percent: float | None = None
     threads: int = 0
     labels: tuple[int, ...] | None = None
+    site_devices: int = 0

@@ -24,6 +24,9 @@ MAX_HEADER_BYTES = 4 * 1024 * 1024
 MAX_DIMS = 32
 """NumPy's own limit up to 1.26, far above any model's; checked before anything is multiplied."""
 
+MAX_MAGNITUDE = 1e15
+"""No trained value comes near; above it a product of two factors leaves float32, in the middle of an aggregation."""
+
 _SAFETENSORS_DTYPES = {
     "F32": "float32",
     "F16": "float16",
@@ -182,4 +185,22 @@ def check_tensors(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec]
             bad = int(array.size - np.isfinite(array).sum())
             raise UpdateRejected(
                 f"{where}: '{name}' holds {bad} values that are not finite; lower the learning rate or drop the device"
+            )
+
+
+def check_trained(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec], *, where: str) -> None:
+    """Nothing when ``tensors`` are exactly ``specs``, finite and of a trained model's magnitude.
+
+    Raises:
+        UpdateRejected: they are not.
+    """
+    import numpy as np
+
+    check_tensors(tensors, specs, where=where)
+    for name, value in tensors.items():
+        largest = float(np.max(np.abs(value), initial=0.0)) if value.dtype.kind == "f" else 0.0
+        if largest > MAX_MAGNITUDE:
+            raise UpdateRejected(
+                f"{where}: '{name}' holds {largest:.3g}, at most {MAX_MAGNITUDE:g} is taken for trained; "
+                "lower the learning rate or drop the device"
             )

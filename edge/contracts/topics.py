@@ -48,6 +48,16 @@ def coordinator_filter(federation: str) -> str:
     return f"{PREFIX}/{federation}/up/#"
 
 
+def kind_filter(federation: str, kind: str) -> str:
+    """What a coordinator subscribes to for messages of one kind, whichever device they are from."""
+    return f"{PREFIX}/{federation}/up/+/{kind}"
+
+
+def coordinator_device_filter(federation: str, device: str) -> str:
+    """What a coordinator subscribes to for all messages of one device."""
+    return up(federation, device, "+")
+
+
 def device_filters(federation: str, device: str) -> tuple[str, str]:
     """What a device subscribes to."""
     return f"{PREFIX}/{federation}/dn/{device}/#", f"{PREFIX}/{federation}/all/#"

@@ -65,6 +65,7 @@ class Download:
         self._block_bytes = block_bytes
         self._window = window
         self._asked = self.offset
+        self._doubted_to = -1  # blocks up to here are lost when there is another stall
         self._early: dict[int, bytes] = {}
         self._timer = StallTimer(now)
 
@@ -74,10 +75,16 @@ class Download:
         return self.offset >= self.total
 
     def requests(self, now: float) -> list[Get]:
-        """What to ask for now: new blocks within the window, or after a stall the missing ones again."""
-        if self._timer.is_stalled(now):
-            self._asked = self.offset
+        """What to ask for now: new blocks within the window; after a stall the first missing one again, after another
+        one all that are missing. They may be late only, and one block more on a crowded way is less than a window."""
         gets = []
+        if self._timer.is_stalled(now):
+            if self.offset < self._doubted_to:
+                self._asked = self.offset
+            elif self._asked > self.offset:
+                length = min(self._block_bytes, self.total - self.offset)
+                gets.append(Get(self.ref.digest, self.ref.encoding, self.offset, length))
+            self._doubted_to = self.offset + self._window * self._block_bytes
         while self._asked < min(self.total, self.offset + self._window * self._block_bytes):
             length = min(self._block_bytes, self.total - self._asked)
             if self._asked not in self._early:

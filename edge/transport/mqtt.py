@@ -7,13 +7,18 @@ size is checked here and completion is never read off a PUBACK.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import os
+import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +29,7 @@ from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.errors import AccessDenied, BrokerUnreachable, ConfigError, MessageRejected
 from edge.transport.base import Connected, Disconnected, Event, LastWill, Qos, Received
 from edge.transport.paho_client import mqtt
+from edge.transport.unsent import Unsent
 
 log = logging.getLogger("apportion.mqtt")
 
@@ -35,7 +41,11 @@ _DENIED = frozenset({"Bad user name or password", "Not authorized", "Banned", "C
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerAddress:
-    """Where the broker is and who we are to it; ``ca`` is None for the system's authorities."""
+    """Where the broker is and who we are to it; ``ca`` is None for the system's authorities.
+
+    Attributes:
+        others: further places of the same broker, a cluster's other nodes: (host, port) each.
+    """
 
     host: str
     port: int
@@ -45,16 +55,38 @@ class BrokerAddress:
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
+    others: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         """The URL without credentials, for messages."""
-        return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
+        places = ",".join(_place(host, port) for host, port in self.places)
+        return f"{'mqtts' if self.tls else 'mqtt'}://{places}"
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Every (host, port) of the broker; any of them will do."""
+        return (self.host, self.port), *self.others
+
+    def places_for(self, client_id: str) -> tuple[tuple[str, int], ...]:
+        """The same, in the order in which this client tries them: clients spread over them, each always alike."""
+        first = int.from_bytes(sha256(client_id.encode()).digest()[:4], "big") % len(self.places)
+        return self.places[first:] + self.places[:first]
+
+    def client_id(self, name: str, otherwise: str) -> str:
+        """The id of a connection: that of our certificate, which bears ``name``, else ``otherwise``.
+
+        A broker can hold a client to the id in its certificate, in the form of a distinguished name, so that nobody
+        ends another's connection by its id. Source: RabbitMQ 4, ``mqtt.ssl_cert_client_id_from``.
+        """
+        return f"CN={name}" if self.certificate is not None else otherwise
 
 
 def parse_broker(
     url: str, *, user: str | None = None, ca: str | None = None, certificate: str | None = None, key: str | None = None
 ) -> BrokerAddress:
-    """The address in ``mqtt[s]://[user[:password]@]host[:port]``; a password may also come from the environment.
+    """The address in ``mqtt[s]://[user[:password]@]host[:port][,host[:port]...]``, several for a cluster's nodes.
+
+    A password may also come from the environment.
 
     Args:
         user: taken when the URL names none and there is a password.
@@ -63,16 +95,24 @@ def parse_broker(
         ConfigError: another scheme, no host, an impossible port, or TLS files that are not there.
     """
     problems = []
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError as error:
-        port = None
-        problems.append(f"--broker: {error}")
-    shown = f"{parts.scheme}://{parts.hostname or ''}"
-    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
-        problems.append(f"--broker: {shown!r} is not mqtt://host[:port] or mqtts://host[:port]")
-    is_tls = parts.scheme == "mqtts"
+    scheme, _, rest = url.partition("://")
+    rest = rest.partition("/")[0]
+    credentials, at, hosts = rest.rpartition("@")
+    is_tls = scheme.lower() == "mqtts"
+    places: list[tuple[str, int]] = []
+    for place in hosts.split(","):
+        try:
+            parts = urlsplit(f"{scheme}://{credentials}{at}{place}")
+            port = parts.port
+        except ValueError as error:
+            problems.append(f"--broker: {error}")
+            continue
+        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
+            shown = f"{parts.scheme}://{parts.hostname or ''}"
+            problems.append(f"--broker: {shown!r} is not mqtt://host[:port] or mqtts://host[:port]")
+            continue
+        places.append((parts.hostname, port or (8883 if is_tls else 1883)))
+    shown = f"{scheme}://{hosts}"
     for flag, path in (("--ca", ca), ("--cert", certificate), ("--key", key)):
         if path is not None and not is_tls:
             problems.append(f"{flag}: only mqtts:// uses it, the broker is {shown}")
@@ -84,8 +124,9 @@ def parse_broker(
         raise ConfigError(problems)
     password = unquote(parts.password) if parts.password is not None else os.environ.get(PASSWORD_VARIABLE)
     return BrokerAddress(
-        host=parts.hostname or "",
-        port=port or (8883 if is_tls else 1883),
+        host=places[0][0],
+        port=places[0][1],
+        others=tuple(places[1:]),
         tls=is_tls,
         username=unquote(parts.username) if parts.username else user if password is not None else None,
         password=password,
@@ -95,12 +136,17 @@ def parse_broker(
     )
 
 
+def _place(host: str, port: int) -> str:
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
 class MqttTransport:
-    """A connection that, once made, is kept: lost ones are retried with backoff for ever.
+    """A connection that, once made, is kept: lost ones are retried with backoff for ever, at every place in turn.
 
     Args:
         client_id: unique at the broker; a second connection with the same one takes the first one's place.
         connect_timeout_s: how long :meth:`start` tries before it gives up.
+        inflight: messages of QoS 1 that the broker has not acknowledged; further ones wait here.
     """
 
     def __init__(
@@ -111,24 +157,31 @@ class MqttTransport:
         subscriptions: Iterable[str],
         will: LastWill | None = None,
         connect_timeout_s: float = 10.0,
+        inflight: int = 8,
     ) -> None:
         self._address = address
+        self._places = deque(address.places_for(client_id))
         self._subscriptions = tuple(subscriptions)
         self._connect_timeout_s = connect_timeout_s
         self._deliver: Callable[[Event], None] = lambda event: None
         self._first = threading.Event()
         self._first_error: AccessDenied | BrokerUnreachable | None = None
         self._is_stopping = False
+        self._is_open = False
+        self._context: ssl.SSLContext | None = None
+        self._unsent = Unsent()
         self._client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv311, clean_session=True
         )
-        self._client.max_inflight_messages_set(8)
+        self._client.max_inflight_messages_set(inflight)
         self._client.reconnect_delay_set(1, 30)
         if address.username is not None:
             self._client.username_pw_set(address.username, address.password)
         if will is not None:
             self._client.will_set(will.topic, will.payload, qos=1)
         self._client.on_connect = self._on_connect
+        self._client.on_connect_fail = self._on_connect_fail
+        self._client.on_socket_open = self._on_socket_open
         self._client.on_subscribe = self._on_subscribe
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
@@ -137,7 +190,8 @@ class MqttTransport:
         """As :meth:`edge.transport.base.Transport.start`."""
         self._deliver = deliver
         if self._address.tls:
-            self._client.tls_set_context(tls_context(self._address))
+            self._context = tls_context(self._address)
+            self._client.tls_set_context(self._context)
         deadline = time.monotonic() + self._connect_timeout_s
         self._open(deadline)
         self._client.loop_start()
@@ -154,7 +208,23 @@ class MqttTransport:
         """As :meth:`edge.transport.base.Transport.publish`."""
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageRejected(f"{topic}: {len(payload)} bytes are over {MAX_MESSAGE_BYTES}; send them as blocks")
-        self._client.publish(topic, payload, qos=qos)
+        handed = self._client.publish(topic, payload, qos=qos)
+        if qos == 0:
+            self._unsent.add(handed, len(payload))
+
+    def take_up_certificate(self) -> None:
+        """Read certificate and key again, for the connections that come; the one that is open stays.
+
+        Raises:
+            ConfigError: they cannot be read; the former ones go on.
+        """
+        tls_context(self._address)  # reads all of it; a context whose files do not fit each other is of no more use
+        if self._context is not None and self._address.certificate is not None:
+            self._context.load_cert_chain(self._address.certificate, self._address.key)
+
+    def wait_for_room(self, most_bytes: int, timeout_s: float) -> bool:
+        """Whether at most ``most_bytes`` of blocks (QoS 0) are handed over and unsent, within ``timeout_s``."""
+        return self._unsent.wait(most_bytes, timeout_s)
 
     def stop(self, farewell: tuple[str, bytes] | None = None) -> None:
         """As :meth:`edge.transport.base.Transport.stop`."""
@@ -167,12 +237,14 @@ class MqttTransport:
                 log.info("the goodbye did not leave")
         self._client.disconnect()
         self._client.loop_stop()
+        # paho leaves the pair of sockets that wakes its thread to its finalizer, which may run after the sockets' own.
+        self._client._reset_sockets(sockpair_only=True)
 
     def _open(self, deadline: float) -> None:
         address = self._address
-        while True:
+        for attempt in itertools.count(1):
             try:
-                self._client.connect(address.host, address.port, keepalive=KEEPALIVE_S)
+                self._client.connect(*self._places[0], keepalive=KEEPALIVE_S)
                 return
             except ssl.SSLCertVerificationError as error:
                 raise AccessDenied(
@@ -189,7 +261,22 @@ class MqttTransport:
                         f"{address} cannot be reached within {self._connect_timeout_s:g} s ({error}); "
                         "check the address and that the broker runs"
                     ) from error
-            time.sleep(0.5)
+            self._places.rotate(-1)
+            if attempt % len(self._places) == 0:
+                time.sleep(0.5)
+
+    def _turn(self) -> None:
+        """Have the next attempt go to the next place; paho's own thread makes it."""
+        if len(self._places) > 1:
+            self._places.rotate(-1)
+            self._client.connect_async(*self._places[0], keepalive=KEEPALIVE_S)
+
+    def _on_socket_open(self, client: mqtt.Client, data: Any, opened: Any) -> None:
+        self._is_open = True
+        _send_at_once(client, data, opened)
+
+    def _on_connect_fail(self, client: mqtt.Client, data: Any) -> None:
+        self._turn()
 
     def _on_connect(self, client: mqtt.Client, data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
         if reason.is_failure:
@@ -214,15 +301,18 @@ class MqttTransport:
         self._first.set()
 
     def _on_disconnect(self, client: mqtt.Client, data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
-        if self._is_stopping:
-            return
+        self._unsent.clear()
+        if self._is_stopping or not self._is_open:
+            return  # paho tells twice of a connection that it gave up for silence
+        self._is_open = False
         if not self._first.is_set() and self._address.tls:
             # TLS 1.3 tells of a refused client certificate only after the handshake, by closing the connection.
             self._fail(
                 AccessDenied(f"{self._address} closed the connection at once ({reason}); check --cert and --key")
             )
         elif self._first.is_set():
-            log.warning("connection to %s lost (%s), trying again", self._address, reason)
+            log.warning("connection to %s lost (%s), trying again", _place(*self._places[0]), reason)
+            self._turn()
             self._deliver(Disconnected(str(reason)))
 
     def _on_message(self, client: mqtt.Client, data: Any, message: mqtt.MQTTMessage) -> None:
@@ -234,6 +324,12 @@ class MqttTransport:
             return
         self._first_error = self._first_error or error
         self._first.set()
+
+
+def _send_at_once(client: mqtt.Client, data: Any, opened: Any) -> None:
+    """Small packets do not wait for the acknowledgement of others: 40 ms an answer otherwise (measured, loopback)."""
+    with contextlib.suppress(OSError, AttributeError):
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def tls_context(address: BrokerAddress) -> ssl.SSLContext:

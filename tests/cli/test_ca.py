@@ -108,3 +108,30 @@ def test_device_in_a_browser_is_listed_given_to_the_broker_and_revoked(identity:
     assert "browser's key" not in command("ca", "revoke", "phone-1").out
     assert command("ca", "mosquitto", "--out", "broker", "--web-socket-port", "8084").status == 0
     assert Path("broker/passwords").read_text() == ""
+
+
+def test_listing_tells_what_ends_soon_and_its_check_is_exit_1(identity: Path, command: Command) -> None:
+    command("csr", "--device", "pi-07", "--out", "device")
+    command("ca", "sign", "device/device.csr", "--device", "pi-07")
+    assert command("ca", "ls", "--check", "--json").line["ending"] == []
+    found = command("ca", "ls", "--within", "370", "--check", "--json")
+    assert (found.status, found.error["code"]) == (1, "ending")
+    assert [(one["kind"], one["name"]) for one in found.line["ending"]] == [("device", "pi-07")]
+    told = command("ca", "ls", "--within", "370")
+    assert told.status == 0
+    assert "device 'pi-07' ends " in told.out
+    assert "next: its agent renews it" in told.out
+
+
+def test_signing_key_is_changed_in_two_steps_and_browsers_are_named(identity: Path, command: Command) -> None:
+    BrowserDevice("phone-1").enrol(identity)
+    before = (identity / "signing.pub").read_text()
+    early = command("ca", "signing-key", "retire", "--json")
+    assert (early.status, early.error["code"]) == (2, "identity-refused")
+    new = command("ca", "signing-key", "new", "--json").line
+    assert (new["number"], len(new["keys"]), new["not_following"]) == (1, 2, ["phone-1"])
+    assert (identity / "signing.pub").read_text().startswith(before)
+    retired = command("ca", "signing-key", "retire")
+    assert "phone-1" in retired.out
+    assert "PUBLIC KEY" in (identity / "signing.pub").read_text()
+    assert before not in (identity / "signing.pub").read_text()

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.broker import BrokerProcess
 from coordinator.cli.doctor_model import model_report
 from coordinator.cli.doctor_table import print_report
+from coordinator.cli.identity_findings import identity_findings
 from coordinator.cli.model_arguments import ModelArguments
+from coordinator.configuration_file import load_config
+from coordinator.identity.authority import Authority
+from coordinator.identity.broker_files import write_broker_folder
+from coordinator.identity.certificates import certificate_pem, root_certificate
 from edge.contracts.errors import DeviceRefused
 from export.formats import FORMATS
 from tests.cli.conftest import OWN, Command
@@ -47,6 +55,57 @@ def test_doctor_shows_every_mistake_of_a_run_file_and_exits_2(command: Command, 
     assert outcome.line["failed"] == [str(config)] * 2
     assert "$.federation.rounds: 0 is outside" in outcome.error["message"]
     assert "$.model.build: 'mlpp' is not known" in outcome.error["message"]
+
+
+def test_doctor_tells_what_of_an_identity_runs_out(tmp_path: Path) -> None:
+    identity = tmp_path / "identity"
+    config = tmp_path / "run.toml"
+    config.write_text(config_text(broker=f'url = "mosquitto"\nidentity = "{identity}"', local=0))
+    loaded = load_config(config)
+    (missing,) = identity_findings(loaded)
+    assert (missing.state, missing.exit_code) == ("fail", 2)
+    then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=25)
+    Authority.create(identity, days=40, now=lambda: then).close()
+    near = identity_findings(loaded)
+    assert [(found.state, found.detail.partition(" ends ")[0]) for found in near] == [
+        ("warn", "the revocation list"),
+        ("warn", "the root"),
+    ]
+    assert "apportion ca crl" in near[0].fix
+    Authority(identity, now=lambda: then).write_crl(days=100)
+    (identity / "ca.pem").write_bytes(_ended(identity))
+    assert [(found.state, found.exit_code) for found in identity_findings(loaded)] == [("fail", 2)]
+
+
+def test_doctor_looks_at_the_list_that_the_broker_goes_by(tmp_path: Path) -> None:
+    identity, folder = tmp_path / "identity", tmp_path / "broker"
+    now = datetime.datetime.now(datetime.UTC)
+    with Authority.create(identity) as authority:
+        authority.issue_server(["broker.local"])
+    write_broker_folder(identity, folder)
+    broker = f'url = "mqtts://broker.local"\nidentity = "{identity}"\nfolder = "{folder}"'
+    page = 'web = "https://broker.local:8443"\nweb-socket = "wss://broker.local:8084"'
+    (tmp_path / "run.toml").write_text(config_text(broker=f"{broker}\n{page}", local=0))
+    loaded = load_config(tmp_path / "run.toml")
+    assert [(found.name, found.state) for found in identity_findings(loaded)] == [
+        ("certificates", "ok"),
+        ("broker's revocation list", "ok"),
+    ]
+    for age, state, code in ((25, "warn", 1), (31, "fail", 3)):
+        earlier = now - datetime.timedelta(days=age)
+        with Authority.create(tmp_path / f"identity-{age}", now=lambda then=earlier: then) as other:
+            (folder / "crl.pem").write_bytes(other.folder.crl.read_bytes())
+        found = identity_findings(loaded)[-1]
+        assert (found.name, found.state, found.exit_code) == ("broker's revocation list", state, code)
+        assert found.fix == f"apportion ca crl --broker-folder {folder} --dir {identity}"
+
+
+def _ended(identity: Path) -> bytes:
+    """A root of the identity's key that ran out yesterday."""
+    key = serialization.load_pem_private_key((identity / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=25)
+    return certificate_pem(root_certificate(key, "Apportion root", then, datetime.timedelta(days=24)))
 
 
 @pytest.mark.broker

@@ -67,6 +67,7 @@ def test_mark_without_a_block_is_an_error() -> None:
 def test_documented_commands_work(block: Block, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment["APPORTION_ROOT_PASSPHRASE"] = "asked for at a terminal"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.script],
         cwd=tmp_path,

@@ -12,11 +12,14 @@ from coordinator.cli.command import VERBS
 from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]
-IDENTITY = ("init", "issue-server", "issue-coordinator", "sign", "revoke", "crl", "ls", "token", "mosquitto")
+IDENTITY = (
+    *("init", "issue-server", "issue-coordinator", "sign", "revoke", "rotate", "signing-key", "crl", "ls", "token"),
+    *("mosquitto", "rabbitmq"),
+)
 FLEET = ("add", "ls", "probe", "logs", "upgrade", "revoke", "claims")
 GROUPS: dict[str, set[str]] = {"bench": {"step"}, "ca": set(IDENTITY), "device": set(FLEET)}
 LEAVES = [[verb] for verb in VERBS if verb not in GROUPS] + [[g, leaf] for g in GROUPS for leaf in sorted(GROUPS[g])]
-LEAVES += [["agent"], ["csr"], ["enrol"]]
+LEAVES += [["agent"], ["csr"], ["enrol"], ["relay"]]
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
@@ -37,7 +40,7 @@ def test_help_of_a_group_lists_its_verbs_and_ends_with_an_example(words: list[st
     outcome = command(*words, "--help")
     assert outcome.status == 0
     listed = set(re.findall(r"^  ([a-z][a-z-]+)  ", outcome.out, re.MULTILINE))
-    assert listed == (GROUPS[words[0]] if words else {*VERBS, "agent", "csr", "enrol"})
+    assert listed == (GROUPS[words[0]] if words else {*VERBS, "agent", "csr", "enrol", "relay"})
     assert outcome.out.strip().splitlines()[-1].strip().startswith("Example: apportion")
 
 

@@ -164,7 +164,7 @@ def test_refusal_codes_of_the_page_are_those_there_are() -> None:
         errors.UnsupportedVersion, errors.SignatureRejected, errors.StoreFull, errors.DeadlineExpired,
     )  # fmt: skip
     said = {"unknown-blob", "trainer-crashed", "trainer-failed", settled_work.REPLAYED, out_of_memory.CODE}
-    assert listed == {error.code for error in raised} | said | {"unsupported-encoding"}
+    assert listed == {error.code for error in raised} | said | {"unsupported-encoding", "masking-missing"}
 
 
 def _default(name: str) -> float:

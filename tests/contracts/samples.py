@@ -14,6 +14,7 @@ from edge.contracts.claims import (
     KeyClaimRequest,
     Refused,
 )
+from edge.contracts.identity import KeyStatement, Renew, Renewed, Signers
 from edge.contracts.manifest import (
     ArtifactFile,
     ArtifactManifest,
@@ -24,6 +25,7 @@ from edge.contracts.manifest import (
     Program,
     SelfTest,
 )
+from edge.contracts.masking import Keys, Mail, Masking, Member, Reveal, Revealed, Roster, Shares
 from edge.contracts.messages import (
     Accept,
     Ack,
@@ -106,6 +108,11 @@ ORDER = WorkOrder(
     report_labels=True,
     artifact_signature=bytes(range(64)),
     bulk="https://broker.local:8443/v1/ticket/",
+    precision="int8",
+    cut_digest=C,
+    masking=Masking(step=2.0**-20, largest=200_000_000, max_weight=150, is_weighted=False, clip_norm=0.5),
+    summable=True,
+    upload_to="https://broker.local:8443/v1/pi-1.1760000000.0f/upload/",
 )
 
 REPORT = TrainReport(
@@ -133,6 +140,7 @@ REPORT = TrainReport(
     battery_percent=79.0,
     threads=1,
     labels=(0, 3, 9),
+    site_devices=8,
 )
 
 BODIES: dict[str, msgspec.Struct] = {
@@ -147,6 +155,7 @@ BODIES: dict[str, msgspec.Struct] = {
         assignment_id=A,
         block_bytes=65_536,
         window=2,
+        abilities=("masking",),
     ),
     "heartbeat": Heartbeat(
         state="waiting",
@@ -171,6 +180,15 @@ BODIES: dict[str, msgspec.Struct] = {
     "put": Put(assignment_id=A, digest=C, offset=100, data=b"\x80bytes"),
     "report": REPORT,
     "ack": Ack(assignment_id=A, accepted=False, code="update-rejected", reason="NaN in fc1.u"),
+    "keys": Keys(A, b"\x01" * 32, b"\x02" * 32),
+    "roster": Roster(A, 2, (Member("pi-07", b"\x01" * 32, b"\x02" * 32), Member("pi-08", b"\x03" * 32, b"\x04" * 32))),
+    "shares": Shares(A, {"pi-08": b"\x05" * 148}),
+    "mail": Mail(A, {"pi-08": b"\x06" * 148}),
+    "reveal": Reveal(A, ("pi-07",), ("pi-08",)),
+    "revealed": Revealed(A, {"pi-07": b"\x07" * 66}, {"pi-08": b"\x08" * 66}),
+    "renew": Renew("-----BEGIN CERTIFICATE REQUEST-----\nMII=\n-----END CERTIFICATE REQUEST-----\n"),
+    "renewed": Renewed("-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"),
+    "signers": Signers((KeyStatement(1, (b"\x09" * 32, b"\x0a" * 32), b"\x0b" * 64),)),
     "error": Error(code="bad-message", message="truncated", about=B),
 }
 

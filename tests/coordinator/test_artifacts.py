@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from coordinator.artifacts import Artifacts
 from coordinator.blob_store import BlobStore
 from coordinator.ledger import Ledger
 from coordinator.methods.method import DeviceProgram
+from coordinator.round_metrics import forms_of_layers
 from coordinator.submodels.record import Cut, LayerCut, cut_digest
 from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest
@@ -141,6 +143,26 @@ def test_blob_that_is_gone_is_exported_again_to_the_same_digest(cache: Cache, lo
         assert same.get(WHOLE, PROGRAM, "onnxruntime") == first
     assert len(cache.exporter.exported) == 2
     cache.blobs.verify(first.manifest.files[0].sha256)
+
+
+@pytest.mark.parametrize("damage", ["gone", "another byte"])
+def test_manifest_that_is_damaged_is_told_with_its_mending_and_costs_a_round_its_figure_only(
+    cache: Cache, damage: str
+) -> None:
+    digest = cache.open().get(WHOLE, PROGRAM, "onnxruntime").ref.digest
+    blobs = cache.blobs  # which has seen it whole
+    if damage == "gone":
+        blobs.delete(digest)
+    else:
+        path = blobs.path(digest)
+        path.write_bytes(path.read_bytes()[:-1] + b" ")
+    artifacts = Artifacts(cache.exporter, cache.ledger, blobs)
+    with pytest.raises(ArtifactCorrupt, match=f"blob {digest[:12]}") as caught:
+        artifacts.load(digest)
+    assert "fsck" in f"{caught.value} {caught.value.hint}"
+    federation = SimpleNamespace(artifacts=artifacts)
+    update = SimpleNamespace(assignment=SimpleNamespace(artifact_digest=digest, device="pi-1"))
+    assert forms_of_layers(federation, [update]) == {}  # type: ignore[arg-type, list-item]
 
 
 def test_file_of_another_digest_than_the_manifest_says_is_refused(cache: Cache) -> None:

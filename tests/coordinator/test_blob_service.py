@@ -78,7 +78,8 @@ def test_part_is_the_one_that_was_asked_for(
 ) -> None:
     url = service.url_for("pi-1", 60) + service.blobs.put(BLOB)
     assert get(identity, url, {"Range": asked}) == (206, f"bytes {first}-{last}/{len(BLOB)}", BLOB[first : last + 1])
-    assert service.bytes_sent == {"pi-1": last + 1 - first}
+    (sent,) = service.account.take()
+    assert (sent.device, sent.scheme, sent.payload_bytes) == ("pi-1", "https", last + 1 - first)
 
 
 def test_whole_blob_comes_without_a_range(service: BlobService, identity: Path) -> None:
@@ -122,7 +123,8 @@ def test_path_that_names_no_blob_reads_no_file(service: BlobService, identity: P
     assert get(identity, url + "a" * 64)[0] == 404
     for tried in ("../../ca.key", "A" * 64, "a" * 63, "", "%2e%2e/x"):
         assert get(identity, url + tried)[0] == 403
-    assert get(identity, url + "a" * 64, method="PUT")[0] == 501
+    assert get(identity, url + "a" * 64, method="PUT")[0] == 404
+    assert get(identity, url + "a" * 64, method="DELETE")[0] == 501
 
 
 def test_service_is_only_there_by_its_certificate(service: BlobService, identity: Path, tmp_path: Path) -> None:

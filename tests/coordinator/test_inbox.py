@@ -165,8 +165,9 @@ def test_connected_calls_everyone_and_announces_to_those_known(desk: Desk) -> No
     assert [(device, kind) for device, kind, _ in desk.sent] == [("all", "hello"), ("pi-1", "order")]
 
 
-def test_announce_sends_nothing_once_a_round_is_aggregating(desk: Desk) -> None:
+def test_announce_sends_nothing_that_a_round_has_given_up(desk: Desk) -> None:
     desk.report(desk.upload())
+    assert desk.ledger.expire(desk.id("pi-2"))
     desk.ledger.move_round(0, 0, "collecting")
     desk.ledger.move_round(0, 0, "aggregating", participants=["pi-1"])
     assert desk.gets("pi-2", "hello", hello("pi-2")) == []

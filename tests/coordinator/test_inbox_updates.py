@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.inbox import UPLOAD_BLOCK_BYTES, UPLOAD_TRIES, UPLOAD_WINDOW
 from coordinator.ledger import Ledger
+from coordinator.upload_desk import UPLOAD_BLOCK_BYTES, UPLOAD_TRIES, UPLOAD_WINDOW
 from edge.contracts.messages import Ack, Offer, Put
 from edge.contracts.plan import BlobRef
 from edge.contracts.tensor_file import encode_tensors
@@ -89,7 +89,7 @@ def test_report_leaves_a_measurement(desk: Desk) -> None:
 
 def test_report_after_a_restart_of_the_coordinator_needs_no_second_upload(desk: Desk, tmp_path: Path) -> None:
     ref = desk.upload()
-    desk.inbox._uploads.clear()  # what a new process does not have
+    desk.inbox._upload_desk._uploads.clear()  # what a new process does not have
     ((_, ack),) = desk.report(ref)
     assert ack.accepted
 

@@ -12,7 +12,9 @@ import pytest
 
 from coordinator.blob_store import BlobStore
 from coordinator.ledger import Ledger
-from tests.coordinator.test_ledger_rounds import assignment, report
+from tests.coordinator.test_ledger_rounds import FEDERATION, assignment, collecting, report
+
+ROOT = Path(__file__).parents[2]
 
 WRITER = """
 import sys
@@ -20,9 +22,9 @@ from pathlib import Path
 from coordinator.blob_store import BlobStore
 from coordinator.ledger import Ledger
 from tests.coordinator.test_ledger_rounds import report
-folder = Path(sys.argv[1])
-with Ledger.open(folder / "ledger.sqlite") as ledger:
-    blobs = BlobStore(folder / "blobs")
+where = sys.argv[2] if "://" in sys.argv[2] else Path(sys.argv[2])
+with Ledger.open(where, federation="fed") as ledger:
+    blobs = BlobStore(Path(sys.argv[1]))
     for entry in ledger.assignments(0, 0):
         data = entry.assignment_id.encode() * 2000
         digest = blobs.put(data)
@@ -30,15 +32,33 @@ with Ledger.open(folder / "ledger.sqlite") as ledger:
         print(entry.assignment_id, flush=True)
 """
 
+COUNTER = """
+import sys
+from pathlib import Path
+from coordinator.ledger import Ledger
+where = sys.argv[2] if "://" in sys.argv[2] else Path(sys.argv[2])
+with Ledger.open(where, federation="fed") as ledger:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    ledger.move_round(0, 0, "aggregating", participants=ledger.reported_devices(0, 0))
+    print("done", flush=True)
+"""
+
+
+def started(program: str, tmp_path: Path, where: Path | str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", program, str(tmp_path / "blobs"), str(where)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
 
 @pytest.mark.parametrize("acknowledged_before_kill", [1, 7, 30])
-def test_killed_writer_loses_nothing_it_acknowledged(acknowledged_before_kill: int, tmp_path: Path) -> None:
+def test_killed_writer_loses_nothing_it_acknowledged(
+    acknowledged_before_kill: int, ledger_place: Path | str, tmp_path: Path
+) -> None:
     entries = [assignment(f"d{number:04}") for number in range(2000)]
-    with Ledger.create(tmp_path / "ledger.sqlite", federation="fed", config="", seed=0) as ledger:
+    with Ledger.create(ledger_place, federation=FEDERATION, config="", seed=0) as ledger:
         ledger.plan_round(0, 0, deadline_s=1.0, assignments=entries)
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as writer:
+        ledger.add_blob(entries[0].weights_digest, 1)
+    with started(WRITER, tmp_path, ledger_place) as writer:
         assert writer.stdout is not None
         acknowledged = [writer.stdout.readline().strip() for _ in range(acknowledged_before_kill)]
         time.sleep(0.003)
@@ -46,7 +66,7 @@ def test_killed_writer_loses_nothing_it_acknowledged(acknowledged_before_kill: i
         acknowledged += writer.stdout.read().split()
     assert len(acknowledged) < len(entries)
 
-    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+    with Ledger.open(ledger_place, federation=FEDERATION) as ledger:
         blobs = BlobStore(tmp_path / "blobs")
         recorded = ledger.updates(0, 0)
         reported = ledger.assignments(0, 0, "reported")
@@ -54,6 +74,32 @@ def test_killed_writer_loses_nothing_it_acknowledged(acknowledged_before_kill: i
         assert set(acknowledged) <= {entry.assignment_id for entry in reported}
         for update in recorded:
             blobs.verify(update.update_digest)
-        assert len(blobs.garbage(ledger.blobs())) <= 1
+        assert len(set(blobs.digests()) - ledger.blobs().keys()) <= 1
+        assert ledger.audit() == []
         again = recorded[0].assignment
         assert not ledger.record_update(again.assignment_id, update_digest="f" * 64, size=1, report=report(again))
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.002, 0.004, 0.008, 0.016])
+def test_killed_while_it_counts_has_counted_all_or_nothing(
+    after_s: float, ledger_place: Path | str, tmp_path: Path
+) -> None:
+    with Ledger.create(ledger_place, federation=FEDERATION, config="", seed=0) as ledger:
+        entries = collecting(ledger, *(f"d{number:03}" for number in range(40)))
+        for entry in entries:
+            ledger.record_update(entry.assignment_id, update_digest=entry.assignment_id, size=1, report=report(entry))
+    with started(COUNTER, tmp_path, ledger_place) as counter:
+        assert counter.stdout is not None
+        assert counter.stdin is not None
+        assert counter.stdout.readline() == "ready\n"
+        counter.stdin.write("go\n")
+        counter.stdin.flush()
+        time.sleep(after_s)
+        counter.send_signal(signal.SIGKILL)
+        said = counter.stdout.read()
+    with Ledger.open(ledger_place, federation=FEDERATION) as ledger:
+        (found,) = ledger.rounds()
+        counted = len(ledger.contributions(0, 0))
+        assert (found.state, counted, len(found.participants)) in (("collecting", 0, 0), ("aggregating", 40, 40))
+        assert counted or not said
+        assert ledger.audit() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.ledger import Ledger
+from coordinator.ledger_file import statement
 from coordinator.ledger_records import ROUND_MOVES, Assignment, Measurement, RoundState
-from coordinator.ledger_schema import MIGRATIONS
 from edge.contracts.errors import LedgerError
 from edge.contracts.plan import BlobRef, assignment_id
 from edge.contracts.report import TrainReport
@@ -21,8 +20,8 @@ FEDERATION = "fed"
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger.create(tmp_path / "ledger.sqlite", federation=FEDERATION, config="x = 1\n", seed=7) as opened:
+def ledger(ledger_place: Path | str) -> Iterator[Ledger]:
+    with Ledger.create(ledger_place, federation=FEDERATION, config="x = 1\n", seed=7) as opened:
         yield opened
 
 
@@ -75,7 +74,7 @@ def collecting(ledger: Ledger, *devices: str, round_index: int = 0, attempt: int
 
 def test_create_twice_is_refused(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="a run here already"):
-        Ledger.create(ledger.path, federation="other", config="", seed=0)
+        Ledger.create(ledger.path, federation=FEDERATION, config="", seed=0)
     assert ledger.federation().id == FEDERATION
 
 
@@ -83,28 +82,6 @@ def test_open_missing_file_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="no ledger here"):
         Ledger.open(tmp_path / "none.sqlite")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_open_newer_version_is_refused(ledger: Ledger) -> None:
-    ledger.close()
-    with sqlite3.connect(ledger.path) as connection:
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-    connection.close()
-    with pytest.raises(LedgerError, match=f"version {len(MIGRATIONS) + 1}.*upgrade"):
-        Ledger.open(ledger.path)
-
-
-def test_open_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    path.write_bytes(b"not a database, but long enough to have a header of its own" * 20)
-    with pytest.raises(LedgerError, match=r"cannot be opened .*not a database"):
-        Ledger.open(path)
-
-
-def test_synchronous_is_full_and_journal_is_wal(ledger: Ledger) -> None:
-    assert ledger._file.one("PRAGMA synchronous")[0] == 2
-    assert ledger._file.one("PRAGMA journal_mode")[0] == "wal"
-    assert ledger._file.one("PRAGMA foreign_keys")[0] == 1
 
 
 def test_federation_moves_forward_only(ledger: Ledger) -> None:
@@ -143,7 +120,7 @@ def test_every_round_move_is_legal_or_changes_nothing(ledger: Ledger, start: str
     (entry,) = collecting(ledger, "a")
     ledger.record_update(entry.assignment_id, update_digest="d" * 64, size=8, report=report(entry))
     with ledger._file.transaction() as sql:
-        sql.execute("UPDATE rounds SET state = ?", (start,))
+        sql.execute(statement("UPDATE rounds SET state = :start"), {"start": start})
     before = ledger.rounds()
     if to in ROUND_MOVES[start]:
         ledger.move_round(0, 0, to, participants=["a"], model_digest="d" * 64)
@@ -259,7 +236,7 @@ def test_deadline_survives_reopening(ledger: Ledger) -> None:
     collecting(ledger, "a")
     ledger.set_deadline(0, 0, 12.5)
     ledger.close()
-    with Ledger.open(ledger.path) as again:
+    with Ledger.open(ledger.path, federation=FEDERATION) as again:
         still = again.open_round()
         assert still is not None
         assert still.deadline_s == 12.5
@@ -283,7 +260,7 @@ def test_release_blobs_keeps_what_the_next_round_starts_from(ledger: Ledger) -> 
 
 
 def test_artifact_needs_its_blob_and_one_manifest_per_key(ledger: Ledger) -> None:
-    with pytest.raises(LedgerError, match="FOREIGN KEY"):
+    with pytest.raises(LedgerError, match=r"(?i)foreign key"):
         ledger.add_artifact("key", "a" * 64)
     ledger.add_blob("a" * 64, 1)
     ledger.add_artifact("key", "a" * 64)

@@ -15,8 +15,10 @@ from coordinator.publisher import MAX_BLOCK_BYTES, OPEN_BLOBS, Publisher
 from edge.contracts import topics
 from edge.contracts.envelope import unseal
 from edge.contracts.errors import MessageRejected
+from edge.contracts.identity import KeyStatement, Signers
 from edge.contracts.messages import Block, Error, Get
 from edge.contracts.plan import BlobRef, WorkOrder
+from edge.contracts.signing import signers_text
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
 from edge.trust import Trust
 from tests.contracts.samples import ORDER
@@ -83,7 +85,9 @@ def test_blocks_put_together_are_the_blob(sent: Sent) -> None:
     while len(data) < len(BLOB):
         data += sent.block(len(data), 65_536).data
     assert data == BLOB
-    assert sent.publisher.block_bytes_sent == {"pi-1": len(BLOB)}
+    (counted,) = sent.publisher.account.take()
+    assert (counted.device, counted.direction, counted.payload_bytes) == ("pi-1", "down", len(BLOB))
+    assert 0 < counted.wire_bytes - len(BLOB) < 0.03 * len(BLOB)
 
 
 @pytest.mark.parametrize("encoding", ["raw", "zstd"])
@@ -152,6 +156,18 @@ def test_order_and_its_manifest_are_signed_where_there_is_a_key(sent: Sent, tmp_
     assert len(signatures) == 1  # a repeated order is the same order
     sent.publisher.order(order, deadline_s=60.0)
     assert sent.received[-1][1].signature == b""
+
+
+def test_changes_of_the_signing_key_are_told_where_there_were_any(sent: Sent) -> None:
+    key = SigningKey.generate()
+    statement = KeyStatement(1, (key.public_raw,), key.sign(signers_text(1, (key.public_raw,))))
+    transport = sent.publisher._transport
+    Publisher("fed", sent.blobs, transport, signer=key).tell_signers("pi-1")
+    sent.publisher.tell_signers("pi-1")
+    assert sent.received == []
+    Publisher("fed", sent.blobs, transport, signer=SigningKey(key._key, [statement])).tell_signers("pi-1")
+    ((kind, envelope),) = sent.received
+    assert (kind, envelope.read(Signers).statements) == ("signers", (statement,))
 
 
 def test_call_reaches_one_device_or_all(sent: Sent) -> None:

@@ -11,7 +11,7 @@ from coordinator.cohort import Cohort
 from coordinator.configuration_file import load_config_text
 from coordinator.federation import RoundClock
 from coordinator.ledger import Ledger
-from coordinator.ledger_records import Assignment
+from coordinator.ledger_records import Assignment, Contribution
 from coordinator.progress import NO_BREAK
 from coordinator.round_status import MAX_NAMES, RoundStatus, names
 from edge.contracts.messages import Heartbeat, Hello
@@ -24,13 +24,13 @@ from tests.federation.small_run import config_text
 class Scene:
     """A federation of three devices as the status sees it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lines: str = "") -> None:
         self.ledger = Ledger.create(folder / "ledger.sqlite", federation="small", config="", seed=0)
         self.cohort, self.clock = Cohort(["onnxruntime"]), RoundClock()
         self.ended: dict[str, int] = {}
         self.said: list[str] = []
         self._status = RoundStatus(
-            load_config_text(config_text()),
+            load_config_text(config_text() + lines),
             self.ledger,
             self.cohort,
             self.clock,
@@ -187,6 +187,24 @@ def test_agent_that_ended_by_itself_is_told_once(scene: Scene) -> None:
     scene.line()
     scene.line()
     assert scene.said == ["the agent of dev-1 ended with status 3; see agent.log in its folder"]
+
+
+def test_version_counts_its_buffer_and_those_at_work_on_older_models(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, '[aggregation]\nmode = "buffered"\nbuffer = 2\n')
+    with scene.ledger:
+        for name in ("dev-0", "dev-1"):
+            scene.hello(name)
+        scene.order("dev-0", "dev-1")
+        scene.beat("dev-1", 3, 30, 0.5)
+        scene.report("dev-0", attempt=0)
+        assert scene.line() == "version 2/3: 1/2 updates, loss 0.500: dev-1 3/30"
+        scene.ledger.add_blob("e" * 64, 1)
+        counted = [Contribution(assignment_id=assignment_id("small", 1, "dev-0", 0), weight=10.0)]
+        scene.ledger.move_round(1, 0, "collecting")
+        scene.ledger.move_round(1, 0, "aggregating", contributions=counted)
+        scene.ledger.move_round(1, 0, "committed", model_digest="e" * 64)
+        scene.ledger.plan_round(2, 0, deadline_s=100.0, assignments=[])
+        assert scene.line() == "version 3/3: 0/2 updates, loss 0.500, 1 at work on older models: dev-1 3/30"
 
 
 def test_names_are_limited() -> None:

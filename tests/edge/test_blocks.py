@@ -49,6 +49,28 @@ def test_download_asks_again_after_a_stall_and_waits_twice_as_long() -> None:
     assert [g.offset for g in download.requests(6.0)] == [0]
 
 
+def test_download_asks_for_one_block_of_a_window_that_may_be_late_only() -> None:
+    download = Download(REF, 0, 0.0, block_bytes=100, window=4)
+    late = download.requests(0.0)
+    assert [g.offset for g in download.requests(2.5)] == [0]
+    for get in late:
+        download.receive(answer(get), 3.0)
+    assert [g.offset for g in download.requests(3.0)] == [400, 500, 600, 700]
+
+
+def test_download_asks_for_all_of_a_window_that_is_lost() -> None:
+    download = Download(REF, 0, 0.0, block_bytes=100, window=4)
+    download.requests(0.0)
+    (first,) = download.requests(2.5)
+    download.receive(answer(first), 3.0)
+    assert [g.offset for g in download.requests(3.0)] == [400]
+    assert [g.offset for g in download.requests(60.0)] == [100, 200, 300, 400]
+    for offset in (100, 200, 300, 400):
+        download.receive(answer(Get(REF.digest, "raw", offset, 100)), 60.1)
+    download.requests(60.1)
+    assert [g.offset for g in download.requests(200.0)] == [500]  # of another window: late until that is known
+
+
 def test_download_reconnected_asks_at_once() -> None:
     download = Download(REF, 0, 0.0, block_bytes=1000)
     download.requests(0.0)

@@ -130,3 +130,20 @@ def test_agent_verb_imports_no_coordinator_and_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], env=child_environment(), capture_output=True, text=True)
     assert done.stdout.strip().endswith("[]")
+
+
+def test_parse_broker_takes_the_nodes_of_a_cluster() -> None:
+    address = parse_broker("mqtts://me:p%2Css@a.local,b.local:8884,[::1]:8885")
+    assert address.places == (("a.local", 8883), ("b.local", 8884), ("::1", 8885))
+    assert (address.username, address.password) == ("me", "p,ss")
+    assert str(address) == "mqtts://a.local:8883,b.local:8884,[::1]:8885"
+    with pytest.raises(ConfigError, match=r"(?s)'mqtts://' is not mqtt://host.*Port"):
+        parse_broker("mqtts://a.local,,b.local:x")
+
+
+def test_clients_spread_over_a_cluster_and_each_tries_every_node() -> None:
+    address = parse_broker("mqtts://a,b,c")
+    orders = [address.places_for(f"CN=pi-{i}") for i in range(300)]
+    assert address.places_for("CN=pi-7") == orders[7]
+    assert all(sorted(order) == sorted(address.places) for order in orders)
+    assert all(70 < sum(order[0][0] == host for order in orders) < 130 for host in "abc")

@@ -13,11 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tiny_artifact import TinyJob
 
+from coordinator.identity.authority import Authority
 from coordinator.identity.signing import SigningKey
+from coordinator.identity.signing_rotation import introduce, retire
 from edge.__main__ import main
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope, seal, unseal
 from edge.contracts.errors import ConfigError, SignatureRejected
+from edge.contracts.identity import Signers
 from edge.contracts.plan import WorkOrder
 from edge.trust import Trust
 
@@ -219,3 +222,21 @@ def test_message_without_a_signature_has_no_such_field_and_old_agents_read_both(
     assert decode_msgpack(signed, OldEnvelope, limit=MAX_MESSAGE_BYTES).kind == "order"
     envelope = decode_msgpack(signed, Envelope, limit=MAX_MESSAGE_BYTES)
     assert envelope.signature == OURS.order(bytes(envelope.body))
+
+
+def test_agent_follows_a_change_of_the_signing_key_and_refuses_the_retired_one(bench: Bench, tmp_path: Path) -> None:
+    Authority.create(tmp_path / "identity").close()
+    old = SigningKey.load(tmp_path / "identity")
+    (tmp_path / "signing.pub").write_bytes(old.public_pem)
+    trust = Trust.load(tmp_path / "signing.pub")
+    bench.agent(trust=trust)
+    introduce(tmp_path / "identity")
+    retire(tmp_path / "identity")
+    new = SigningKey.load(tmp_path / "identity")
+    job = bench.publish()
+    bench.coordinator.send("signers", Signers(new.statements))
+    send(bench, with_manifest_signed(job, new), new)
+    bench.coordinator.wait_for("report")
+    later = msgspec.structs.replace(with_manifest_signed(job, old), assignment_id="ab" * 16)
+    send(bench, later, old)
+    assert refusal(bench).assignment_id == "ab" * 16

@@ -114,4 +114,14 @@ def test_graph_that_is_wrong_is_refused_however_noisy_torch_is(own: float) -> No
     known = {seed: Noisy(own, 0.05) for seed in SEEDS}
     with pytest.raises(ParityError, match=r"0\.05 off"):
         agreeing_or_noisy(known.__getitem__, 1, lambda values: values.compare())  # type: ignore[arg-type]
-    assert known[SEEDS[0]].noise == (0 if own < CLEAN else own)
+
+
+def test_noise_of_one_step_is_not_that_of_another() -> None:
+    class Settled(Noisy):
+        def own_error(self, step: int) -> float:
+            return 1e-3 if step == 1 else 1e-6
+
+    known = {seed: Settled(1e-6, 5e-3) for seed in SEEDS}
+    assert agreeing_or_noisy(known.__getitem__, 1, lambda values: values.compare()) == 1e-3  # type: ignore[arg-type]
+    with pytest.raises(ParityError, match=r"0\.005 off"):
+        agreeing_or_noisy(known.__getitem__, STEPS, lambda values: values.compare())  # type: ignore[arg-type]

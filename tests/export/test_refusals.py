@@ -133,9 +133,10 @@ def flipped(data: bytes, change: str) -> bytes:
     """The graph with one mistake of the kind a translation table could make."""
     model = onnx.load_from_string(data)
     nodes = {node.output[0]: node for node in model.graph.node}
-    if change == "no-decay":
-        node = next(n for n in model.graph.node if "weight_decay" in n.input)
-        node.input[list(node.input).index("weight_decay")] = "zero"
+    if change.startswith("no-decay of "):
+        decayed = ["weight_decay", change.removeprefix("no-decay of ")]
+        (node,) = [n for n in model.graph.node if list(n.input) == decayed]
+        node.input[0] = "zero"
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.float32), "zero"))
     elif change == "no-momentum":  # shows in a later step only: slots are zero in the first
         for node in model.graph.node:
@@ -154,7 +155,12 @@ def flipped(data: bytes, change: str) -> bytes:
     return bytes(model.SerializeToString())
 
 
-@pytest.mark.parametrize("change", ["no-decay", "no-momentum", "ascent", "gradient", "buffer"])
+DECAYED = ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"]
+
+
+@pytest.mark.parametrize(
+    "change", [*(f"no-decay of {name}" for name in DECAYED), "no-momentum", "ascent", "gradient", "buffer"]
+)
 def test_gate_refuses_a_corrupted_graph(change: str, tmp_path: Path) -> None:
     module = with_layer(nn.BatchNorm1d(8))
     export_artifact(module, STEP, tmp_path / "artifact")

@@ -76,7 +76,7 @@ class HostileDevice:
         for thread in self._threads:
             thread.join(WAIT_S)
         if exc[0] is None:
-            assert self.failures == []
+            assert not self.failures, self.failures
 
     def send(self, kind: str, body: Any, *, device: str = "") -> None:
         """One message, on the topic of ``device``."""

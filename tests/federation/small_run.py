@@ -11,6 +11,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from coordinator.points import point_of
+
 ROUNDS = 3
 DEVICES = 3
 
@@ -107,6 +109,7 @@ def crash(
     Args:
         occurrence: the how manieth passing of ``point``.
     """
+    point_of(point)
     process = FORKS.Process(target=_run_until, args=(str(run_dir), point, occurrence, text, environment or {}))
     process.start()
     process.join(300)

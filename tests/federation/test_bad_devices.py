@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,13 @@ def test_round_that_never_gets_its_reports_stops_and_says_so(tmp_path: Path, exp
                 stage.run()
             assert "deaf expired (no report before the deadline)" in str(caught.value)
             assert [r.state for r in stage.ledger.rounds()] == ["abandoned"] * 5
+            # Another process, once the cause is mended, goes on with attempts of its own.
+            stage.on_point = lambda point: None
+            stage.federation = replace(stage.federation, tries=Counter())
+            with plain_device(stage, "pi-2"):
+                stage.federation.cohort.leave("deaf", "mended")
+                stage.run()
+            assert [r.state for r in stage.ledger.rounds()] == [*["abandoned"] * 5, "committed"]
 
 
 def test_corrupt_data_file_is_named_and_the_round_does_without(tmp_path: Path, exports: Path) -> None:

@@ -23,6 +23,7 @@ from coordinator.datasets import load_dataset
 from coordinator.ledger import Ledger
 from coordinator.local_devices import LocalDevices
 from coordinator.mosquitto import find_mosquitto
+from coordinator.points import POINTS, point_of
 from tests.federation.small_run import DEVICES, ROUNDS, config_text, crash
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.runtime]
@@ -31,16 +32,24 @@ PASSWORD = "SMALL_RUN_PASSWORD"
 
 # Each kill finds the run where the one before it left it.
 KILLS = [
+    ("before-plan", 1),
     ("planned", 1),  # round 1, before anything is published
     ("collecting", 1),  # round 1, the first device has answered
     ("mid-upload", 2),  # round 1, a block is on disk and not granted
+    ("blob-stored", 1),  # round 1, an update is on disk and does not count
+    ("recorded", 1),  # round 1, an update counts and its device does not know
+    ("acknowledged", 1),  # round 1, its device may know
     ("aggregated-1", 1),  # round 1, two of three updates are summed
-    ("before-commit", 1),  # round 1, the model is on disk and has no row
+    ("before-commit", 1),  # round 1, the model is on disk and the round does not name it
     ("committed", 1),  # round 1, its blobs are not released
     ("published", 1),  # round 2, orders may be on their way
     ("mid-upload", 3),  # round 2
-    ("aggregating", 2),  # round 3, participants are written
+    ("releasing", 1),  # round 2, files without rows
+    ("aggregating", 1),  # round 3, participants are written
+    ("released", 1),  # round 3, nothing is left but the final files
 ]
+WITH_ITS_AGENTS = ["planned", "collecting", "mid-upload", "aggregated-1", "before-commit", "committed"]
+"""Kills of a coordinator whose agents die with it, and have to train again."""
 
 
 def final_bytes(run_dir: Path) -> bytes:
@@ -129,8 +138,14 @@ def kill_and_resume(run_dir: Path, text: str, kills: list[tuple[str, int]], envi
     assert_counted_once(run_dir)
 
 
+def test_kills_are_at_every_point_of_a_synchronous_round() -> None:
+    points = {point.name for point in POINTS.values() if "synchronous" in point.modes}
+    assert {point_of(name).name for name, _ in KILLS} == points
+
+
 def test_coordinator_killed_with_its_agents_ends_bit_identical(undisturbed: bytes, tmp_path: Path) -> None:
-    kill_and_resume(tmp_path / "run", config_text(), KILLS[:6], {})
+    kills = [kill for kill in KILLS if kill[0] in WITH_ITS_AGENTS]
+    kill_and_resume(tmp_path / "run", config_text(), kills[: len(WITH_ITS_AGENTS)], {})
     assert final_bytes(tmp_path / "run") == undisturbed
 
 

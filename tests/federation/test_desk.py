@@ -16,6 +16,7 @@ from coordinator.ledger import Ledger
 from coordinator.publisher import Publisher
 from edge.contracts import topics
 from edge.contracts.envelope import seal
+from edge.contracts.errors import LedgerError
 from edge.contracts.messages import Bye
 from edge.transport.base import Connected, Event, Received
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
@@ -49,6 +50,30 @@ def test_desk_goes_on_after_a_message_that_breaks_it(tmp_path: Path, caplog: pyt
     (record,) = caplog.records
     assert "apportion/v1/fed/up/pi-1/bye was not handled" in record.getMessage()
     assert record.exc_info is not None
+
+
+def test_a_full_disk_under_the_accepts_is_told_and_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    class FullInbox:
+        """An inbox whose accepts fit once more at the second try."""
+
+        accepts_together = 1
+        tries = 0
+
+        def connected(self) -> None:
+            """Nothing to say."""
+
+        def settle(self) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise LedgerError("ledger.sqlite: not written (database or disk is full); nothing changed")
+
+    inbox, events = FullInbox(), queue.SimpleQueue[Event | None]()
+    with caplog.at_level(logging.WARNING), Desk(inbox, events):  # type: ignore[arg-type]
+        events.put(Connected())
+    assert inbox.tries >= 1
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "database or disk is full" in caplog.text
+    assert "report" not in caplog.text
 
 
 def test_round_clock_never_goes_below_zero() -> None:

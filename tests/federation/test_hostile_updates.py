@@ -147,7 +147,8 @@ class Played:
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory, exports: Path) -> Iterator[Played]:
     names = list(MISCHIEF)
-    text = config_text(rounds=len(names) + 2, local=0, min_reports=2)
+    # Three rejected in a row would keep it out of the rounds that follow, and they are what this looks at.
+    text = config_text(rounds=len(names) + 2, local=0, min_reports=2) + "\n[defences]\nbar-after = 0\n"
     with InProcessFederation(tmp_path_factory.mktemp("hostile"), exports, text) as stage:
 
         def behave(order: WorkOrder) -> None:

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from coordinator.byte_account import ByteAccount
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
 from coordinator.cli.page_serving import PageService
 from coordinator.configuration_file import load_config_text
@@ -99,7 +100,7 @@ def test_blobs_of_the_page_are_for_browsers_alone(tmp_path: Path) -> None:
         asked = key_claim(create_token(authority, "phone-1", 600))
         claim_key(authority, asked.token, asked.public_key, asked.proof)
     tickets = Tickets()
-    service = PageService("https://hub:8443", tickets, tmp_path / "identity")
+    service = PageService("https://hub:8443", tickets, tmp_path / "identity", ByteAccount())
     assert service.url_for("pi-1", 60) == ""
     url = service.url_for("phone-1", 60)
     assert url.startswith("https://hub:8443/v1/phone-1.")

@@ -292,8 +292,13 @@ def test_sockets_sent_no_example_either_and_nothing_to_others(session: Session) 
     log, phones = session.log, (session.archive.phone.left, session.pictures.phone.left, session.planted)
     brokers = {urlsplit(url).netloc for left in phones for url in left.sockets}
     assert log.addresses == log.asked == {urlsplit(session.site.address).netloc, *brokers}
-    # The same frames, byte by byte, so nothing was sent that was not recorded.
-    assert Counter(log.frames) == Counter(frame for left in phones for frame in left.frames)
+    # The same frames, byte by byte, but for what a page sends while it is being left: its events may not come any more.
+    recorded_frames = Counter(frame for left in phones for frame in left.frames)
+    assert recorded_frames - Counter(log.frames) == Counter()
+    unrecorded = list((Counter(log.frames) - recorded_frames).elements())
+    assert len(unrecorded) <= 2
+    for packet in packets(b"".join(unrecorded)):
+        assert packet.topic.rpartition("/")[2] in ("heartbeat", "bye"), packet.topic
     for recording in (session.archive, session.pictures):
         assert recording.traces.found_in(frame for frame in log.frames if frame not in session.planted.frames) == []
         requests = [stream for stream in log.requests if b"/healthz" not in stream]

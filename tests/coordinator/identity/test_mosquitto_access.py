@@ -23,6 +23,7 @@ from coordinator.identity.broker_files import (
     write_broker_folder,
 )
 from coordinator.identity.folder import key_beside
+from coordinator.identity.issuers import OfflineRoot
 from coordinator.local_devices import connection_address
 from coordinator.mosquitto import find_mosquitto
 from edge.contracts import topics
@@ -80,9 +81,9 @@ class Client:
 class Site:
     """An authority, a running broker, and who connects to it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, offline_root: OfflineRoot | None = None) -> None:
         self.identity = folder / "identity"
-        Authority.create(self.identity).close()
+        Authority.create(self.identity, offline_root=offline_root).close()
         coordinator_files(self.identity, "fed", issue=True)
         self.broker = BrokerProcess("mosquitto", folder / "broker", identity=self.identity)
         self.broker.start()
@@ -306,7 +307,7 @@ def test_broker_folder_is_all_that_a_mosquitto_needs(tmp_path: Path) -> None:
     assert (out / "server.key").stat().st_mode & 0o777 == 0o600
     assert (out / "access").stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in out.iterdir()) == [
-        "access", "ca.pem", "crl.pem", "mosquitto.conf", "server.key", "server.pem",
+        "access", "ca.pem", "crl.pem", "mosquitto.conf", "server.key", "server.pem", "service-limits",
     ]  # fmt: skip
     program = find_mosquitto()
     assert program is not None

@@ -81,6 +81,7 @@ def test_run_by_certificate_gives_the_bits_of_a_run_by_password(tmp_path: Path) 
     for device in ("device-00", "device-01", "device-02"):
         log = (signed / "devices" / device / "agent.log").read_text()
         assert f"blobs come over {bulk}" in log
+        assert f"the update goes over {bulk}" in log
         for words in ("bad-signature", "asking over MQTT", "/v1/"):
             assert words not in log
 
@@ -100,3 +101,28 @@ def test_devices_refuse_a_coordinator_with_another_signing_key(
     assert json.loads(captured.out)["ok"] is False
     assert "bad-signature" in captured.err + (tmp_path / "run" / "devices" / "device-00" / "agent.log").read_text()
     assert "by none of the 1 trusted key" in (tmp_path / "run" / "devices" / "device-00" / "agent.log").read_text()
+
+
+def test_device_that_is_revoked_while_a_run_goes_on_is_cut_off_and_the_run_ends_well(tmp_path: Path) -> None:
+    identity, metrics = tmp_path / "identity", tmp_path / "run" / "metrics.jsonl"
+    Authority.create(identity).close()
+
+    def revoke_late() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (metrics.exists() and "reports" in metrics.read_text()):
+            time.sleep(0.02)
+        with Authority(identity) as authority:
+            authority.revoke("device-02")
+
+    broker = f'url = "mosquitto"\nidentity = "{identity}"'
+    text = config_text(broker=broker, rounds=4, min_reports=2, deadline_s=60.0, join_timeout_s=3.0)
+    (tmp_path / "run.toml").write_text(text)
+    thread = threading.Thread(target=revoke_late)
+    thread.start()
+    status = main(["run", str(tmp_path / "run.toml"), "--run-dir", str(tmp_path / "run")])
+    thread.join(60)
+    assert status == 0
+    reports = [json.loads(line)["reports"] for line in metrics.read_text().splitlines() if '"reports"' in line]
+    assert (len(reports), reports[0], reports[-1]) == (4, 3, 2)
+    rules = (tmp_path / "run" / "broker" / "access").read_text()
+    assert "user device-02\ntopic deny #\n" in rules

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from coordinator.configuration import TrainingConfig, canonical_toml
 from coordinator.configuration_file import load_config_text
+from coordinator.simulation.assembly import SimulationOptions, simulate
+from coordinator.simulation.record import Record
 from coordinator.work_orders import learning_rate
 from edge.contracts.errors import ConfigError
 from tests.coordinator.simulation.small_simulation import TEXT
@@ -54,3 +58,19 @@ def test_learning_rate_falls_in_steps_or_by_halves() -> None:
     # Source: PruneFL, CIFAR-10: 0.1 * 0.5^(r / 10000).
     halved = TrainingConfig(lr=0.1, lr_schedule="exponential", lr_half_life=10_000)
     assert [learning_rate(halved, r, 10) for r in (0, 5_000, 10_000)] == pytest.approx([0.1, 0.1 * 0.5**0.5, 0.05])
+
+
+def test_buffered_run_is_not_simulated(tmp_path: Path) -> None:
+    config = load_config_text(TEXT + '[aggregation]\nmode = "buffered"\n')
+    with pytest.raises(
+        ConfigError, match=r'\$.aggregation.mode: "buffered" given; a simulation.s rounds are synchronous'
+    ):
+        simulate(config, tmp_path, Record(), SimulationOptions(quiet=True))
+
+
+def test_clipped_run_is_not_simulated_as_another(tmp_path: Path) -> None:
+    config = load_config_text(TEXT + "[privacy]\nclip-norm = 0.5\n")
+    with pytest.raises(
+        ConfigError, match=r"\$.privacy.clip-norm: 0.5 given; a simulation neither clips nor adds noise"
+    ):
+        simulate(config, tmp_path, Record(), SimulationOptions(quiet=True))

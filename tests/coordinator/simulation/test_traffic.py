@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
+import pytest
 
 from coordinator.methods.method import DeviceProgram, Level, Submodel
 from coordinator.packed_tensors import split_tensors
 from coordinator.simulation.traffic import Traffic
+from edge.coded_update import CodedUpdate
+from edge.contracts.plan import Precision
 from edge.contracts.tensor_file import encode_tensors
+from edge.contracts.tensors import concrete_shape
+from edge.update_file import write_update
+from tests.contracts.samples import MANIFEST, ORDER
 
 LEVEL = Level("full", 1.0, 1.0)
 MASK = np.arange(64).reshape(8, 8) % 4 == 0
@@ -19,6 +27,19 @@ MASK = np.arange(64).reshape(8, 8) % 4 == 0
 def traffic(submodel: Submodel, upload: tuple[str, ...], **options: Any) -> Traffic:
     order: Any = SimpleNamespace(upload=upload)
     return Traffic.of(submodel, order, submodel.tensors, **options)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_update_in_fewer_bits_is_the_size_of_what_a_device_sends(precision: Precision, tmp_path: Path) -> None:
+    names = [spec.name for spec in MANIFEST.specs("parameter", "buffer")]
+    shapes = {name: concrete_shape(MANIFEST.tensor(name)) for name in names}
+    tensors = {name: np.ones(shape, MANIFEST.tensor(name).dtype) for name, shape in shapes.items()}
+    order = msgspec.structs.replace(ORDER, upload=tuple(names), precision=precision)
+    found = Traffic.of(Submodel({}, LEVEL, tensors, DeviceProgram()), order, tensors, manifest=MANIFEST)
+    zeros = {name: np.zeros_like(value) for name, value in tensors.items()}
+    update = tensors if precision == "fp32" else CodedUpdate(order, MANIFEST, tensors.__getitem__, zeros, {})
+    _, written, _ = write_update(tmp_path / "update", update, "raw")
+    assert found.up == written
 
 
 def size(tensors: dict[str, np.ndarray]) -> int:

@@ -184,6 +184,7 @@ export class Assignment {
       battery_percent: profile.battery_percent,
       threads: done.threads,
       labels: this.order.report_labels ? done.labels : null,
+      site_devices: 0,
     };
   }
 

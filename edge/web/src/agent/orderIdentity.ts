@@ -6,7 +6,7 @@ import { sha256Hex } from "../store/digest";
 
 /** SHA-256 of all of `order` but its remaining time and its ticket: equal for a repeated order only. */
 export function orderIdentity(order: WorkOrder): Promise<string> {
-  return sha256Hex(encodeMsgpack(WorkOrder, { ...order, deadline_s: 0, bulk: "" }));
+  return sha256Hex(encodeMsgpack(WorkOrder, { ...order, deadline_s: 0, bulk: "", upload_to: "" }));
 }
 
 /**
@@ -14,5 +14,5 @@ export function orderIdentity(order: WorkOrder): Promise<string> {
  * seconds, so whoever replays an order cannot change them, while a coordinator that orders again has measured others.
  */
 export function orderDigest(order: WorkOrder): Promise<string> {
-  return sha256Hex(encodeMsgpack(WorkOrder, { ...order, bulk: "" }));
+  return sha256Hex(encodeMsgpack(WorkOrder, { ...order, bulk: "", upload_to: "" }));
 }

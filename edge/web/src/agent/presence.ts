@@ -89,6 +89,7 @@ export class Presence {
       profile,
       runtimes: profile.runtimes,
       num_examples: this.#data?.numExamples ?? 0,
+      abilities: [],
       data_error: toldDataError(this.dataError),
       state,
       assignment_id: work?.order.assignment_id ?? "",

@@ -3,10 +3,24 @@
  * who sends what, and when, is in docs/wire-protocol.md.
  */
 
+import { Keys, Mail, Reveal, Revealed, Roster, Shares } from "./masking";
 import { BlobRef, WorkOrder } from "./plan";
 import { DeviceProfile } from "./profile";
 import { TrainReport } from "./report";
-import { bytes, defaulted, dict, flag, float, integer, oneOf, optional, type Struct, struct, text } from "./shapes";
+import {
+  bytes,
+  defaulted,
+  dict,
+  flag,
+  float,
+  integer,
+  list,
+  oneOf,
+  optional,
+  type Struct,
+  struct,
+  text,
+} from "./shapes";
 
 export type AgentState = "idle" | "fetching" | "waiting" | "training" | "uploading" | "stopping";
 
@@ -29,6 +43,8 @@ export interface Hello {
   readonly block_bytes: number;
   /** Blocks in flight the device accepts. */
   readonly window: number;
+  /** What it can do that not every device can; a page has none of these. */
+  readonly abilities: readonly string[];
 }
 export const Hello: Struct<Hello> = struct<Hello>("Hello", {
   device: text,
@@ -41,6 +57,7 @@ export const Hello: Struct<Hello> = struct<Hello>("Hello", {
   assignment_id: defaulted(text, ""),
   block_bytes: defaulted(integer, 262_144),
   window: defaulted(integer, 4),
+  abilities: defaulted(list(text), []),
 });
 
 /** Still here: `reason` says in words with values why a `waiting` device waits, `waiting_for` for what. */
@@ -195,6 +212,12 @@ export interface Bodies {
   put: Put;
   report: TrainReport;
   ack: Ack;
+  keys: Keys;
+  roster: Roster;
+  shares: Shares;
+  mail: Mail;
+  reveal: Reveal;
+  revealed: Revealed;
   error: ErrorMessage;
 }
 
@@ -215,5 +238,11 @@ export const BODIES: { readonly [K in Kind]: Struct<Bodies[K]> } = {
   put: Put,
   report: TrainReport,
   ack: Ack,
+  keys: Keys,
+  roster: Roster,
+  shares: Shares,
+  mail: Mail,
+  reveal: Reveal,
+  revealed: Revealed,
   error: ErrorMessage,
 };

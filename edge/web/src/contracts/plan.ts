@@ -2,6 +2,7 @@
 
 import { sha256 } from "@noble/hashes/sha2";
 import { bytesToHex } from "@noble/hashes/utils";
+import { Masking } from "./masking";
 import {
   bytes,
   defaulted,
@@ -88,6 +89,16 @@ export interface WorkOrder {
   readonly artifact_signature: Uint8Array;
   /** Address where blobs may be had by range request, a digest added to it; empty: over MQTT only. */
   readonly bulk: string;
+  /** Of the update; a page sends whole float32 values whatever is asked for. */
+  readonly precision: "fp32" | "fp16" | "int8";
+  /** Equal for orders whose tensors stand for the same part of the model; empty: not said. */
+  readonly cut_digest: string;
+  /** Pages are asked for none: their hello names no such ability. */
+  readonly masking: Masking | null;
+  /** Whether the mean of several devices' updates may stand for them; of use to relays. */
+  readonly summable: boolean;
+  /** Where the update may be put over HTTPS, the assignment id added to it; pages are told none. */
+  readonly upload_to: string;
 }
 export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   assignment_id: text,
@@ -111,6 +122,11 @@ export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   report_labels: defaulted(flag, false),
   artifact_signature: defaulted(bytes, new Uint8Array(0)),
   bulk: defaulted(text, ""),
+  precision: defaulted(oneOf("fp32", "fp16", "int8"), "fp32"),
+  cut_digest: defaulted(text, ""),
+  masking: defaulted(optional(Masking), null),
+  summable: defaulted(flag, false),
+  upload_to: defaulted(text, ""),
 });
 
 /** SHA-256 over `"<federation>\n<round>\n<device>\n<attempt>"`, hex; the key by which an update counts once. */

@@ -33,6 +33,8 @@ export interface TrainReport {
   readonly threads: number;
   /** Classes the device has examples of, rising; null unless the order asked. */
   readonly labels: readonly number[] | null;
+  /** Devices that the update is the mean of, of a relay; 0: the device's own. */
+  readonly site_devices: number;
 }
 export const TrainReport: Struct<TrainReport> = struct<TrainReport>("TrainReport", {
   assignment_id: text,
@@ -59,4 +61,5 @@ export const TrainReport: Struct<TrainReport> = struct<TrainReport>("TrainReport
   battery_percent: defaulted(optional(float), null),
   threads: defaulted(integer, 0),
   labels: defaulted(optional(list(integer)), null),
+  site_devices: defaulted(integer, 0),
 });

@@ -1,0 +1,50 @@
+"""The entry-wise median over the devices that hold an entry; each device counts alike, whatever examples it claims.
+
+Half of the holders of an entry, less one, can send anything without moving it beyond what the others sent.
+Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates" (ICML 2018), option I.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.aggregation.spilled_values import SpilledValues
+
+if TYPE_CHECKING:
+    from coordinator.methods.method import Tensors
+    from coordinator.submodels.narrowed import Slice
+
+
+class EntrywiseMedian:
+    """The middle value of each entry, the mean of the middle two for an even number of holders."""
+
+    def __init__(self, reference: Tensors, *, folder: Path | None = None) -> None:
+        """``folder``: as :class:`~coordinator.aggregation.spilled_values.SpilledValues`."""
+        self._values = SpilledValues(reference, folder)
+
+    def add(
+        self,
+        tensors: Tensors,
+        weight: float | Mapping[str, float],
+        *,
+        where: str,
+        slices: Mapping[str, Slice] | None = None,
+        rows: Mapping[str, Collection[int]] | None = None,
+    ) -> None:
+        """As :meth:`coordinator.aggregation.accumulator.Accumulator.add`."""
+        self._values.add(tensors, weight, where=where, slices=slices, rows=rows)
+
+    def result(self) -> dict[str, np.ndarray]:
+        """The medians; entries nobody held keep their bits."""
+        return self._values.combined(_median)
+
+
+def _median(rising: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    below = np.maximum(counts - 1, 0) // 2
+    above = np.minimum(counts // 2, rising.shape[1] - 1)
+    middle = np.take_along_axis(rising, np.stack([below, above], axis=1), axis=1)
+    return middle.mean(axis=1, dtype=np.float64)

@@ -1,0 +1,72 @@
+"""The entry-wise mean without the largest and the smallest values, of the devices that hold an entry, weighed alike.
+
+Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates" (ICML 2018), option II:
+a share beta of the values is left out at each end. Here the share is of the entry's own holders, so cuts that few
+devices hold are trimmed by their few; rounded down, and with fewer than three holders nothing is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.aggregation.spilled_values import SpilledValues
+
+if TYPE_CHECKING:
+    from coordinator.methods.method import Tensors
+    from coordinator.submodels.narrowed import Slice
+
+LEAST = 3
+"""Holders of an entry from which there is anything to leave out."""
+
+
+class TrimmedMean:
+    """The mean of each entry's middle values."""
+
+    def __init__(self, reference: Tensors, *, trim: float, folder: Path | None = None) -> None:
+        """``trim``: beta, below 1/2; ``folder``: as :class:`~coordinator.aggregation.spilled_values.SpilledValues`."""
+        self._values = SpilledValues(reference, folder)
+        self._trim = trim
+
+    def add(
+        self,
+        tensors: Tensors,
+        weight: float | Mapping[str, float],
+        *,
+        where: str,
+        slices: Mapping[str, Slice] | None = None,
+        rows: Mapping[str, Collection[int]] | None = None,
+    ) -> None:
+        """As :meth:`coordinator.aggregation.accumulator.Accumulator.add`."""
+        self._values.add(tensors, weight, where=where, slices=slices, rows=rows)
+
+    def result(self) -> dict[str, np.ndarray]:
+        """The trimmed means; entries nobody held keep their bits."""
+        return self._values.combined(functools.partial(middle_mean, trim=self._trim))
+
+
+def middle_mean(rising: np.ndarray, counts: np.ndarray, *, trim: float) -> np.ndarray:
+    """The mean [entries] of the values without a share ``trim`` of them at each end, in float64.
+
+    Args:
+        rising: [entries, devices], NaN last.
+        counts: [entries], values that are not NaN.
+    """
+    found = np.zeros(len(rising))
+    for count in np.unique(counts):
+        if count == 0:
+            continue
+        entries = counts == count
+        left_out = dropped(int(count), trim)
+        found[entries] = rising[entries, left_out : int(count) - left_out].mean(axis=1, dtype=np.float64)
+    return found
+
+
+def dropped(count: int, trim: float) -> int:
+    """Of ``count`` values, how many a share ``trim`` is, rounded down; none of fewer than three."""
+    # 0.29 x 100 is a little less than 29.
+    return int(trim * count + 1e-9) if count >= LEAST else 0

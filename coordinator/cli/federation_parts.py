@@ -1,0 +1,72 @@
+"""What a federation has beside its rounds where its configuration asks for it: signatures, and blobs over HTTPS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from coordinator.blob_store import BlobStore
+from coordinator.byte_account import ByteAccount
+from coordinator.configuration import RunConfig
+from coordinator.publisher import Publisher, Signer
+from edge.transport.base import Transport
+
+if TYPE_CHECKING:
+    from coordinator.blob_service import BlobService
+    from coordinator.cli.page_serving import PageService
+
+
+def signer(config: RunConfig) -> Signer | None:
+    """What signs orders; None without an identity."""
+    if not config.broker.identity:
+        return None
+    from coordinator.identity.signing import SigningKey
+
+    return SigningKey.load(Path(config.broker.identity))
+
+
+def blob_service(config: RunConfig, blobs: BlobStore, account: ByteAccount) -> BlobService | None:
+    """The service at ``$.broker.bulk``, not started; None without one."""
+    if not config.broker.bulk:
+        return None
+    from coordinator.blob_service import BlobService
+    from coordinator.fleet.claim_service import ClaimService
+    from coordinator.identity.broker_files import server_files
+
+    identity, broker = Path(config.broker.identity), urlsplit(config.broker.url)
+    certificate, key = server_files(identity, urlsplit(config.broker.bulk).hostname or "")
+    # A broker that the run starts for itself is no address for other machines; a password in it is nobody else's.
+    reached_at = f"{broker.scheme}://{broker.netloc.rpartition('@')[2]}" if broker.netloc else ""
+    claims = ClaimService(identity, federation=config.federation.name, broker=reached_at)
+    return BlobService(blobs, config.broker.bulk, certificate, key, beside=[claims.answer], account=account)
+
+
+def bulk(page: PageService | None, service: BlobService | None) -> Callable[[str, float], str] | None:
+    """The address that a device may have blobs from, for so many seconds; None: over MQTT only."""
+    if page is None:
+        return None if service is None else service.url_for
+
+    def url_for(device: str, valid_s: float) -> str:
+        return page.url_for(device, valid_s) or ("" if service is None else service.url_for(device, valid_s))
+
+    return url_for
+
+
+def publisher_to(
+    transport: Transport,
+    name: str,
+    config: RunConfig,
+    blobs: BlobStore,
+    *,
+    page: PageService | None,
+    service: BlobService | None,
+    account: ByteAccount,
+) -> Publisher:
+    """What sends to the devices of federation ``name``, in its orders where blobs are had and updates put."""
+    upload_to = None if service is None else service.upload_to
+    addresses = bulk(page, service)
+    return Publisher(
+        name, blobs, transport, signer=signer(config), bulk=addresses, upload_to=upload_to, account=account
+    )

@@ -1,0 +1,79 @@
+"""A run's directory as other processes than its coordinator see it: its ledger, and whether somebody runs it."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator.cli.command import parse_problem
+from edge.contracts.errors import LedgerError
+
+if TYPE_CHECKING:
+    from coordinator.configuration import RunConfig
+    from coordinator.ledger import Ledger
+
+
+def ledger_place(config: RunConfig, run_dir: Path) -> Path | str:
+    """Where the run's ledger is: the address that ``[store]`` has, or a file in the run's directory."""
+    return config.store.ledger or run_dir / "ledger.sqlite"
+
+
+def is_begun(run_dir: Path) -> bool:
+    """Whether the files of ``run_dir`` say that a run was begun there; asks no server."""
+    return (run_dir / "ledger.sqlite").is_file() or _with_address(run_dir) is not None
+
+
+def holds_run(run_dir: Path) -> bool:
+    """Whether there is a ledger of the run in ``run_dir``.
+
+    Raises:
+        LedgerError: the server that it would be on does not answer.
+    """
+    from coordinator.ledger import Ledger
+
+    config = _with_address(run_dir)
+    if config is None:
+        return (run_dir / "ledger.sqlite").is_file()
+    return Ledger.exists(config.store.ledger, federation=config.federation.name)
+
+
+def _with_address(run_dir: Path) -> RunConfig | None:
+    """The run's configuration when it names a server for the ledger."""
+    from coordinator.configuration_file import load_config
+
+    written = run_dir / "config.toml"
+    if (run_dir / "ledger.sqlite").is_file() or not written.is_file():
+        return None
+    config = load_config(written)
+    return config if config.store.ledger else None
+
+
+def ledger_of(run_dir: Path) -> Ledger:
+    """The ledger of the run in ``run_dir``, which another process may be writing to.
+
+    Raises:
+        ConfigError: no run is there.
+    """
+    from coordinator.ledger import Ledger
+
+    file = run_dir / "ledger.sqlite"
+    if file.is_file():
+        return Ledger.open(file)
+    if (config := _with_address(run_dir)) is not None:
+        return Ledger.open(config.store.ledger, federation=config.federation.name)
+    raise parse_problem("RUN_DIR", f"{run_dir} holds no run (no ledger.sqlite in it); begin one with apportion run")
+
+
+def is_live(run_dir: Path) -> bool:
+    """Whether a coordinator holds the run directory."""
+    try:
+        with (run_dir / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            return False
+        raise LedgerError(f"{run_dir}/lock cannot be opened ({error.strerror}); see its rights") from error
+    return False

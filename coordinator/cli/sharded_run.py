@@ -1,0 +1,196 @@
+"""Runs one coordinator of a federation whose devices are divided among several: its shards, and its turns to lead."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coordinator.artifacts import Artifacts
+from coordinator.blob_opening import open_blobs
+from coordinator.blob_store import BlobStore
+from coordinator.broker import BrokerAddress as Broker
+from coordinator.broker import open_broker
+from coordinator.byte_account import ByteAccount
+from coordinator.cli.exporting import run_exporter
+from coordinator.cli.federation_parts import publisher_to
+from coordinator.cli.identity_desk import IdentityDesk
+from coordinator.cli.preparation import Prepared, prepare
+from coordinator.cli.results import finish_run
+from coordinator.cli.run_directory import ledger_place
+from coordinator.cli.taking_turns import held_at, owner_name, take_turns
+from coordinator.configuration import RunConfig
+from coordinator.evaluation import Score
+from coordinator.federation import Federation, RoundClock
+from coordinator.garbage import collect_at_start
+from coordinator.global_model import write_atomically
+from coordinator.identity.names import shard_name
+from coordinator.leadership import LEADER, Leadership
+from coordinator.ledger import Ledger
+from coordinator.local_devices import connection_address
+from coordinator.methods.method import State
+from coordinator.points import known_only
+from coordinator.progress import Progress
+from coordinator.round import run_rounds
+from coordinator.round_status import RoundStatus
+from coordinator.shard_desk import Served
+from coordinator.shard_leading import LeaderPublisher, LedgerArrivals
+from coordinator.shard_service import ShardService
+from coordinator.shared_cohort import ReadCohort
+from edge.contracts.errors import ConfigError
+from edge.transport.growing import GrowingTransport
+from edge.transport.mqtt import BrokerAddress
+
+INFLIGHT = 200
+_OWNER = "shards"
+"""File in the run's directory: under which name its process holds shards."""
+
+
+def run_shards(
+    config: RunConfig,
+    run_dir: Path,
+    local_devices: int | None,
+    on_point: Callable[[str], None],
+    progress: Progress,
+    *,
+    is_joined: bool,
+) -> dict[str, Any]:
+    """Serve shards, and lead in turn, until the run ends; gives what :func:`take_turns` does.
+
+    The caller holds the run's directory.
+
+    Raises:
+        ConfigError: ``local_devices`` are to be started, which would end with this process; also IdentityRefused.
+    """
+    if local_devices:
+        raise ConfigError(
+            [f"--local-devices {local_devices}: agents that this process starts end with it, and others serve them"],
+            hint="start them by themselves: apportion agent",
+        )
+    name, arrivals = config.federation.name, LedgerArrivals()
+
+    def open_ledger() -> Ledger:
+        return Ledger.open(ledger_place(config, run_dir), federation=name)
+
+    with contextlib.ExitStack() as stack:
+        ledger, leases_ledger = stack.enter_context(open_ledger()), stack.enter_context(open_ledger())
+        blobs = open_blobs(config, run_dir, ledger.federation())
+        address = stack.enter_context(open_broker(config.broker, run_dir / "broker", federation=name))
+        progress.say(f"federation {name}: {config.store.shards} shards, {address.kind} broker at {address.url}")
+        progress.say(f"run directory {run_dir}")
+        addresses = [_address_of(address, name, number) for number in range(config.store.shards)]
+        served = Served(
+            federation=name,
+            shards=config.store.shards,
+            runtimes=config.runtime.names,
+            open_ledger=open_ledger,
+            blobs=blobs,
+            connect=lambda number, fixed, further: _connection(addresses[number], name, number, fixed, further),
+            publisher=lambda transport: publisher_to(
+                transport, name, config, blobs, page=None, service=None, account=ByteAccount()
+            ),
+            identity=lambda publisher: IdentityDesk(config, name, publisher, progress.say),
+            uploads_at_once=config.updates.at_once,
+            on_point=on_point,
+            say=progress.say,
+            record=progress.record,
+        )
+        owner = _new_owner(leases_ledger, run_dir)
+        service = stack.enter_context(
+            ShardService(served, leases_ledger, ledger, owner=owner, lease_s=config.store.lease_s)
+        )
+        return take_turns(
+            config,
+            run_dir,
+            prepare=lambda: prepare(config),
+            lead=lambda prepared, leadership: _lead(
+                config, run_dir, on_point, prepared, progress, leadership, open_ledger(), blobs, service, arrivals
+            ),
+            say=progress.say,
+            until_finished=is_joined,
+        )
+
+
+def _address_of(broker: Broker, federation: str, number: int) -> BrokerAddress:
+    """Where the connection of a shard goes, with the shard's own certificate where there is an identity.
+
+    Raises:
+        IdentityRefused: it has none.
+    """
+    if broker.identity is not None:
+        from coordinator.identity.broker_files import coordinator_files
+
+        own = coordinator_files(broker.identity, federation, issue=False, shard=number)
+        broker = replace(broker, certificate_file=own.certificate, key_file=own.key)
+    return connection_address(broker)
+
+
+def _connection(
+    address: BrokerAddress, federation: str, number: int, fixed: str, further: Sequence[str]
+) -> GrowingTransport:
+    # A shard's name, not a process's: the broker ends the connection of who held the shard before.
+    own = address.client_id(shard_name(federation, number), f"{federation}-coordinator-shard-{number}")
+    return GrowingTransport(address, client_id=own, subscriptions=[fixed], further=further, inflight=INFLIGHT)
+
+
+def _new_owner(ledger: Ledger, run_dir: Path) -> str:
+    """The name of this process; frees what an earlier one of this directory held, which is dead: nobody else has it."""
+    before = run_dir / _OWNER
+    if before.is_file():
+        ledger.release_leases(before.read_text(encoding="utf-8").strip())
+    owner = owner_name()
+    write_atomically(before, f"{owner}\n".encode())
+    return owner
+
+
+def _lead(
+    config: RunConfig,
+    run_dir: Path,
+    on_point: Callable[[str], None],
+    prepared: Prepared,
+    progress: Progress,
+    leadership: Leadership,
+    ledger: Ledger,
+    blobs: BlobStore,
+    service: ShardService,
+    arrivals: LedgerArrivals,
+) -> dict[str, Any]:
+    """Run every round that is left, with what the holders of shards write of the devices."""
+
+    def evaluate(state: State) -> dict[str, Score]:
+        return {label: prepared.evaluator.score(model) for label, model in prepared.method.eval_models(state).items()}
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ledger)
+        ledger.fenced_by(LEADER, leadership.owner, leadership.term)
+        if ledger.federation().state == "new":
+            ledger.move_federation("running")
+        if collected := collect_at_start(ledger, blobs, is_alone=False):
+            progress.say(collected)
+        cohort = stack.enter_context(ReadCohort(ledger, config.runtime.names))
+        stack.enter_context(leadership.when_lost(arrivals.notify))
+        publisher = LeaderPublisher(config.federation.name, blobs, service, config.store.shards)
+        stack.callback(publisher.close)
+        federation = Federation(
+            name=config.federation.name,
+            config=config,
+            method=prepared.method,
+            artifacts=Artifacts(run_exporter(config), ledger, blobs),
+            ledger=ledger,
+            blobs=blobs,
+            cohort=cohort,
+            publisher=publisher,
+            inbox=arrivals,
+            clock=RoundClock(),
+            progress=progress,
+            evaluate=evaluate,
+            on_point=known_only(held_at(leadership, on_point)),
+        )
+        status = RoundStatus(config, ledger, cohort, federation.clock, say=progress.say)
+        with progress.watching(status.line):
+            state = run_rounds(federation)
+        wall_s = time.monotonic() - prepared.started
+        return finish_run(federation, prepared.evaluator, state, run_dir, wall_s=wall_s)

@@ -1,0 +1,1 @@
+"""Brokers of several nodes: the files that each node needs."""

@@ -1,0 +1,1 @@
+"""One file per version of the ledger's tables; written once, never edited."""

@@ -1,0 +1,69 @@
+"""How much of (epsilon, delta) the released models have spent, by a library's Renyi accountant.
+
+Neighbours are two federations that differ in everything one device holds (replace one; the number of devices is known).
+A round sums clipped differences, so replacing a device moves the sum by at most 2 C, and noise of deviation z C has the
+multiplier z / 2 against that. Two bounds hold for it and the smaller is taken:
+
+- a cohort of fixed size, drawn without replacement, that stays secret: Theorem 27 of Wang, Balle and Kasiviswanathan,
+  "Subsampled Renyi differential privacy and analytical moments accountant", AISTATS 2019;
+- the plain Gaussian mechanism in every round, whoever is drawn: Mironov, "Renyi differential privacy", CSF 2017.
+
+The estimator is that of McMahan et al., ICLR 2018: clipped differences of equal weight over a fixed denominator.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from edge.contracts.errors import ApportionError, ConfigError
+
+
+class PrivacyBudgetSpent(ApportionError):
+    """The next round would spend more than ``$.privacy.max-epsilon``; the run stops before it and can be resumed."""
+
+    code = "privacy-budget-spent"
+
+
+class Release(msgspec.Struct, frozen=True):
+    """What one round lets out: noise of ``multiplier`` times the clip norm on a sum over ``cohort`` of ``population``.
+
+    Where the draw of the cohort is no secret both counts are equal.
+    """
+
+    multiplier: float
+    cohort: int
+    population: int
+
+
+def epsilon(releases: Iterable[Release], delta: float) -> float:
+    """The epsilon that holds for all of ``releases`` together at ``delta``; 0 for none, infinite without noise.
+
+    Raises:
+        ConfigError: the accountant is not installed.
+    """
+    counts = Counter(releases)
+    if not counts:
+        return 0.0
+    try:
+        import dp_accounting
+        from dp_accounting.rdp import RdpAccountant
+    except ImportError as error:
+        raise ConfigError(
+            ["$.privacy.noise-multiplier: the accountant is not installed; pip install 'apportion[privacy]'"]
+        ) from error
+    spent = []
+    for is_sampled in (True, False):
+        accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+        for release, times in counts.items():
+            gaussian = dp_accounting.GaussianDpEvent(release.multiplier / 2)
+            event = (
+                dp_accounting.SampledWithoutReplacementDpEvent(release.population, release.cohort, gaussian)
+                if is_sampled and release.cohort < release.population
+                else gaussian
+            )
+            accountant.compose(event, times)
+        spent.append(float(accountant.get_epsilon(delta)))
+    return min(spent)

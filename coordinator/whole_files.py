@@ -1,0 +1,52 @@
+"""Files that appear under their name whole or not at all: written under another name, locked while they are."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def incoming_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A new file in ``folder``, locked while it is open and gone afterwards, unless it was renamed."""
+    while True:
+        path = folder / uuid.uuid4().hex
+        with path.open("xb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not os.fstat(file.fileno()).st_nlink:
+                continue  # somebody tidied between the two lines above
+            try:
+                yield path, file
+                return
+            finally:
+                path.unlink(missing_ok=True)
+
+
+def left_half_written(folder: Path) -> list[Path]:
+    """Files that processes which are no more were writing in ``folder``; those of living ones are locked."""
+    return [path for path in folder.iterdir() if not _is_locked(path)] if folder.is_dir() else []
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in ``folder`` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return True  # its writer has finished
+    return False

@@ -1,0 +1,90 @@
+"""What devices and the coordinator say to each other so that only the sum of a cohort's updates can be read.
+
+Source: Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017, figure 4, for
+parties that keep to the protocol. What each side does is in docs/wire-protocol.md.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+KEY_BYTES = 32
+"""Of an X25519 key, public or private, and of a mask's seed."""
+
+MAX_COHORT = 800
+"""Devices of one masked round; the shares of more would not fit into a message."""
+
+WEIGHT = "#weight"
+"""Name of the masked entry that holds an update's weight."""
+
+
+class Masking(msgspec.Struct, frozen=True, kw_only=True):
+    """An order's masking: its update is whole numbers modulo 2^32, under masks that cancel in the cohort's sum.
+
+    Attributes:
+        step: what 1 stands for in (weight times the difference to the order's weights).
+        largest: the largest absolute value of an entry before masks; above it the device refuses.
+        max_weight: the largest weight, likewise.
+        is_weighted: the weight is the number of examples, otherwise 1.
+        clip_norm: largest Euclidean norm of the difference, longer ones are scaled down; 0 = any.
+    """
+
+    step: float
+    largest: int
+    max_weight: int
+    is_weighted: bool = True
+    clip_norm: float = 0.0
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """A device's two public keys for one assignment: shares are sealed with one, masks agreed on with the other."""
+
+    assignment_id: str
+    sharing: bytes
+    masking: bytes
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One device of a roster and its public keys."""
+
+    device: str
+    sharing: bytes
+    masking: bytes
+
+
+class Roster(msgspec.Struct, frozen=True):
+    """Who masks together, by device id, and how many of them undo a mask."""
+
+    assignment_id: str
+    threshold: int
+    members: tuple[Member, ...]
+
+
+class Shares(msgspec.Struct, frozen=True):
+    """For every other member a share of this device's two secrets, sealed so that only that member reads it."""
+
+    assignment_id: str
+    sealed: dict[str, bytes]
+
+
+class Mail(msgspec.Struct, frozen=True):
+    """The shares sealed for this device, by sender: with these senders, and no others, it shares masks."""
+
+    assignment_id: str
+    sealed: dict[str, bytes]
+
+
+class Reveal(msgspec.Struct, frozen=True):
+    """Whose updates are in the sum and whose will never be; asked once for an assignment."""
+
+    assignment_id: str
+    reported: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+class Revealed(msgspec.Struct, frozen=True):
+    """Shares of the self masks of those that reported, and of the masking keys of those that dropped out."""
+
+    assignment_id: str
+    self_masks: dict[str, bytes]
+    masking_keys: dict[str, bytes]

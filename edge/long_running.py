@@ -1,0 +1,52 @@
+"""What commands that run until they are stopped share: logging, signals and exit status. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+from edge.contracts.errors import ApportionError
+
+EXIT_BUG = 5
+EXIT_STATUSES = (
+    "exit status: 0 stopped, 1 failed, 2 bad arguments, 3 connection or authorisation, 4 timeout, 5 a bug of ours"
+)
+
+
+class LongRunning(Protocol):
+    """An agent, a relay."""
+
+    def run(self) -> None:
+        """Until it is stopped."""
+
+    def stop(self, reason: str) -> None:
+        """From a signal handler: has :meth:`run` come back."""
+
+
+def run_until_stopped(
+    parser: argparse.ArgumentParser, make: Callable[[argparse.Namespace], LongRunning], arguments: list[str]
+) -> int:
+    """Run what ``make`` makes of the arguments until SIGTERM or SIGINT; the exit status as the help says."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    try:
+        chosen = parser.parse_args(arguments)
+        logging.getLogger("apportion").setLevel(chosen.log_level.upper())
+        made = make(chosen)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda signum, frame: made.stop(signal.Signals(signum).name))
+        made.run()
+    except SystemExit as finished:  # argparse: 0 after --help, 2 after a mistake
+        return int(finished.code or 0)
+    except ApportionError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"  next: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except Exception:
+        logging.getLogger("apportion").exception("a bug of ours; please report it with the lines above")
+        return EXIT_BUG
+    return 0

@@ -1,0 +1,88 @@
+/**
+ * Masked updates: what an order asks for and what is said about it. A page cannot mask; it reads these bodies all the
+ * same. What each side does is in docs/wire-protocol.md.
+ */
+
+import { bytes, defaulted, dict, flag, float, integer, list, type Struct, struct, text } from "./shapes";
+
+/** An order's masking: whole numbers modulo 2^32, under masks that cancel in the cohort's sum. */
+export interface Masking {
+  readonly step: number;
+  readonly largest: number;
+  readonly max_weight: number;
+  readonly is_weighted: boolean;
+  readonly clip_norm: number;
+}
+export const Masking: Struct<Masking> = struct<Masking>("Masking", {
+  step: float,
+  largest: integer,
+  max_weight: integer,
+  is_weighted: defaulted(flag, true),
+  clip_norm: defaulted(float, 0),
+});
+
+/** A device's two public keys for one assignment. */
+export interface Keys {
+  readonly assignment_id: string;
+  readonly sharing: Uint8Array;
+  readonly masking: Uint8Array;
+}
+export const Keys: Struct<Keys> = struct<Keys>("Keys", { assignment_id: text, sharing: bytes, masking: bytes });
+
+/** One device of a roster and its public keys. */
+export interface Member {
+  readonly device: string;
+  readonly sharing: Uint8Array;
+  readonly masking: Uint8Array;
+}
+export const Member: Struct<Member> = struct<Member>("Member", { device: text, sharing: bytes, masking: bytes });
+
+/** Who masks together, and how many of them undo a mask. */
+export interface Roster {
+  readonly assignment_id: string;
+  readonly threshold: number;
+  readonly members: readonly Member[];
+}
+export const Roster: Struct<Roster> = struct<Roster>("Roster", {
+  assignment_id: text,
+  threshold: integer,
+  members: list(Member),
+});
+
+/** A share of this device's secrets for every other member, sealed. */
+export interface Shares {
+  readonly assignment_id: string;
+  readonly sealed: Readonly<Record<string, Uint8Array>>;
+}
+export const Shares: Struct<Shares> = struct<Shares>("Shares", { assignment_id: text, sealed: dict(bytes) });
+
+/** The shares sealed for this device, by sender. */
+export interface Mail {
+  readonly assignment_id: string;
+  readonly sealed: Readonly<Record<string, Uint8Array>>;
+}
+export const Mail: Struct<Mail> = struct<Mail>("Mail", { assignment_id: text, sealed: dict(bytes) });
+
+/** Whose updates are in the sum and whose will never be. */
+export interface Reveal {
+  readonly assignment_id: string;
+  readonly reported: readonly string[];
+  readonly dropped: readonly string[];
+}
+export const Reveal: Struct<Reveal> = struct<Reveal>("Reveal", {
+  assignment_id: text,
+  reported: list(text),
+  dropped: list(text),
+});
+
+/** Shares of self masks and of masking keys, by device. */
+export interface Revealed {
+  readonly assignment_id: string;
+  readonly self_masks: Readonly<Record<string, Uint8Array>>;
+  readonly masking_keys: Readonly<Record<string, Uint8Array>>;
+}
+export const Revealed: Struct<Revealed> = struct<Revealed>("Revealed", {
+  assignment_id: text,
+  self_masks: dict(bytes),
+  masking_keys: dict(bytes),
+});

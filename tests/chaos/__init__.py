@@ -1,0 +1,1 @@
+"""Seeded runs with faults; ``make chaos``, docs/chaos.md."""

@@ -1,0 +1,163 @@
+"""What a forked process does: the command line of a coordinator or of a device, with its points told to the scheduler.
+
+A process waits at each point until it is told to go on, so that a fault hits it exactly there. Nothing of the product
+is replaced; waits that only cost time here are shorter (:data:`SHORTER`), and the wall clock can be moved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SHORTER = {
+    "edge.uploader:REPEAT_S": 1.0,
+    "edge.transport.blocks:FIRST_TIMEOUT_S": 0.5,
+    "edge.gate:CHECK_S": 0.5,
+    "coordinator.collecting:REANNOUNCE_S": 1.5,
+}
+"""Module and constant -> seconds, in every process of a run. A device's heartbeat comes every second, too."""
+
+
+PRELOADED = (
+    "torch._dynamo",
+    "torch.distributed",
+    "coordinator.",
+    "export.",
+    "edge.",
+    "sklearn.datasets",
+    "onnx.",
+    "scipy.",
+)
+"""What a coordinator imported while it ran is imported before the next ones are forked, if it is of these."""
+
+
+class Line:
+    """The line to the scheduler: a point passed, and the answer to it."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._file = control.makefile("rwb", buffering=0)
+        self._lock = threading.Lock()
+        self._offset_s = 0.0
+
+    def passed(self, name: str) -> None:
+        """Tell of a point and wait for leave to go on; the clock may have jumped by then."""
+        with self._lock:
+            self._file.write(f"{name}\n".encode())
+            answer = self._file.readline().split()
+            if not answer:
+                os._exit(1)  # the scheduler is gone
+            self._offset_s += float(answer[0])
+
+    def move_clock(self) -> None:
+        """Let ``time.time`` follow the jumps; the monotonic clock stays."""
+        real = time.time
+        time.time = lambda: real() + self._offset_s
+
+
+def _shorten() -> None:
+    for name, seconds in SHORTER.items():
+        module, constant = name.split(":")
+        found = importlib.import_module(module)
+        if not isinstance(getattr(found, constant, None), float):
+            raise RuntimeError(f"{name} is not there any more; see which constant tests/chaos has to shorten now")
+        setattr(found, constant, seconds)
+
+
+def coordinator(request: dict[str, Any], control: socket.socket) -> int:
+    """``apportion ARGUMENTS`` with every point told; blobs are copied aside before the run may release them."""
+    from coordinator.cli import assembly
+    from coordinator.cli.command import main
+
+    _shorten()
+    line, run_dir, aside = Line(control), Path(request["run_dir"]), Path(request["aside"])
+    line.move_clock()
+    chosen = assembly.RunOptions
+
+    def on_point(name: str) -> None:
+        if name in ("aggregating", "before-commit", "committed"):
+            keep_blobs(run_dir / "blobs", aside)
+        line.passed(name)
+
+    def options(*args: Any, **kwargs: Any) -> Any:
+        return dataclasses.replace(chosen(*args, **kwargs), on_point=on_point)
+
+    assembly.RunOptions = options  # type: ignore[misc, assignment]
+    plant = request.get("plant")
+    if plant:
+        from tests.chaos.planted_bugs import PLANTED
+
+        PLANTED[plant]()
+    status = main(request["arguments"])
+    if request["modules"]:
+        own = [name for name, module in list(sys.modules.items()) if module and name.startswith(PRELOADED)]
+        Path(request["modules"]).write_text(json.dumps([n for n in own if _is_importable(n)]), encoding="utf-8")
+    return status
+
+
+def _is_importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ValueError, ImportError):
+        return False
+
+
+def device(request: dict[str, Any], control: socket.socket) -> int:
+    """``apportion agent ARGUMENTS`` with every move of its state machine told."""
+    from edge.agent_settings import AgentSettings
+    from edge.command_line import agent_command
+    from edge.states import StateMachine
+
+    _shorten()
+    line = Line(control)
+    line.move_clock()
+    defaults = AgentSettings.__init__.__kwdefaults__
+    assert "heartbeat_s" in defaults, "AgentSettings has no heartbeat_s any more"
+    defaults["heartbeat_s"] = 1.0
+    move = StateMachine.move
+
+    def told(machine: StateMachine, name: Any) -> Any:
+        state = move(machine, name)
+        line.passed(name)
+        return state
+
+    StateMachine.move = told  # type: ignore[method-assign]
+    return agent_command(request["arguments"])
+
+
+def keep_blobs(blobs: Path, aside: Path) -> None:
+    """Copy every whole blob that is not aside yet, so that the audit has what the run releases.
+
+    A damaged one is left: the device that trains again may send the same bytes, whole, under the same digest.
+    """
+    for path in blobs.glob("??/*"):
+        kept = aside / path.name
+        if not kept.exists():
+            temporary = aside / f"{path.name}.tmp"
+            shutil.copyfile(path, temporary)
+            if hashlib.sha256(temporary.read_bytes()).hexdigest() == path.name:
+                temporary.rename(kept)
+
+
+def command(request: dict[str, Any], control: socket.socket) -> int:
+    """``apportion ARGUMENTS`` and nothing else."""
+    from coordinator.cli.command import main
+
+    return main(request["arguments"])
+
+
+CHILDREN: dict[str, Callable[[dict[str, Any], socket.socket], int]] = {
+    "coordinator": coordinator,
+    "device": device,
+    "command": command,
+}

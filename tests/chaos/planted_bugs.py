@@ -1,0 +1,70 @@
+"""Bugs that the harness has to find, put into a coordinator on purpose: what is never found is not looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coordinator import round as rounds
+from coordinator.ledger import Ledger
+from coordinator.methods.fedavg import FedAvg
+from coordinator.methods.method import State
+
+
+def _acknowledge_unwritten() -> None:
+    """The first update is acknowledged and not written."""
+    write, calls = Ledger.record_update, iter([True])
+
+    def record_update(ledger: Ledger, *arguments: Any, **values: Any) -> bool:
+        return next(calls, False) or write(ledger, *arguments, **values)
+
+    Ledger.record_update = record_update  # type: ignore[method-assign]
+
+
+def _sum_one_twice() -> None:
+    """The first update of every round is summed twice."""
+    updates_of = rounds.updates_of
+
+    def twice(*arguments: Any) -> Iterator[Any]:
+        for index, update in enumerate(updates_of(*arguments)):
+            yield update
+            if index == 0:
+                yield update
+
+    rounds.updates_of = twice
+
+
+def _leave_one_out() -> None:
+    """The last update of every round is not summed."""
+    updates_of = rounds.updates_of
+
+    def fewer(*arguments: Any) -> Iterator[Any]:
+        yield from list(updates_of(*arguments))[:-1]
+
+    rounds.updates_of = fewer
+
+
+def _change_one_bit() -> None:
+    """One value of every new model is the next larger one."""
+    refresh = FedAvg.refresh
+
+    def changed(method: FedAvg, state: State) -> State:
+        state = refresh(method, state)
+        tensors = {name: np.array(value) for name, value in state.tensors.items()}
+        first = tensors[sorted(tensors)[0]].reshape(-1)
+        first[0] = np.nextafter(first[0], np.inf, dtype=first.dtype)
+        return replace(state, tensors=tensors)
+
+    FedAvg.refresh = changed  # type: ignore[method-assign]
+
+
+PLANTED: dict[str, Callable[[], None]] = {
+    "acknowledge-unwritten": _acknowledge_unwritten,
+    "sum-one-twice": _sum_one_twice,
+    "leave-one-out": _leave_one_out,
+    "change-one-bit": _change_one_bit,
+}
+"""By name; each is put into every coordinator of a run."""

@@ -1,0 +1,96 @@
+"""Mosquitto as configured for a large fleet: what all devices say at once is kept for a busy coordinator."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+import pytest
+
+from coordinator.broker import BrokerProcess
+from coordinator.broker_settings import free_port
+from coordinator.identity.authority import Authority
+from coordinator.identity.broker_files import LIMITS_NAME, write_broker_folder
+from coordinator.mosquitto import find_mosquitto, mosquitto_config
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here (Debian: mosquitto)"),
+]
+
+
+def connected(broker: BrokerProcess, name: str, *, manual_ack: bool = False) -> mqtt.Client:
+    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=name, manual_ack=manual_ack)
+    client.username_pw_set(broker.address.user, broker.address.password)
+    client.max_inflight_messages_set(1000)
+    client.max_queued_messages_set(0)
+    client.connect("127.0.0.1", int(broker.address.url.rpartition(":")[2]))
+    return client
+
+
+def test_three_thousand_messages_wait_for_a_busy_coordinator(tmp_path: Path) -> None:
+    """1,000, as it was, dropped 55% of 10,000 that were sent at once."""
+    arrived: queue.SimpleQueue[mqtt.MQTTMessage] = queue.SimpleQueue()
+    with BrokerProcess("mosquitto", tmp_path) as broker:
+        coordinator, devices = connected(broker, "co", manual_ack=True), connected(broker, "devices")
+        subscribed: queue.SimpleQueue[int] = queue.SimpleQueue()
+        coordinator.on_message = lambda client, data, message: arrived.put(message)
+        coordinator.on_subscribe = lambda client, data, mid, reasons, properties: subscribed.put(mid)
+        coordinator.subscribe("up/#", 1)
+        coordinator.loop_start()
+        devices.loop_start()
+        subscribed.get(timeout=5)
+        sent = [devices.publish(f"up/pi-{i}/hello", b"x" * 600, qos=1) for i in range(3000)]
+        for info in sent:
+            info.wait_for_publish(30)
+        heard = set()
+        while len(heard) < 3000:  # the coordinator has taken none before the last was sent
+            message = arrived.get(timeout=10)
+            heard.add(message.topic)
+            coordinator.ack(message.mid, message.qos)
+        for client in (coordinator, devices):
+            client.disconnect()
+            client.loop_stop()
+
+
+def test_limits_grow_with_the_fleet() -> None:
+    small, large = (
+        dict(
+            line.split(" ", 1) for line in mosquitto_config(Path("/x"), 1, None, None, devices=n).decode().splitlines()
+        )
+        for n in (100, 10_000)
+    )
+    assert (small["max_queued_messages"], large["max_queued_messages"]) == ("1000", "40000")
+    assert int(large["memory_limit"]) == 256 * 2**20 + 10_000 * 64 * 2**10
+
+
+def test_folder_is_taken_by_include_dir_and_tells_systemd_of_open_files(tmp_path: Path) -> None:
+    with Authority.create(tmp_path / "identity") as authority:
+        authority.issue_server(["localhost"])
+    port = free_port()
+    out = tmp_path / "broker"
+    write_broker_folder(tmp_path / "identity", out, port=port, bind="127.0.0.1", devices=5000)
+    assert (out / LIMITS_NAME).read_text() == "[Service]\nLimitNOFILE=10200\n"
+    system = tmp_path / "mosquitto.conf"
+    system.write_text(f"include_dir {out}\n" + ("user root\n" if os.geteuid() == 0 else ""))
+    program = find_mosquitto()
+    assert program is not None
+    process = subprocess.Popen([program, "-c", str(system)], stderr=subprocess.DEVNULL)
+    try:
+        give_up_at = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert process.poll() is None
+                assert time.monotonic() < give_up_at
+                time.sleep(0.05)
+    finally:
+        process.terminate()
+        process.wait()

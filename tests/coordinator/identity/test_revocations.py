@@ -1,0 +1,126 @@
+"""A run learns of a revocation: what the inbox then takes from the device, its upload, its tickets."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.identity.authority import Authority
+from coordinator.identity.message_check import BrowserSignatures
+from coordinator.identity.revocations import Revocations
+from coordinator.ledger import Ledger
+from coordinator.tickets import Tickets
+from edge.contracts.errors import IdentityRefused
+from edge.contracts.messages import Accept, Heartbeat, Offer
+from edge.device_identity import make_request
+from tests.coordinator.inbox_desk import FEDERATION, UPDATE, Desk, hello, ref_of
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> Path:
+    with Authority.create(tmp_path / "identity") as authority:
+        for name in ("pi-1", "pi-2"):
+            authority.sign_device(make_request(tmp_path / name, name).request.read_bytes(), name)
+    return tmp_path / "identity"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, identity: Path) -> Iterator[Desk]:
+    with Ledger.create(tmp_path / "ledger.sqlite", federation=FEDERATION, config="", seed=0) as ledger:
+        desk = Desk(tmp_path, ledger, check=BrowserSignatures(identity, FEDERATION))
+        yield desk
+        desk.publisher.close()
+
+
+def revoke(identity: Path, device: str = "pi-1") -> None:
+    with Authority(identity) as authority:
+        authority.revoke(device)
+
+
+def test_every_message_of_a_revoked_certificate_is_refused_whatever_the_broker_does(desk: Desk, identity: Path) -> None:
+    assert desk.gets("pi-1", "hello", hello("pi-1"))[0][0] == "order"
+    revoke(identity)
+    for kind, body in (
+        ("hello", hello("pi-1")),
+        ("heartbeat", Heartbeat(state="idle")),
+        ("accept", Accept(desk.id())),
+        ("offer", Offer(desk.id(), ref_of(UPDATE))),
+    ):
+        ((answer, error),) = desk.gets("pi-1", kind, body)
+        assert (answer, error.code) == ("error", "bad-signature")
+        assert "was revoked" in error.message
+    assert desk.state() == "open"
+    assert desk.gets("pi-2", "hello", hello("pi-2"))[0][0] == "order"
+
+
+def test_shutting_out_expires_the_open_assignment_and_its_upload(desk: Desk) -> None:
+    desk.gets("pi-1", "hello", hello("pi-1"))
+    desk.gets("pi-1", "offer", Offer(desk.id(), ref_of(UPDATE)))
+    desk.inbox.shut_out("pi-1")
+    entry = desk.ledger.assignment(desk.id())
+    assert entry is not None
+    assert (entry.state, entry.code) == ("expired", "revoked")
+    assert [here.device for here in desk.cohort.present()] == []
+    with pytest.raises(Exception, match="is over"):
+        desk.inbox._upload_desk.write("pi-1", desk.id(), 0, UPDATE)
+    desk.inbox.shut_out("pi-1")  # again, and of nobody
+    desk.inbox.shut_out("pi-9")
+    assert desk.state("pi-2") == "open"
+
+
+def test_reported_update_stays_when_its_device_is_shut_out(desk: Desk) -> None:
+    desk.report(desk.upload())
+    desk.inbox.shut_out("pi-1")
+    assert desk.state() == "reported"
+
+
+def test_tickets_of_a_device_end_and_later_ones_are_good() -> None:
+    tickets = Tickets(lambda: 1_000.0)
+    old, others = (tickets.path_for(device, 60.0).split("/")[2] for device in ("pi-1", "pi-2"))
+    tickets.end("pi-1")
+    assert (tickets.holder(old), tickets.holder(others)) == (None, "pi-2")
+    assert tickets.holder(tickets.path_for("pi-1", 60.0).split("/")[2]) == "pi-1"
+
+
+def test_watch_tells_of_each_once_also_of_earlier_ones_and_after_a_return(identity: Path, tmp_path: Path) -> None:
+    revoke(identity, "pi-2")
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with Revocations(identity, told.put, every_s=0.02):
+        assert told.get(timeout=10) == "pi-2"
+        revoke(identity)
+        assert told.get(timeout=10) == "pi-1"
+        again = make_request(tmp_path / "again", "pi-1").request.read_bytes()
+        with Authority(identity) as authority:
+            authority.sign_device(again, "pi-1")
+        with pytest.raises(queue.Empty):
+            told.get(timeout=0.2)
+        revoke(identity)
+        assert told.get(timeout=10) == "pi-1"
+
+
+def test_watch_tries_again_what_failed(identity: Path) -> None:
+    calls: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def fail_once(device: str) -> None:
+        calls.put(device)
+        if calls.qsize() == 1:
+            raise IdentityRefused("not now")
+
+    revoke(identity)
+    with Revocations(identity, fail_once, every_s=0.02):
+        assert [calls.get(timeout=10) for _ in range(1)] == ["pi-1"]
+        calls.put("in between")
+        assert [calls.get(timeout=10) for _ in range(2)] == ["in between", "pi-1"]
+
+
+def test_renewed_or_replaced_certificate_is_no_revocation(identity: Path, tmp_path: Path) -> None:
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with Revocations(identity, told.put, every_s=0.02):
+        other = make_request(tmp_path / "other", "pi-1").request.read_bytes()
+        with Authority(identity) as authority:
+            authority.sign_device(other, "pi-1", replace=True)
+        with pytest.raises(queue.Empty):
+            told.get(timeout=0.2)

@@ -1,0 +1,172 @@
+"""The coordinator's desk for masks: what it takes, what it says again, and what it refuses without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.ledger import Ledger
+from coordinator.ledger_records import Assignment
+from coordinator.privacy.masking_desk import COORDINATOR, Decided, MaskingDesk
+from edge.contracts.codec import encode_msgpack
+from edge.contracts.envelope import seal, unseal
+from edge.contracts.errors import MessageRejected
+from edge.contracts.masking import Keys, Reveal, Revealed, Shares
+from edge.contracts.plan import assignment_id
+
+NAMES = ("a", "b", "c")
+
+
+class Told:
+    """Stands where the publisher does: what was said, in order."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, str, Any]] = []
+
+    def say(self, device: str, kind: str, body: msgspec.Struct) -> None:
+        self.messages.append((device, kind, body))
+
+    def ack(self, device: str, body: msgspec.Struct) -> None:
+        self.messages.append((device, "ack", body))
+
+
+class Site:
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.told, self.news = ledger, Told(), 0
+        self.desk = MaskingDesk("fed", ledger, self.told, self._count)  # type: ignore[arg-type]
+
+    def _count(self) -> None:
+        self.news += 1
+
+    def hear(self, device: str, kind: str, body: msgspec.Struct) -> None:
+        self.desk.handlers[kind](device, unseal(seal(kind, body)))
+
+    def decide(self, kind: str, body: msgspec.Struct) -> None:
+        self.ledger.add_masking(0, 0, COORDINATOR, kind, encode_msgpack(body))
+
+    def rows(self, kind: str) -> set[str]:
+        return set(self.ledger.masking(0, 0, kind))
+
+
+def own(device: str) -> str:
+    return assignment_id("fed", 0, device, 0)
+
+
+def keys_of(device: str) -> Keys:
+    return Keys(own(device), device.encode() * 32, device.encode() * 32)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Ledger.create(tmp_path / "ledger.sqlite", federation="fed", config="", seed=0) as ledger:
+        ledger.add_blob("w" * 64, 1)
+        ledger.add_blob("m" * 64, 1)
+        ledger.plan_round(
+            0,
+            0,
+            deadline_s=60.0,
+            assignments=[
+                Assignment(
+                    assignment_id=own(device),
+                    round=0,
+                    attempt=0,
+                    device=device,
+                    level="full",
+                    cut={},
+                    artifact_digest="m" * 64,
+                    weights_digest="w" * 64,
+                    order=b"",
+                )
+                for device in NAMES
+            ],
+        )
+        ledger.move_round(0, 0, "published")
+        yield Site(ledger)
+
+
+def test_first_keys_stay_and_repeated_ones_are_no_news(site: Site) -> None:
+    site.hear("a", "keys", keys_of("a"))
+    site.hear("a", "keys", Keys(own("a"), b"x" * 32, b"y" * 32))
+    assert site.news == 1
+    assert site.desk.said(0, 0, "keys", Keys)["a"] == keys_of("a")
+    assert site.told.messages == []
+
+
+def test_keys_again_after_the_decision_bring_the_roster_again(site: Site) -> None:
+    for device in NAMES:
+        site.hear(device, "keys", keys_of(device))
+    site.decide("roster", Decided(NAMES, 2))
+    site.hear("b", "keys", keys_of("b"))
+    ((device, kind, roster),) = site.told.messages
+    assert (device, kind, roster.threshold, roster.assignment_id) == ("b", "roster", 2, own("b"))
+    assert [member.device for member in roster.members] == list(NAMES)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_keys_of_another_length_are_refused(site: Site, length: int) -> None:
+    with pytest.raises(MessageRejected, match=f"keys of {length} and 32 bytes"):
+        site.hear("a", "keys", Keys(own("a"), b"x" * length, b"y" * 32))
+    assert site.rows("keys") == set()
+
+
+def test_keys_under_anothers_assignment_change_nothing(site: Site) -> None:
+    site.hear("a", "keys", keys_of("b"))
+    site.hear("a", "keys", Keys("unknown", b"x" * 32, b"y" * 32))
+    assert site.rows("keys") == set()
+
+
+def test_device_that_was_left_out_is_told_to_forget(site: Site) -> None:
+    site.ledger.expire(own("c"))
+    site.hear("c", "keys", keys_of("c"))
+    ((device, kind, ack),) = site.told.messages
+    assert (device, kind, ack.accepted, ack.code) == ("c", "ack", False, "stale-round")
+
+
+@pytest.mark.parametrize("recipients", [("b",), ("b", "c", "d"), ("a", "b", "c")])
+def test_shares_for_others_than_the_roster_are_refused(site: Site, recipients: tuple[str, ...]) -> None:
+    for device in NAMES:
+        site.hear(device, "keys", keys_of(device))
+    site.decide("roster", Decided(NAMES, 2))
+    with pytest.raises(MessageRejected, match="not the roster's others"):
+        site.hear("a", "shares", Shares(own("a"), dict.fromkeys(recipients, b"box")))
+    assert site.rows("shares") == set()
+
+
+def test_shares_before_a_roster_are_not_kept(site: Site) -> None:
+    site.hear("a", "shares", Shares(own("a"), {"b": b"box", "c": b"box"}))
+    assert site.rows("shares") == set()
+
+
+def test_mail_is_what_the_others_sealed_for_that_device(site: Site) -> None:
+    for device in NAMES:
+        site.hear(device, "keys", keys_of(device))
+    site.decide("roster", Decided(NAMES, 2))
+    for device in NAMES:
+        boxes = {other: f"{device} to {other}".encode() for other in NAMES if other != device}
+        site.hear(device, "shares", Shares(own(device), boxes))
+    site.decide("mail", Decided(NAMES, 2))
+    site.desk.send_mail(0, 0)
+    boxes = {device: body.sealed for device, _, body in site.told.messages}
+    assert boxes["b"] == {"a": b"a to b", "c": b"c to b"}
+    assert set(boxes) == set(NAMES)
+
+
+def test_revealed_shares_are_exactly_those_asked_for_and_the_first_stay(site: Site) -> None:
+    site.decide("reveal", Reveal("", ("a", "b"), ("c",)))
+    share = b"s" * 66
+    for wrong in (
+        Revealed(own("a"), {"a": share}, {"c": share}),
+        Revealed(own("a"), {"a": share, "b": share, "c": share}, {"c": share}),
+        Revealed(own("a"), {"a": share, "b": share[1:]}, {"c": share}),
+    ):
+        with pytest.raises(MessageRejected, match="not those asked for"):
+            site.hear("a", "revealed", wrong)
+    assert site.rows("revealed") == set()
+    right = Revealed(own("a"), {"a": share, "b": share}, {"c": share})
+    site.hear("a", "revealed", right)
+    site.hear("a", "revealed", Revealed(own("a"), {"a": b"t" * 66, "b": share}, {"c": share}))
+    assert site.desk.said(0, 0, "revealed", Revealed) == {"a": right}

@@ -1,0 +1,98 @@
+"""What a device hears, and what changes, for every message in every state of its assignment; twice changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.ledger import Ledger
+from edge.contracts.messages import Accept, Offer, Put, Refuse
+from tests.coordinator.inbox_desk import FEDERATION, UPDATE, Desk, ref_of
+
+TAKEN, REFUSED, REJECTED, STALE = "ack", "ack device-refused", "ack update-rejected", "ack stale-round"
+TABLE = {
+    # state: (what accept, refuse, offer, put and report are answered with), (the state each leaves)
+    "open": (("", "ack refused", "grant", "grant", TAKEN), ("accepted", "refused", "open", "open", "reported")),
+    "accepted": (("", "ack refused", "grant", "grant", TAKEN), ("accepted", "refused", *["accepted"] * 2, "reported")),
+    # Its upload is complete and forgotten: a block that comes late is none any more.
+    "reported": ((TAKEN, TAKEN, TAKEN, "", TAKEN), ("reported",) * 5),
+    "refused": ((REFUSED,) * 5, ("refused",) * 5),
+    "rejected": ((REJECTED,) * 5, ("rejected",) * 5),
+    "expired": ((STALE,) * 5, ("expired",) * 5),
+}
+MESSAGES = ("accept", "refuse", "offer", "put", "report")
+CASES = [
+    (state, message, answers[number], left[number])
+    for state, (answers, left) in TABLE.items()
+    for number, message in enumerate(MESSAGES)
+]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with Ledger.create(tmp_path / "ledger.sqlite", federation=FEDERATION, config="", seed=0) as ledger:
+        desk = Desk(tmp_path, ledger)
+        desk.upload()  # every message that follows can be used
+        yield desk
+        desk.publisher.close()
+
+
+def bring_to(desk: Desk, state: str) -> None:
+    if state == "expired":
+        assert desk.ledger.expire(desk.id())
+    elif state == "rejected":
+        desk.ledger.move_assignment(desk.id(), "rejected", code="update-rejected", reason="norm 9e9")
+    elif state != "open":
+        send(desk, {"accepted": "accept", "reported": "report", "refused": "refuse"}[state])
+    assert desk.state() == state
+
+
+def send(desk: Desk, message: str) -> str:
+    """What ``message`` was answered with: the kind, and of an acknowledgement the code."""
+    ref = ref_of(UPDATE)
+    if message == "report":
+        sent = desk.report(ref)
+    else:
+        body: Any = {
+            "accept": Accept(desk.id()),
+            "refuse": Refuse(assignment_id=desk.id(), code="device-refused", reason="hot"),
+            "offer": Offer(desk.id(), ref),
+            "put": Put(desk.id(), ref.digest, 0, UPDATE),
+        }[message]
+        sent = desk.gets("pi-1", message, body)
+    assert len(sent) <= 1
+    return "".join(f"{kind} {getattr(answer, 'code', '')}".strip() for kind, answer in sent)
+
+
+def everything(desk: Desk) -> tuple[Any, ...]:
+    """What the ledger holds of the round."""
+    ledger = desk.ledger
+    return ledger.rounds(), ledger.assignments(0, 0), ledger.updates(0, 0), ledger.setbacks(), ledger.measurements()
+
+
+@pytest.mark.parametrize(("state", "message", "answer", "left"), CASES, ids=[f"{s}-{m}" for s, m, _, _ in CASES])
+def test_message_in_a_state_is_answered_and_repeated_changes_nothing(
+    desk: Desk, state: str, message: str, answer: str, left: str
+) -> None:
+    bring_to(desk, state)
+    before = everything(desk)
+    assert send(desk, message) == answer
+    assert desk.state() == left
+    after = everything(desk)
+    assert (after == before) == (left == state)
+    again = TABLE[left][0][MESSAGES.index(message)]
+    # The upload of an assignment that is over is forgotten with the answer to its block.
+    assert send(desk, message) == ("" if message == "put" and again.startswith("ack") else again)
+    assert everything(desk) == after
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_message_about_another_devices_assignment_changes_nothing(desk: Desk, message: str) -> None:
+    desk.orders["pi-1"] = desk.orders["pi-2"]
+    before = everything(desk)
+    # A block without an offer of its own has no upload to go to.
+    assert send(desk, message) == ("" if message == "put" else "error bad-message")
+    assert everything(desk) == before

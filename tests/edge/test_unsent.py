@@ -1,0 +1,36 @@
+"""Payloads that were handed to a connection and have not left."""
+
+from __future__ import annotations
+
+from edge.transport.unsent import SMALL_BYTES, Unsent
+
+
+class Handed:
+    """What paho gives back for a publish."""
+
+    def __init__(self, rc: int = 0) -> None:
+        self.rc = rc
+        self.is_gone = False
+
+    def is_published(self) -> bool:
+        return self.is_gone
+
+
+def test_only_blocks_that_were_taken_and_have_not_left_are_counted() -> None:
+    unsent, first, second = Unsent(), Handed(), Handed()
+    unsent.add(first, SMALL_BYTES + 1)
+    unsent.add(second, 10_000)
+    unsent.add(Handed(), SMALL_BYTES)
+    unsent.add(Handed(rc=4), 10_000)  # no connection: paho keeps nothing
+    assert unsent.size() == SMALL_BYTES + 1 + 10_000
+    first.is_gone = True
+    assert unsent.size() == 10_000
+
+
+def test_waiting_ends_when_there_is_room_or_the_time_is_over_or_the_link_gone() -> None:
+    unsent, block = Unsent(), Handed()
+    unsent.add(block, 10_000)
+    assert unsent.wait(10_000, 0.0)
+    assert not unsent.wait(9_999, 0.02)
+    unsent.clear()
+    assert unsent.wait(0, 0.0)
