@@ -156,7 +156,18 @@ def _process(samples: Sequence[Sample]) -> dict[str, Any]:
         "last_rss_mb": round(samples[-1].rss_bytes / MIB, 1) if samples else 0.0,
         "cpu_s": round(cpu_s(samples), 1),
         "open_files": [min(e.open_files for e in later), max(e.open_files for e in later)] if later else [],
+        "open_files_growth": _open_files_growth(later),
     }
+
+
+def _open_files_growth(samples: Sequence[Sample]) -> int | None:
+    """Least of the last third of the rounds over the least of the first third: files open for a moment do not count."""
+    if not samples:
+        return None
+    first, last = samples[0].note, samples[-1].note
+    third = (last - first) / 3
+    early = min(entry.open_files for entry in samples if entry.note <= first + third)
+    return min(entry.open_files for entry in samples if entry.note >= last - third) - early
 
 
 def _rounds_per_s(outcome: Outcome) -> float | None:

@@ -183,7 +183,9 @@ class Upload:
             # All had arrived, and it was not what was announced: it is wanted again from there.
             self._sent = grant.offset
         elif grant.offset == self.confirmed > self._doubtful_to and grant.offset not in (self._sent, self._repeated):
-            # Said again instead of risen: the block that begins there was lost, what followed it was ignored.
+            # Said again instead of risen: the block that begins there was lost, what followed it was ignored. What of
+            # the window is there all the same is answered with grants that do not rise: they are of this repetition.
+            self._doubtful_to = self._sent
             self._sent = self._repeated = grant.offset
         self.confirmed = grant.offset
         self._sent = max(self._sent, grant.offset)
@@ -195,10 +197,11 @@ class Upload:
         """An offer was open, and a grant came.
 
         One that rises is for a block that was on its way: nothing is lost, the other side or the link was slow, and to
-        send it all again would make them slower. The answer itself is still to come.
+        send it all again would make them slower. The answer itself is still to come, as it may be after a broken
+        connection: a block that went through before is granted over the new one.
         """
         is_alive = not self._is_broken and self.confirmed < self._sent and self.confirmed < offset
-        if is_alive or self._offers > 1 or self._sent > offset:
+        if is_alive or self._is_broken or self._offers > 1 or self._sent > offset:
             self._doubtful_to = max(self._sent, offset)
         if not is_alive:
             self._sent = offset

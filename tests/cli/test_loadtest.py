@@ -42,8 +42,8 @@ def test_three_cuts_in_each_transfer_cost_little_and_lose_nothing(command: Comma
     assert values["counts"]["cuts"] == 2 * 2 * 3
     assert values["counts"]["acks"] == 2
     extra = next(entry["value"] for entry in values["limits"] if entry["name"] == "cut_extra")
-    # At most a window of 512 KiB is on its way at each cut, of 8 MB: 3 x 6.6 %.
-    assert 0.0 <= extra < 0.2
+    # Up, at most a window of 384 KiB is on its way at each cut, of 8 MB: 3 x 4.9 %, and the protocol's 0.6.
+    assert 0.0 <= extra < 0.16
 
 
 @needs_mosquitto
@@ -76,8 +76,8 @@ def test_three_hundred_rounds_leave_memory_and_files_as_they_are(command: Comman
     values = outcome.line
     assert (values["ok"], values["rounds"]) == (True, 300)
     coordinator = values["processes"]["coordinator"]
-    least, most = coordinator["open_files"]
-    assert most - least <= 10  # files that are read or written at that moment; one left open in each round is 300
+    # The least of each third: a file that is read or written at that moment is none that stays open.
+    assert coordinator["open_files_growth"] <= 1
     # 300 rounds hardly leave the warm-up; docs/measurements has 10,000.
     assert coordinator["peak_rss_mb"] < 600
 

@@ -167,6 +167,38 @@ def test_upload_sends_a_lost_block_again_once_when_the_grant_does_not_rise() -> 
     assert upload.sends() == []
 
 
+def test_upload_repeats_a_window_once_though_each_of_its_blocks_is_answered_again() -> None:
+    upload = Upload(REF, 0.0)
+    upload.granted(grant(0, window=3), 0.0)
+    upload.sends()
+    upload.granted(grant(100, window=3), 0.1)
+    upload.sends()
+    upload.granted(grant(100, window=3), 0.2)  # taken for a loss, though the blocks are only late
+    assert upload.sends() == [(100, 100), (200, 100), (300, 100)]
+    for offset in (200, 300, 400):
+        upload.granted(grant(offset, window=3), 0.3)
+    assert upload.sends() == [(400, 100), (500, 100), (600, 100)]
+    for _ in range(3):  # the repeated ones, which were there already
+        upload.granted(grant(400, window=3), 0.4)
+    assert upload.sends() == []
+    upload.granted(grant(500, window=3), 0.5)
+    assert upload.sends() == [(700, 100)]
+    upload.granted(grant(500, window=3), 0.6)  # and now one is lost
+    assert upload.sends() == [(500, 100), (600, 100), (700, 100)]
+
+
+def test_upload_over_a_new_connection_takes_two_answers_for_one() -> None:
+    upload = Upload(REF, 0.0)
+    upload.granted(grant(0, window=3), 0.0)
+    upload.sends()
+    upload.reconnected(0.1)
+    upload.offered()
+    upload.granted(grant(300, window=3), 0.2)  # of the block that went through before
+    assert upload.sends() == [(300, 100), (400, 100), (500, 100)]
+    upload.granted(grant(300, window=3), 0.2)  # the offer's
+    assert upload.sends() == []
+
+
 def test_upload_that_turned_out_wrong_is_sent_again_from_the_grant() -> None:
     upload = Upload(REF, 0.0)
     upload.granted(grant(1000), 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from coordinator.loadtest.figures import Figures, percentile, slope, together
@@ -56,8 +58,22 @@ def test_figures_stand_beside_their_limits_and_the_worse_direction_counts() -> N
     assert shown["cut_extra"] == (0.025, True)
     assert shown["rss_mb_per_1000_rounds"][1] is None
     assert values["processes"]["coordinator"]["open_files"] == [20, 20]
+    assert values["processes"]["coordinator"]["open_files_growth"] == 0
     assert values["connects_per_s"] == 5.0
     assert "load device" in table(values)
+
+
+@pytest.mark.parametrize(
+    ("open_files", "growth"),
+    [(lambda n: 20 + 9 * (n % 3 == 0), 0), (lambda n: 20 + n // 10, 2), (lambda n: 20 + n, 21)],
+    ids=["open for a moment", "one in a hundred rounds", "one in each ten rounds"],
+)
+def test_files_that_stay_open_are_growth_and_those_of_a_moment_are_not(
+    open_files: Callable[[int], int], growth: int
+) -> None:
+    samples = [Sample(float(n), MIB, MIB, n, open_files(n), 10.0 * n) for n in range(0, 41)]
+    values = values_of(PLAN, outcome(samples={"coordinator": samples}), Limits())
+    assert values["processes"]["coordinator"]["open_files_growth"] == growth
 
 
 def test_a_limit_that_does_not_hold_fails_the_test_and_is_named() -> None:

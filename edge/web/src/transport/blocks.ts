@@ -210,7 +210,9 @@ export class Upload {
       grant.offset !== this.#sent &&
       grant.offset !== this.#repeated
     ) {
-      // Said again instead of risen: the block that begins there was lost, what followed it was ignored.
+      // Said again instead of risen: the block that begins there was lost, what followed it was ignored. What of the
+      // window is there all the same is answered with grants that do not rise: they are of this repetition.
+      this.#doubtfulTo = this.#sent;
       this.#sent = this.#repeated = grant.offset;
     }
     this.confirmed = grant.offset;
@@ -222,11 +224,14 @@ export class Upload {
 
   /**
    * An offer was open, and a grant came. One that rises is for a block that was on its way: nothing is lost, the other
-   * side or the link was slow, and to send it all again would make them slower. The answer itself is still to come.
+   * side or the link was slow, and to send it all again would make them slower. The answer itself is still to come, as
+   * it may be after a broken connection: a block that went through before is granted over the new one.
    */
   #answered(offset: number): void {
     const isAlive = !this.#isBroken && this.#sent > this.confirmed && offset > this.confirmed;
-    if (isAlive || this.#offers > 1 || this.#sent > offset) this.#doubtfulTo = Math.max(this.#sent, offset);
+    if (isAlive || this.#isBroken || this.#offers > 1 || this.#sent > offset) {
+      this.#doubtfulTo = Math.max(this.#sent, offset);
+    }
     if (!isAlive) this.#sent = offset;
     this.#isOfferOpen = this.#isBroken = false;
     this.#offers = 0;

@@ -87,6 +87,32 @@ describe("an upload", () => {
     expect(upload.sends()).toEqual([]);
   });
 
+  it("repeats a window once, though each of its blocks is answered again", () => {
+    const upload = new Upload(REF, 0);
+    upload.granted(grant(0), 0);
+    upload.sends();
+    upload.granted(grant(0), 0); // taken for a loss, though the blocks are only late
+    expect(upload.sends().map((span) => span.offset)).toEqual([0, 16]);
+    upload.granted(grant(16), 0);
+    upload.granted(grant(32), 0);
+    expect(upload.sends().map((span) => span.offset)).toEqual([32, 48]);
+    upload.granted(grant(32), 0); // the repeated ones, which were there already
+    upload.granted(grant(32), 0);
+    expect(upload.sends()).toEqual([]);
+  });
+
+  it("takes two answers over a new connection for one", () => {
+    const upload = new Upload(REF, 0);
+    upload.granted(grant(0), 0);
+    upload.sends();
+    upload.reconnected(1);
+    upload.offered();
+    upload.granted(grant(32), 1); // of the block that went through before
+    expect(upload.sends().map((span) => span.offset)).toEqual([32, 48]);
+    upload.granted(grant(32), 1); // the offer's
+    expect(upload.sends()).toEqual([]);
+  });
+
   it("falls back only where a grant answers an offer", () => {
     const upload = new Upload(REF, 0);
     upload.granted(grant(48), 0);
