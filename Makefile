@@ -16,6 +16,8 @@ EXTRAS = coordinator,privacy,postgresql,fleet,dashboard,onnxruntime,images,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
 TESTS ?= tests
+# Processes that share the tests out, a file at a time: two where there are two processors.
+LANES ?= $(shell test "$$(nproc 2>/dev/null || echo 1)" -ge 2 && echo 2 || echo 0)
 SEEDS ?= 1-200
 JOBS ?= 2
 KEEP ?= runs/chaos
@@ -49,7 +51,7 @@ demo: setup
 test: setup
 	@$(MAKE) --no-print-directory runtime-onnxruntime-training || \
 	  echo "test: no onnxruntime-training for this machine; its tests are skipped" >&2
-	$(BIN)/python -m pytest $(TESTS) $(ARGS)
+	$(BIN)/python -m pytest -n $(LANES) --dist loadfile $(TESTS) $(ARGS)
 
 # Runs with faults, each from its seed: SEEDS="1 2 3" runs exactly those, JOBS of them at a time. The last line is the
 # counts; the files of a seed that failed are in KEEP. docs/chaos.md
