@@ -13,40 +13,27 @@ all others keep their bits. Weights do not count: they come from what devices sa
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.aggregation.spilled_rule import SpilledRule
 from coordinator.aggregation.spilled_values import TILE_BYTES, SpilledValues
 from coordinator.aggregation.trimmed_mean import middle_mean
 
 if TYPE_CHECKING:
     from coordinator.methods.method import Tensors
-    from coordinator.submodels.narrowed import Slice
 
 
-class Krum:
+class Krum(SpilledRule):
     """The winner's tensors; memory O(model) and two float64 matrices [devices, devices]."""
 
     def __init__(self, reference: Tensors, *, trim: float, folder: Path | None = None) -> None:
         """``trim``: share of devices taken for hostile; ``folder``: as
         :class:`~coordinator.aggregation.spilled_values.SpilledValues`."""
-        self._values = SpilledValues(reference, folder)
+        super().__init__(reference, folder=folder)
         self._trim = trim
-
-    def add(
-        self,
-        tensors: Tensors,
-        weight: float | Mapping[str, float],
-        *,
-        where: str,
-        slices: Mapping[str, Slice] | None = None,
-        rows: Mapping[str, Collection[int]] | None = None,
-    ) -> None:
-        """As :meth:`coordinator.aggregation.accumulator.Accumulator.add`."""
-        self._values.add(tensors, weight, where=where, slices=slices, rows=rows)
 
     def result(self) -> dict[str, np.ndarray]:
         """The winner's values; entries it does not hold keep their bits."""
@@ -54,13 +41,13 @@ class Krum:
 
     def mean_of_best(self, count: int) -> dict[str, np.ndarray]:
         """The mean per entry over the ``count`` updates of the lowest scores, each weighed alike."""
-        best = ranked(squared_distances(self._values), hostile(len(self._values.devices), self._trim))[:count]
-        return self._values.combined(functools.partial(middle_mean, trim=0.0), best)
+        best = ranked(squared_distances(self.values), hostile(len(self.values.devices), self._trim))[:count]
+        return self.values.combined(functools.partial(middle_mean, trim=0.0), best)
 
     @property
     def count(self) -> int:
         """Updates taken so far."""
-        return len(self._values.devices)
+        return len(self.values.devices)
 
     @property
     def trim(self) -> float:

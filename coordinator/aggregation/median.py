@@ -6,41 +6,17 @@ Source: Yin et al., "Byzantine-robust distributed learning: towards optimal stat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from coordinator.aggregation.spilled_values import SpilledValues
-
-if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
-    from coordinator.submodels.narrowed import Slice
+from coordinator.aggregation.spilled_rule import SpilledRule
 
 
-class EntrywiseMedian:
+class EntrywiseMedian(SpilledRule):
     """The middle value of each entry, the mean of the middle two for an even number of holders."""
-
-    def __init__(self, reference: Tensors, *, folder: Path | None = None) -> None:
-        """``folder``: as :class:`~coordinator.aggregation.spilled_values.SpilledValues`."""
-        self._values = SpilledValues(reference, folder)
-
-    def add(
-        self,
-        tensors: Tensors,
-        weight: float | Mapping[str, float],
-        *,
-        where: str,
-        slices: Mapping[str, Slice] | None = None,
-        rows: Mapping[str, Collection[int]] | None = None,
-    ) -> None:
-        """As :meth:`coordinator.aggregation.accumulator.Accumulator.add`."""
-        self._values.add(tensors, weight, where=where, slices=slices, rows=rows)
 
     def result(self) -> dict[str, np.ndarray]:
         """The medians; entries nobody held keep their bits."""
-        return self._values.combined(_median)
+        return self.values.combined(_median)
 
 
 def _median(rising: np.ndarray, counts: np.ndarray) -> np.ndarray:

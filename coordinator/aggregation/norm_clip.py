@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.aggregation.parts import place_of
-from coordinator.aggregation.spilled_values import SpilledValues, put_entries
+from coordinator.aggregation.spilled_rule import SpilledRule
+from coordinator.aggregation.spilled_values import put_entries
 from coordinator.aggregation.summing import squared_difference
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
     from coordinator.submodels.narrowed import Slice
 
 
-class NormClip:
+class NormClip(SpilledRule):
     """The weighted mean per entry of clipped updates."""
 
     def __init__(self, reference: Tensors, *, folder: Path | None = None) -> None:
         """``folder``: as :class:`~coordinator.aggregation.spilled_values.SpilledValues`."""
-        self._values = SpilledValues(reference, folder)
+        super().__init__(reference, folder=folder)
         self._norms: list[float] = []
 
     def add(
@@ -45,25 +46,25 @@ class NormClip:
         rows: Mapping[str, Collection[int]] | None = None,
     ) -> None:
         """As :meth:`coordinator.aggregation.accumulator.Accumulator.add`."""
-        self._values.add(tensors, weight, where=where, slices=slices, rows=rows)
-        held = self._values.devices[-1].offsets
+        super().add(tensors, weight, where=where, slices=slices, rows=rows)
+        held = self.values.devices[-1].offsets
         self._norms.append(self._norm({n: v for n, v in tensors.items() if n in held}, slices or {}, rows or {}))
 
     def result(self) -> dict[str, np.ndarray]:
         """The means; entries nobody held keep their bits."""
         scales = self._scales()
         result = {}
-        for name, before in self._values.reference.items():
-            holders = self._values.holders(name)
+        for name, before in self.values.reference.items():
+            holders = self.values.holders(name)
             if not holders:
                 result[name] = before
                 continue
-            weights = np.array([self._values.devices[number].weights[name] for number in holders])
+            weights = np.array([self.values.devices[number].weights[name] for number in holders])
             is_clipped = before.dtype.kind == "f"
             scaled = weights * scales[holders] if is_clipped else weights
             flat = before.reshape(-1)
             after = flat.copy()
-            for start, end, values in self._values.tiles(name, holders):
+            for start, end, values in self.values.tiles(name, holders):
                 origin = flat[start:end].astype(np.float64)
                 total, moved = np.zeros(end - start), np.zeros(end - start)
                 for row, weight, scale in zip(values, weights, scaled, strict=True):
@@ -87,7 +88,7 @@ class NormClip:
         """Root of the mean squared difference to the reference; NaN for an update that holds no floats."""
         squares, count = 0.0, 0
         for name, value in tensors.items():
-            before = self._values.reference[name]
+            before = self.values.reference[name]
             if before.dtype.kind != "f":
                 continue
             if name in slices or name in rows:

@@ -8,45 +8,31 @@ devices hold are trimmed by their few; rounded down, and with fewer than three h
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregation.spilled_values import SpilledValues
+from coordinator.aggregation.spilled_rule import SpilledRule
 
 if TYPE_CHECKING:
     from coordinator.methods.method import Tensors
-    from coordinator.submodels.narrowed import Slice
 
 LEAST = 3
 """Holders of an entry from which there is anything to leave out."""
 
 
-class TrimmedMean:
+class TrimmedMean(SpilledRule):
     """The mean of each entry's middle values."""
 
     def __init__(self, reference: Tensors, *, trim: float, folder: Path | None = None) -> None:
         """``trim``: beta, below 1/2; ``folder``: as :class:`~coordinator.aggregation.spilled_values.SpilledValues`."""
-        self._values = SpilledValues(reference, folder)
+        super().__init__(reference, folder=folder)
         self._trim = trim
-
-    def add(
-        self,
-        tensors: Tensors,
-        weight: float | Mapping[str, float],
-        *,
-        where: str,
-        slices: Mapping[str, Slice] | None = None,
-        rows: Mapping[str, Collection[int]] | None = None,
-    ) -> None:
-        """As :meth:`coordinator.aggregation.accumulator.Accumulator.add`."""
-        self._values.add(tensors, weight, where=where, slices=slices, rows=rows)
 
     def result(self) -> dict[str, np.ndarray]:
         """The trimmed means; entries nobody held keep their bits."""
-        return self._values.combined(functools.partial(middle_mean, trim=self._trim))
+        return self.values.combined(functools.partial(middle_mean, trim=self._trim))
 
 
 def middle_mean(rising: np.ndarray, counts: np.ndarray, *, trim: float) -> np.ndarray:
