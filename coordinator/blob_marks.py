@@ -39,13 +39,12 @@ class Marks:
 def whole_file(path: Path) -> memoryview:
     """A file's bytes, mapped and read-only.
 
-    All of its pages by one call where the system can: a fault for each takes longer than a mark or a sum.
+    Pages come as they are read, by whoever reads them: to ask for all at once would hold Python's lock meanwhile.
     """
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
-        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-        return memoryview(mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ))
+        return memoryview(mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
 
 
 def _mark_of(data: memoryview) -> bytes:
