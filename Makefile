@@ -1,4 +1,4 @@
-# setup, demo, web, test, chaos, test-arm, test-rabbitmq, test-web, fuzz, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, web, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
 # Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), and npm's.
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
@@ -12,12 +12,18 @@ TORCH_INDEX ?=
 TORCH = torch==2.13.0
 EXECUTORCH = executorch==1.5.1
 ORT_TRAINING = onnxruntime-training-cpu==1.19.2
-EXTRAS = coordinator,privacy,postgresql,fleet,dashboard,onnxruntime,images,dev
+EXTRAS = coordinator,privacy,postgresql,fleet,onnxruntime,images,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
 TESTS ?= tests
-# Processes that share the tests out, a file at a time: two where there are two processors.
+RUNTIME_TESTS = tests/benchmarks tests/conformance tests/edge/runtimes tests/export
+# Processes that share the tests out: two where there are two processors.
 LANES ?= $(shell test "$$(nproc 2>/dev/null || echo 1)" -ge 2 && echo 2 || echo 0)
+# Whole federations wait, too; with many at once leases and deadlines run out.
+SYSTEM_LANES ?= $(shell expr 1 + $(LANES))
+PYTEST = $(BIN)/python -m pytest -n $(LANES) --dist worksteal
+# The most seconds that a test without a mark may take.
+LIMIT_S ?= 2
 SEEDS ?= 1-200
 JOBS ?= 2
 KEEP ?= runs/chaos
@@ -28,7 +34,7 @@ WEB_SOURCES = $(wildcard $(WEB)/*.*) \
 HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo web test chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web test test-runtimes test-system ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -47,11 +53,22 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/apportion demo $(ARGS)
 
-# Tests of ONNX Runtime Training need its environment; where it cannot be made they are skipped with that reason.
-test: setup
+# Every test that is quick; one without a mark that is not fails. The rest is in the two tiers below. Tests of ONNX Runtime
+# Training need its environment; where it cannot be made they are skipped with that reason.
+test: setup ort-training-if-possible
+	$(PYTEST) -m 'not slow' --limit-s $(LIMIT_S) --ignore=tests/boundaries $(TESTS) $(ARGS)
+
+# Every method, layer and pass on every device runtime.
+test-runtimes: setup ort-training-if-possible
+	$(PYTEST) -m slow $(RUNTIME_TESTS) $(ARGS)
+
+ort-training-if-possible: setup
 	@$(MAKE) --no-print-directory runtime-onnxruntime-training || \
-	  echo "test: no onnxruntime-training for this machine; its tests are skipped" >&2
-	$(BIN)/python -m pytest -n $(LANES) --dist loadfile $(TESTS) $(ARGS)
+	  echo "no onnxruntime-training for this machine; its tests are skipped" >&2
+
+# Whole federations: brokers, kills, databases, SSH, full disks, several coordinators.
+test-system: setup
+	$(PYTEST) -n $(SYSTEM_LANES) -m slow $(addprefix --ignore=,$(RUNTIME_TESTS)) tests $(ARGS)
 
 # Runs with faults, each from its seed: SEEDS="1 2 3" runs exactly those, JOBS of them at a time. The last line is the
 # counts; the files of a seed that failed are in KEEP. docs/chaos.md
@@ -99,6 +116,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/boundaries
 
 format: setup
 	$(BIN)/ruff format .
@@ -114,12 +132,12 @@ bench: setup
 # and the session library compiled against it. `apportion agent --runtime executorch` finds it there.
 runtime-executorch: .venv-executorch/.ready
 
-.venv-executorch/.ready: pyproject.toml $(wildcard edge/native/*.cpp edge/native/*.h)
+.venv-executorch/.ready: pyproject.toml $(wildcard edge/runtimes/executorch/native/*)
 	@test -n "$(PYTHON)" || { echo "runtime-executorch: no Python 3.11 or 3.12 with venv on PATH" >&2; exit 1; }
 	@test -x .venv-executorch/bin/python || $(PYTHON) -m venv .venv-executorch
 	.venv-executorch/bin/python -m pip install --quiet --disable-pip-version-check -e .
 	.venv-executorch/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(EXECUTORCH)'
-	.venv-executorch/bin/python -m edge.native.build
+	.venv-executorch/bin/python -m edge.runtimes.executorch.build
 	@touch $@
 
 # A device that trains with ONNX Runtime Training, and the exporter for it: the wheel without its dependencies (onnx, sympy,
@@ -131,7 +149,7 @@ runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 	@test -x .venv-onnxruntime-training/bin/python || $(PYTHON) -m venv .venv-onnxruntime-training
 	.venv-onnxruntime-training/bin/python -m pip install --quiet --disable-pip-version-check -e .
 	.venv-onnxruntime-training/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(ORT_TRAINING)'
-	.venv-onnxruntime-training/bin/python -c "import edge.runtimes.onnxruntime_training as r; assert r.version() == '1.19.2'"
+	.venv-onnxruntime-training/bin/python -c "import edge.runtimes.onnxruntime_training.session as r; assert r.version() == '1.19.2'"
 	@touch $@
 
 clean:

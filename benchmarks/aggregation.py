@@ -28,13 +28,13 @@ from typing import Any, cast
 import numpy as np
 from torch import nn
 
-from coordinator.blob_store import BlobStore
-from coordinator.configuration_defences import DefencesConfig
-from coordinator.counting import updates_of
-from coordinator.federation import Federation
-from coordinator.ledger_records import Assignment, RecordedUpdate
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.config.aggregation import DefencesConfig
+from coordinator.ledger.records import Assignment, RecordedUpdate
 from coordinator.methods.fedavg import FedAvg
-from coordinator.methods.method import State
+from coordinator.rounds.federation import Federation
+from coordinator.rounds.participants import updates_of
+from coordinator.submodels.values import State
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.plan import BlobRef, Schedule, WorkOrder
 from edge.contracts.report import TrainReport

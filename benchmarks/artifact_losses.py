@@ -12,10 +12,10 @@ import argparse
 import json
 from pathlib import Path
 
-from edge.artifact_folder import read_artifact_folder
 from edge.contracts.tensor_file import read_tensor_file
 from edge.contracts.tensors import STATE_ROLES
 from edge.runtimes import runtime
+from edge.training.artifact_folder import read_artifact_folder
 
 
 def artifact_losses(folder: Path, values: Path, steps: int) -> list[float]:

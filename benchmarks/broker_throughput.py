@@ -3,7 +3,7 @@
     python -m benchmarks.broker_throughput [--megabytes 200] [--kinds embedded mosquitto amqtt-as-it-is]
 
 Prints MB/s by block size and QoS, and the broker's CPU-seconds per GB. ``amqtt-as-it-is`` is the embedded broker
-without :class:`coordinator.embedded_broker.BlockBroker`'s changes.
+without :class:`coordinator.brokers.amqtt.BlockBroker`'s changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import paho.mqtt.client as mqtt
 import psutil
 from paho.mqtt.enums import CallbackAPIVersion
 
-from coordinator.broker import BrokerAddress, BrokerProcess
+from coordinator.brokers.opening import BrokerAddress, BrokerProcess
 
 BLOCK_KIB = (64, 128, 256)
 WINDOW = 4
@@ -91,7 +91,7 @@ def amqtt_as_it_is(total_bytes: int) -> dict[str, object]:
     """The figures of amqtt's own Broker class with the same configuration."""
     port, code = 18_830, (
         "import asyncio, json, sys\nfrom amqtt.broker import Broker\n"
-        "from coordinator.embedded_broker import broker_config\n"
+        "from coordinator.brokers.amqtt import broker_config\n"
         "async def serve():\n    broker = Broker(broker_config(json.loads(sys.argv[1])))\n    await broker.start()\n"
         "    print('ready', flush=True)\n    await asyncio.sleep(600)\nasyncio.run(serve())\n"
     )  # fmt: skip

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.configuration_file import load_config_text
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
+from coordinator.run_file.loading import load_config_text
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "buffered_digits.toml"
 EPOCHS = 30
@@ -59,7 +59,7 @@ def measure(mode: str, share: float, accuracy: float) -> dict[str, Any]:
         run_dir = Path(folder) / "run"
         start_run(load_config_text(text_of(mode, share)), run_dir, RunOptions(quiet=True, on_point=on_point))
         with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-            rounds = [entry.metrics for entry in ledger.rounds() if entry.state == "committed"]
+            rounds = [entry.metrics for entry in ledger.rounds.all() if entry.state == "committed"]
     scores = [metrics["evaluation"]["server"]["accuracy"] for metrics in rounds]
     reached = next((i for i, score in enumerate(scores) if score >= accuracy), None)
     return {

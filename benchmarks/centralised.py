@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from coordinator.cli.exporting import dense_module, run_input_spec
-from coordinator.cli.local_data_folders import device_shares
-from coordinator.configuration_file import load_config
-from coordinator.datasets import load_dataset
-from coordinator.evaluation import prepare_inputs
+from coordinator.data.datasets import load_dataset
+from coordinator.data.inputs import prepare_inputs
+from coordinator.exporting.cut_exporter import dense_module, run_input_spec
+from coordinator.local_devices.data_folders import device_shares
+from coordinator.run_file.loading import load_config
 from edge.contracts.streams import permutation, stream_seed
 
 

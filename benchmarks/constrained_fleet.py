@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.constrained_fleet_page import holds, page, table
-from coordinator.datasets import Dataset
-from coordinator.planner import MB
+from coordinator.data.datasets import Dataset
+from coordinator.planning.planner import MB
 
 BUDGETS_MB = (96, 112, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
 ROUNDS = 10
@@ -74,11 +74,11 @@ def images(path: Path | None = None, seed: int = 0, holdout: float = 0.0) -> Dat
     """The first CIFAR-10 images, as many as the devices' shards and a short test need.
 
     Raises:
-        DataError: as :func:`coordinator.datasets.load_cifar10`.
+        DataError: as :func:`coordinator.data.cifar10.load_cifar10`.
     """
     import numpy as np
 
-    from coordinator.cifar10 import CLASSES, FILE, decoded, packed_arrays
+    from coordinator.data.cifar10 import CLASSES, FILE, decoded, packed_arrays
 
     folder = os.environ.get("APPORTION_DATA", "")
     arrays = packed_arrays(path or (Path(folder) if folder else None))
@@ -145,7 +145,7 @@ name = "{RUNTIME}"
 def carried_out(run: Run, folder: Path, cache: Path | None) -> dict[str, Any]:
     """The rows of one run: per device its budget, what it trained, its peak, its share, its kills."""
     from coordinator.cli.assembly import RunOptions, resume_run, start_run
-    from coordinator.configuration_file import load_config_text
+    from coordinator.run_file.loading import load_config_text
 
     run_dir = folder / run.name
     full = whole_model_peak(run)
@@ -187,20 +187,22 @@ def whole_model_peak(run: Run) -> int:
 
 def device_rows(run_dir: Path, summary: Mapping[str, Any], full: int) -> list[dict[str, Any]]:
     """A row per device, in the order of budgets; the peak is the largest over the rounds."""
-    from coordinator.ledger import Ledger
-    from coordinator.publisher import read_order
+    from coordinator.ledger.ledger import Ledger
+    from edge.contracts.plan import read_order
 
     used: dict[str, list[tuple[int, str, int, str]]] = {}
     refused: dict[str, list[str]] = {}
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        for attempt in ledger.rounds():
-            for update in ledger.updates(attempt.round, attempt.attempt):
+        for attempt in ledger.rounds.all():
+            for update in ledger.updates.of_attempt(attempt.round, attempt.attempt):
                 report, order = update.report, read_order(update.assignment.order)
                 peak = report.trainer_peak_bytes + report.supervisor_peak_bytes
                 used.setdefault(report.device, []).append(
                     (peak, update.assignment.level, order.peak_bytes, report.runtime)
                 )
-            for entry in ledger.assignments(attempt.round, attempt.attempt, "refused", "rejected", "expired"):
+            for entry in ledger.assignments.of_attempt(
+                attempt.round, attempt.attempt, "refused", "rejected", "expired"
+            ):
                 refused.setdefault(entry.device, []).append(f"round {attempt.round + 1}: {entry.code} {entry.reason}")
     rows = []
     for index, budget_mb in enumerate(BUDGETS_MB):

@@ -79,7 +79,7 @@ def table(rows: Sequence[Row]) -> str:
 def schedule(model: str, ratio: float) -> list[tuple[str, str]]:
     """(label, cut) of every step of the schedule, the first being that of the whole network scaled."""
     from coordinator.methods.slt import SLT
-    from coordinator.models import build_model
+    from coordinator.models.catalog import build_model
 
     method = SLT(build_model(model), {"levels": [ratio]})
     rounds = (0, *method.switches)

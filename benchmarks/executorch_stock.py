@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from coordinator.cli.bench_device import exported_inputs
 from coordinator.cli.bench_sides import DeviceSide, TorchSide
 from coordinator.cli.model_arguments import ModelArguments
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4
 

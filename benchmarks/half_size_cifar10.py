@@ -13,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.datasets import Dataset, load_cifar10
+from coordinator.data.cifar10 import load_cifar10
+from coordinator.data.datasets import Dataset
 
 
 def load(path: Path | None = None, seed: int = 0, holdout: float = 0.0) -> Dataset:
     """All 50,000 and 10,000 images, [3, 16, 16] uint8; decoded once in a process.
 
     Raises:
-        DataError: as :func:`coordinator.datasets.load_cifar10`.
+        DataError: as :func:`coordinator.data.cifar10.load_cifar10`.
     """
     folder = os.environ.get("APPORTION_DATA", "")
     return _load(path or (Path(folder) if folder else None))

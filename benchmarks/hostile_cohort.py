@@ -17,22 +17,22 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.aggregation import AGGREGATIONS
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config_text
-from coordinator.datasets import load_dataset
-from coordinator.methods.method import Submodel
+from coordinator.config.run_config import RunConfig
+from coordinator.data.datasets import load_dataset
+from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
 from coordinator.simulation.local_training import SimulatedData, Trained
 from coordinator.simulation.record import Record
 from coordinator.simulation.simulator import run_rounds
 from coordinator.simulation.worker import local_training
 from coordinator.simulation.workers import Refused, ThisProcess, Work
+from coordinator.submodels.values import Submodel
 
 DEVICES, ROUNDS = 20, 12
 HOSTILE = (3, 8, 11, 16)
 """Numbers of the hostile devices: a fifth, as many in either half."""
 
-RULES = ("mean", *(name for name in AGGREGATIONS if name not in ("entrywise", "weighted_mean")))
+RULES = ("mean", *AGGREGATIONS)
 
 COHORT = {
     "fedavg": f"[[cohort.local]]\ncount = {DEVICES}\n",

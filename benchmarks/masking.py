@@ -16,10 +16,10 @@ import numpy as np
 
 from edge.contracts.envelope import seal
 from edge.contracts.masking import Keys, Masking, Member, Reveal, Revealed, Roster, Shares
-from edge.masked_numbers import add_masks, masked_update
-from edge.masking_keys import agree, new_private, public_of, sealed
-from edge.masking_shares import SHARE_BYTES, recover, split
-from edge.trainer_messages import MaskSeeds
+from edge.masking.keys import agree, new_private, public_of, sealed
+from edge.masking.numbers import add_masks, masked_update
+from edge.masking.seeds import MaskSeeds
+from edge.masking.shares import SHARE_BYTES, recover, split
 
 TAG_BYTES = 16
 

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from coordinator.cli.simulate import begin
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config
-from coordinator.global_model import write_atomically
+from coordinator.config.run_config import RunConfig
+from coordinator.rounds.global_model import write_atomically
+from coordinator.run_file.loading import load_config
 from coordinator.simulation.assembly import SimulationOptions, simulate
 from coordinator.simulation.record import Record
 

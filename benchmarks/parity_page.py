@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from benchmarks.parity_table import BATCH, CALM, FORMS, LORA, MODELS, PATIENCE, STEPS, Cell, blocks_to_freeze
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
 from coordinator.submodels.freeze import block_names
-from export.gate_values import BATCH as GATE_BATCH
+from export.gate_values import ORDINARY
 from export.tensor_error import FACTOR, FLOOR
 
 Row = dict[str, Any]
@@ -20,7 +20,7 @@ INTRODUCTION = f"""\
 
 `python -m benchmarks.parity_table {{folder}}`, then the same with `--page`. Every line is an export of the training
 step at batch {BATCH} with its parity gate (cross-entropy; SGD with momentum {{momentum}} and weight decay {{decay}};
-onnxruntime_training: AdamW, the rule its own API can step with), on one thread: formula values, {GATE_BATCH} examples,
+onnxruntime_training: AdamW, the rule its own API can step with), one thread: formula values, {ORDINARY.batch} examples,
 all gradients of one step against torch in float64. The error of a tensor is
 `max|g - g64| / max(max|g64|, 1e-4 of the largest over all tensors)`; the worst tensor counts. torch float32 is measured
 alike on the same values. A graph passes up to {FACTOR:.0f} times torch's own error, which is taken as {FLOOR:.0e} where

@@ -65,7 +65,7 @@ def cells() -> Iterator[Cell]:
 
 def blocks_to_freeze(model: str) -> tuple[int, int]:
     """Two thirds of the model's blocks, rounded, and how many it has."""
-    from coordinator.models import build_model
+    from coordinator.models.catalog import build_model
     from coordinator.submodels.freeze import block_names
 
     count = len(block_names(build_model(model)))
@@ -78,9 +78,9 @@ def prepare(cell: Cell) -> Prepared:
     FedHM's level of ``vit+lora`` factorizes the layers that have no additive factors, and trains them: a layer has one
     factorization. Runtimes with AdamW alone get AdamW, all others SGD with momentum and weight decay.
     """
-    from coordinator.cli.exporting import cut_to_json
     from coordinator.cli.model_arguments import ModelArguments, parse_cut
     from coordinator.submodels.build import apply_cut
+    from coordinator.submodels.record import cut_to_json
     from export.training_step import FactorPair, Optimizer
 
     has_lora = cell.model.endswith("+lora")

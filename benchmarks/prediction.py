@@ -5,8 +5,8 @@
     python -m benchmarks.prediction --report points.jsonl [--page PAGE.md]
 
 A point is one (cut, runtime, batch) of :mod:`benchmarks.prediction_points`, its steps taken in a process of its own
-(:mod:`edge.step_measurement`). For each point the models of memory and time are fitted on the runtime's points of all
-other models; its own manifest then gives the prediction. Errors are shares of the measured value.
+(:mod:`edge.measuring.step_measurement`). For each point the models of memory and time are fitted on the runtime's
+points of all other models; its own manifest then gives the prediction. Errors are shares of the measured value.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def measured_line(point: Any, folder: Path) -> dict[str, Any]:
     """What the manifest says and what a process of its own found."""
     import msgspec
 
-    from edge.artifact_folder import read_artifact_folder
-    from edge.step_measurement import measure_steps
+    from edge.measuring.step_measurement import measure_steps
+    from edge.training.artifact_folder import read_artifact_folder
 
     manifest, _ = read_artifact_folder(folder)
     found = dataclasses.asdict(measure_steps(folder, steps=STEPS))

@@ -62,9 +62,7 @@ def predictions(lines: Sequence[Line], group: Callable[[Line], tuple[Any, ...]])
     for line in lines:
         others = [o for o in lines if o["runtime"] == line["runtime"] and group(o) != group(line)]
         try:
-            memory = fit_memory(
-                line["runtime"], [(o["predicted_bytes"], o["peak_bytes"] - o["idle_bytes"]) for o in others]
-            )
+            memory = fit_memory([(o["predicted_bytes"], o["peak_bytes"] - o["idle_bytes"]) for o in others])
             times = fit_work_time([_work(o) for o in others])
         except FitImpossible as error:
             raise FitImpossible(f"{line['model']} on {line['runtime']}, from the others: {error}") from error
@@ -75,7 +73,7 @@ def predictions(lines: Sequence[Line], group: Callable[[Line], tuple[Any, ...]])
                 "step_ms": times.step_ms(
                     macs=work.macs,
                     batch=work.batch,
-                    moved_bytes=work.moved_bytes,
+                    live_bytes=work.moved_bytes,
                     parameters=work.parameters,
                     graph_bytes=work.graph_bytes,
                     work=work.work,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from coordinator.models import build_model, example_input, input_spec, model_entry
+from coordinator.models.catalog import build_model, example_input, input_spec, model_entry
 from coordinator.simulation.allocator import keep_freed_memory
 from coordinator.simulation.local_training import repeatable_torch
 from coordinator.simulation.torch_session import TorchArtifact

@@ -21,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.artifact_folder import read_artifact_folder
 from edge.contracts.packing import KEPT, kept_values, pack_mask
 from edge.contracts.tensor_file import encode_tensors
-from edge.meter import peak_rss_bytes, rss_bytes
-from edge.native.library import crossovers
 from edge.runtimes import runtime
 from edge.runtimes.base import Session
-from edge.weights_file import WeightsFile
+from edge.runtimes.executorch.library import crossovers
+from edge.runtimes.weights_file import WeightsFile
+from edge.system.meter import peak_rss_bytes, rss_bytes
+from edge.training.artifact_folder import read_artifact_folder
 
 RUNTIME, STEPS, BLOCKS, WARM_UP = "executorch", 10, 15, 3
 FORMS = ("unmasked", "masked", "sparse")
@@ -40,7 +40,7 @@ def export_forms(model: str, batch: int, masks: dict[str, np.ndarray], dense: li
     """An artifact per form in ``folder/form``, with the weights and masks of an order beside it."""
     import msgspec
 
-    from coordinator.models import build_model, input_spec, model_entry
+    from coordinator.models.catalog import build_model, input_spec, model_entry
     from coordinator.submodels.build import module_tensors
     from export.bundle import export_artifact
     from export.training_step import SparseWeight, StepSpec
@@ -146,7 +146,7 @@ def dense_layers(masks: dict[str, np.ndarray], below: dict[str, float]) -> list[
 
 def drawn_masks(model: str, densities: list[str]) -> dict[str, np.ndarray]:
     """A random mask for every ``weight=density``."""
-    from coordinator.models import build_model
+    from coordinator.models.catalog import build_model
 
     shapes = {n: tuple(p.shape) for n, p in build_model(model).named_parameters()}
     generator = np.random.default_rng(0)

@@ -23,28 +23,28 @@ from urllib.parse import urlsplit
 
 from torch import nn
 
-from coordinator.blob_service import BlobService
-from coordinator.blob_store import BlobStore
-from coordinator.broker import open_broker
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.brokers.broker_files import server_files
+from coordinator.brokers.opening import open_broker
 from coordinator.cli.bench_device import DEVICE, FEDERATION, BenchInputs, bench_order, exported_inputs
 from coordinator.cli.model_arguments import ModelArguments
-from coordinator.cohort import Cohort
-from coordinator.configuration import BrokerConfig
-from coordinator.event_queue import EventQueue
-from coordinator.federation import Desk
+from coordinator.config.run_config import BrokerConfig
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import server_files
-from coordinator.inbox import Inbox
-from coordinator.ledger import Ledger
-from coordinator.ledger_records import Assignment
-from coordinator.local_devices import connection_address
-from coordinator.publisher import Publisher
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import Assignment
+from coordinator.local_devices.processes import connection_address
+from coordinator.messaging.cohort import Cohort
+from coordinator.messaging.event_queue import EventQueue
+from coordinator.messaging.inbox import Inbox
+from coordinator.messaging.message_loop import MessageLoop
+from coordinator.web.device_services import BlobService
 from edge.agent import Agent
-from edge.agent_settings import AgentSettings
-from edge.artifact_store import ArtifactStore
 from edge.contracts import topics
 from edge.contracts.codec import encode_msgpack
-from edge.outbox import farewell_message
+from edge.serving.publisher import Publisher
+from edge.supervisor.outbox import farewell_message
+from edge.supervisor.settings import AgentSettings
+from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.mqtt import BrokerAddress, MqttTransport
 
 FEATURES, CLASSES = 65_790, 76
@@ -131,7 +131,7 @@ def measure(inputs: BenchInputs, folder: Path, *, is_https: bool, cuts: int, see
         blobs = BlobStore(folder / "blobs")
         files = [inputs.artifact / file.name for file in inputs.manifest.files]
         for path in (inputs.artifact / "manifest.json", inputs.weights, *files):
-            ledger.add_blob(blobs.put_file(path), path.stat().st_size)
+            ledger.blobs.add(blobs.put_file(path), path.stat().st_size)
         entry = Assignment(
             assignment_id=order.assignment_id,
             round=0,
@@ -143,8 +143,8 @@ def measure(inputs: BenchInputs, folder: Path, *, is_https: bool, cuts: int, see
             weights_digest=order.weights.digest,
             order=encode_msgpack(order),
         )
-        ledger.plan_round(0, 0, deadline_s=TIMEOUT_S, assignments=[entry])
-        ledger.move_round(0, 0, "published")
+        ledger.rounds.plan(0, 0, deadline_s=TIMEOUT_S, assignments=[entry])
+        ledger.rounds.move(0, 0, "published")
         Authority.create(folder / "identity").close()
         certificates = server_files(folder / "identity", "localhost")
         service = stack.enter_context(BlobService(blobs, "https://localhost:0", *certificates))
@@ -176,16 +176,16 @@ def measure(inputs: BenchInputs, folder: Path, *, is_https: bool, cuts: int, see
             remaining_s=lambda: TIMEOUT_S,
             say=lambda text: None,
         )
-        service.uploads = inbox.uploads
+        service.take_updates(inbox.uploads)
         events = EventQueue()
-        stack.enter_context(Desk(inbox, events))
+        stack.enter_context(MessageLoop(inbox, events))
         transport.start(events.put)
         stack.callback(transport.stop)
         near = by_way_of(address, link.way_to(address.port))
         started = time.monotonic()
         run_agent(near, inputs, folder)
         link.close()
-        (done,) = ledger.assignments(0, 0)
+        (done,) = ledger.assignments.of_attempt(0, 0)
         if done.state != "reported":
             raise SystemExit(f"the assignment is {done.state}: {done.reason}")
         figures: dict[str, object] = {"way": "https" if is_https else "mqtt", "cuts": link.cuts, "seed": seed}

@@ -1,8 +1,8 @@
 """Updates in fewer bits: ``python -m benchmarks.updates`` prints bytes, accuracy and time of each precision as JSON.
 
 A perceptron on scikit-learn's digits, devices with equal shares, federated averaging in this process. What is sent is
-what an agent would send: :class:`edge.coded_update.CodedUpdate` written to a file, with what is left over for the next
-round beside it, and restored as the coordinator does.
+what an agent would send: :class:`edge.training.coded_update.CodedUpdate` written to a file, with what is left over for
+the next round beside it, and restored as the coordinator does.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from torch import nn
 
 from coordinator.cli.bench_device import bench_order, write_inputs
 from coordinator.cli.model_arguments import ModelArguments
-from coordinator.datasets import Dataset, load_digits_dataset
+from coordinator.data.datasets import Dataset
+from coordinator.data.digits import load_digits_dataset
 from coordinator.models.mlp import mlp
 from coordinator.submodels.build import module_tensors
-from edge.coded_update import CodedUpdate, LeftOver
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import Precision, WorkOrder
 from edge.contracts.precision import restored
 from edge.contracts.tensor_file import read_tensor_file
-from edge.update_file import write_update
+from edge.training.coded_update import CodedUpdate, LeftOver
+from edge.training.update_file import write_update
 from export.bundle import export_artifact
 
 DEVICES, BATCH, LR, MOMENTUM = 4, 16, 0.05, 0.9

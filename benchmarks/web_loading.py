@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from benchmarks.web_browser import browser_program
-from coordinator.broker_process import BrokerProcess
-from coordinator.fleet.claim_desk import ClaimDesk
+from coordinator.brokers.mosquitto import WebSocketListener
+from coordinator.brokers.process import BrokerProcess
+from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.identity.authority import Authority
 from coordinator.identity.claims import create_token
-from coordinator.mosquitto import WebSocketListener
 from coordinator.web.app import web_application
 from coordinator.web.pages import Pages, built_folder
 from coordinator.web.server import WebServer
@@ -74,7 +74,7 @@ class LoadingSite:
                 BrokerProcess("embedded", folder / "broker", identity=self._identity, web_socket=WebSocketListener())
             )
             self._socket, told = broker.address.web_socket, lambda device: broker.reload()
-        self._desk = ClaimDesk(self._identity, federation="loading", web_socket=self._socket, on_claimed=told)
+        self._handler = ClaimHandler(self._identity, federation="loading", web_socket=self._socket, on_claimed=told)
         self._asked: list[str] = []
         self._app = self._application()
         server = self._running.enter_context(WebServer("http://127.0.0.1:0", self))
@@ -116,7 +116,7 @@ class LoadingSite:
         self._app = self._application()
 
     def _application(self) -> ASGIApp:
-        return web_application(Pages(self.build), self._desk, web_socket=self._socket)
+        return web_application(Pages(self.build), self._handler, web_socket=self._socket)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers as the production server does."""

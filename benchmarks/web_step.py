@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.web_browser import Bench, open_bench
-from edge.artifact_folder import read_artifact_folder
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.tensor_file import decode_tensors
-from edge.micro_batches import TRAIN, run_step
 from edge.runtimes.checking import checking_runtime
-from edge.self_test import load_self_test
+from edge.runtimes.micro_batches import TRAIN, run_step
+from edge.training.artifact_folder import read_artifact_folder
+from edge.training.self_test import load_self_test
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

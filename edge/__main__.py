@@ -12,10 +12,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and give its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["agent"]:
-        from edge.startup_pages import import_in_stages, supervisor_modules
+        from edge.system.startup_pages import import_in_stages, supervisor_modules
 
         import_in_stages(*supervisor_modules(words[1:]))
-        from edge.command_line import agent_command
+        from edge.commands.agent import agent_command
 
         return agent_command(words[1:])
     if words[:1] == ["relay"]:
@@ -23,22 +23,22 @@ def main(arguments: list[str] | None = None) -> int:
 
         return relay_command(words[1:])
     if words[:1] == ["csr"]:
-        from edge.csr_command import csr_command
+        from edge.commands.csr import csr_command
 
         return csr_command(words[1:])
     if words[:1] == ["enrol"]:
-        from edge.enrol_command import enrol_command
+        from edge.commands.enrol import enrol_command
 
         return enrol_command(words[1:])
     try:
         commands = import_module("coordinator.cli")
     except ImportError as error:
         if words[:1] == ["verify"]:
-            from edge.verify_command import verify_command
+            from edge.commands.verify import verify_command
 
             return verify_command(words[1:])
         if words[:1] == ["profile"]:
-            from edge.profile_command import profile_command
+            from edge.commands.profile import profile_command
 
             return profile_command(words[1:])
         print(

@@ -12,32 +12,32 @@ import queue
 import time
 from collections.abc import Iterator
 
-from edge.agent_settings import AgentSettings
-from edge.artifact_store import ArtifactStore
-from edge.assignment import Assignment, order_identity
-from edge.conditions import HERE, Surroundings
 from edge.contracts.envelope import Envelope, unseal
 from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Accept, Ack, AgentState, Block, Error, Grant, Refuse
 from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
-from edge.crashes import Crashes
-from edge.credentials import Credentials
-from edge.events import AgentEvent, Stop
-from edge.finished_work import FinishedRecord, FinishedWork
-from edge.gate import Gate
-from edge.masking import Masker
-from edge.outbox import Outbox
-from edge.parent_process import is_alive
-from edge.presence import Presence, heartbeat
-from edge.settled_work import REPLAYED, SettledWork
-from edge.states import StateMachine
-from edge.trainer_link import TrainerEnded, TrainerLink, TrainerSaid
-from edge.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Trained
+from edge.identity.credentials import Credentials
+from edge.identity.trust import complaint
+from edge.supervisor.assignment import Assignment, order_identity
+from edge.supervisor.conditions import HERE, Surroundings
+from edge.supervisor.crashes import Crashes
+from edge.supervisor.events import AgentEvent, Stop
+from edge.supervisor.finished_work import FinishedRecord, FinishedWork
+from edge.supervisor.gate import Gate
+from edge.supervisor.masked_round import Masker
+from edge.supervisor.outbox import Outbox
+from edge.supervisor.presence import Presence, heartbeat
+from edge.supervisor.settings import AgentSettings
+from edge.supervisor.settled_work import REPLAYED, SettledWork
+from edge.supervisor.states import StateMachine
+from edge.supervisor.trainer_link import TrainerEnded, TrainerLink, TrainerSaid
+from edge.supervisor.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Trained
+from edge.system.parent_process import is_alive
+from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.base import Connected, Disconnected, Received, Transport
 from edge.transport.blocks import BlockRejected
-from edge.trust import complaint
 
 log = logging.getLogger("apportion.agent")
 
@@ -69,7 +69,7 @@ class Agent:
 
     @property
     def state(self) -> AgentState:
-        """As in :mod:`edge.states`."""
+        """As in :mod:`edge.supervisor.states`."""
         return self._machine.state
 
     def stop(self, reason: str) -> None:
@@ -137,7 +137,7 @@ class Agent:
             self._dispatch(unseal(payload))
         except MessageRejected as error:
             log.warning("message of %d bytes ignored: %s", len(payload), error)
-            self._outbox.send(*complaint(error, self._work))
+            self._outbox.send(*complaint(error, "" if self._work is None else self._work.order.assignment_id))
 
     def _dispatch(self, envelope: Envelope) -> None:
         match envelope.kind:

@@ -20,18 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from edge import out_of_memory
-from edge.batches import Examples
 from edge.contracts.errors import ApportionError, ArtifactCorrupt, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
-from edge.local_data import LocalData, read_local_data
-from edge.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
-from edge.pipe_frames import write_frame
-from edge.runtimes import max_threads, runtime
+from edge.runtimes import runtime, traits_of
 from edge.runtimes.base import Runtime, Session
-from edge.runtimes.crossover import sparse_below
-from edge.self_test import check_self_test
-from edge.trainer_messages import (
+from edge.runtimes.weights_file import WeightsFile
+from edge.supervisor.trainer_messages import (
     Describe,
     Described,
     Failed,
@@ -43,9 +37,14 @@ from edge.trainer_messages import (
     Trained,
     read_request,
 )
-from edge.training import train, uploaded
-from edge.update_file import write_update
-from edge.weights_file import WeightsFile
+from edge.system import out_of_memory
+from edge.system.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
+from edge.system.pipe_frames import write_frame
+from edge.training.batches import Examples
+from edge.training.local_data import LocalData, read_local_data
+from edge.training.self_test import check_self_test
+from edge.training.steps import train, uploaded
+from edge.training.update_file import write_update
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,6 +57,7 @@ class Trainer:
 
     def __init__(self, chosen: Runtime, out: BinaryIO) -> None:
         self._runtime = chosen
+        self._max_threads = traits_of(chosen.NAME).max_threads
         self._out = out
         self._data: tuple[str, LocalData] | None = None
         self._session: tuple[tuple[str, int], ArtifactManifest, Session] | None = None
@@ -67,7 +67,7 @@ class Trainer:
         """Tell that the runtime is loaded."""
         version = self._runtime.version()  # some runtimes load their library only now
         self._idle_bytes = rss_bytes()
-        threads, densities = max_threads(self._runtime), sparse_below(self._runtime)
+        threads, densities = self._max_threads, dict(getattr(self._runtime, "sparse_below", dict)())
         self._send(Ready(self._runtime.NAME, version, self._idle_bytes, threads, densities))
 
     def answer(self, request: Request) -> None:
@@ -129,17 +129,17 @@ class Trainer:
             peak_bytes=peak_rss_bytes(),
             idle_bytes=self._idle_bytes,
             torch_loaded=is_torch_loaded(),
-            threads=min(request.threads, max_threads(self._runtime) or request.threads),
+            threads=min(request.threads, self._max_threads or request.threads),
             labels=examples.labels() if order.report_labels else None,
         )
 
     def _write(
         self, request: Train, manifest: ArtifactManifest, session: Session, num_examples: int
     ) -> tuple[str, int, int]:
-        """As :func:`edge.update_file.write_update`, of the session's present values, in the order's precision."""
+        """As :func:`edge.training.update_file.write_update`, of the session's values, in the order's precision."""
         order, path = request.order, Path(request.update)
         if order.masking is not None and request.masks is not None:
-            from edge.masked_numbers import masked_update
+            from edge.masking.numbers import masked_update
 
             names, received = order.upload, WeightsFile(Path(request.weights), where=f"weights of round {order.round}")
             trained = partial(uploaded, session)
@@ -147,7 +147,7 @@ class Trainer:
             return write_update(path, masked, order.encoding)
         if order.precision == "fp32":
             return write_update(path, {name: uploaded(session, name) for name in order.upload}, order.encoding)
-        from edge.coded_update import CodedUpdate, LeftOver
+        from edge.training.coded_update import CodedUpdate, LeftOver
 
         where, before = f"weights of round {order.round}", Path(request.left_over)
         received = WeightsFile(Path(request.weights), where=where)

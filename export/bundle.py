@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest, Cost, Parity
 from edge.contracts.tensors import by_role
-from edge.micro_batches import ACCUMULATE, TRAIN
+from edge.runtimes import DEFAULT
+from edge.runtimes.micro_batches import ACCUMULATE, TRAIN
+from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
+from export.agreement import CLEAN
 from export.form_refusal import check_feature, check_form
 from export.formats import FEATURES, format_for
-from export.formats.written_programs import WrittenPrograms
 from export.forward_check import check_forward
 from export.refused_layer import with_layer_type
 from export.self_test import self_test_of
 from export.training_step import StepSpec, export_key
+from export.written_programs import WrittenPrograms
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,7 +38,7 @@ def export_artifact(
     *,
     classes: Sequence[str] = (),
     build: Mapping[str, Any] | None = None,
-    runtime: str = "onnxruntime",
+    runtime: str = DEFAULT,
 ) -> ArtifactManifest:
     """Export, verify and write an artifact to ``out_dir``, which appears only when everything has passed.
 
@@ -83,7 +85,7 @@ def export_artifact(
         input=spec.input,
         classes=names,
         cost=_cost(written, spec, exporter.predicted_peak_bytes(written.memory)),
-        self_test=self_test_of(module, spec, exporter, written),
+        self_test=self_test_of(module, spec, exporter, written, calm=parity.torch_fp32_rel_err <= CLEAN),
         parity=parity,
         build={**(build or {}), "step": msgspec.to_builtins(spec)},
         export_key=artifact_key(module, spec, runtime=runtime, build=build),
@@ -94,7 +96,7 @@ def export_artifact(
 
 
 def artifact_key(
-    module: nn.Module, spec: StepSpec, *, runtime: str = "onnxruntime", build: Mapping[str, Any] | None = None
+    module: nn.Module, spec: StepSpec, *, runtime: str = DEFAULT, build: Mapping[str, Any] | None = None
 ) -> str:
     """The export cache's key for what :func:`export_artifact` would write with the same arguments."""
     exporter = format_for(runtime)

@@ -6,6 +6,7 @@ gradients first, then functionalisation and decomposition, because the second on
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,13 +26,18 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
 )
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from edge.contracts.errors import ApportionError, ExportRefused
 from edge.contracts.tensors import BATCH, TensorSpec
+from export.aliases import drop_aliases
 from export.backward_marks import BackwardMarks, backward_layer
 from export.decompositions import decomposition_table
 
 ATEN = torch.ops.aten
+_FEW = 2
+"""Examples in a run whose results nobody reads."""
 MODULE_ITSELF = "(the module itself)"
 """In place of a layer's path: what the module's own forward does."""
 
@@ -85,26 +91,13 @@ def capture(function: StepFunction, inputs: Sequence[StepInput], module: nn.Modu
     fake_mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     fakes = [_fake(fake_mode, item) for item in inputs]
     with ExitStack() as stack:
+        stack.enter_context(_no_collection())
         stack.enter_context(_tracing_state())
         layers = stack.enter_context(_layer_names(module))
-        try:
-            joint = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
-        except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
-            raise ExportRefused(
-                _innermost(layers),
-                f"its shapes or control flow depend on the data ({str(error).splitlines()[0][:120]})",
-                instead="operations of fixed shape, such as torch.where",
-            ) from error
-        except ApportionError:
-            raise
-        except Exception as error:
-            if not layers:
-                raise  # none of the module's own code was running
-            # It runs on numbers (export.forward_check), so it does something that only numbers can be asked for.
-            text = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}" if str(error) else type(error).__name__
-            raise ExportRefused(
-                _innermost(layers), f"it cannot be traced ({text})", instead="torch operations on tensors"
-            ) from error
+        joint = _joint(flat, fakes, layers)
+        if _replaced(module, buffers) and _is_filled(flat, inputs, module, buffers):
+            buffers = dict(module.named_buffers())
+            joint = _joint(flat, fakes, layers)
         _refuse_fixed_batch(shape_env)
         _refuse_kept_state(joint, module, buffers)
         _spell_out_norm_updates(joint)
@@ -116,10 +109,32 @@ def capture(function: StepFunction, inputs: Sequence[StepInput], module: nn.Modu
             _allow_non_fake_inputs=True,
         )(*fakes)
     _drop_stores(graph, inputs)
-    _drop_aliases(graph)
+    drop_aliases(graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return Capture(graph, tuple(i.spec for i in inputs), order["outputs"], order["hidden"])
+
+
+def _joint(flat: Callable[..., list[Tensor]], fakes: Sequence[Tensor], layers: Sequence[str]) -> fx.GraphModule:
+    """The function with its gradients as one graph, mutations and all."""
+    try:
+        return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
+    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
+        raise ExportRefused(
+            _innermost(layers),
+            f"its shapes or control flow depend on the data ({str(error).splitlines()[0][:120]})",
+            instead="operations of fixed shape, such as torch.where",
+        ) from error
+    except ApportionError:
+        raise
+    except Exception as error:
+        if not layers:
+            raise  # none of the module's own code was running
+        # It runs on numbers (export.forward_check), so it does something that only numbers can be asked for.
+        text = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}" if str(error) else type(error).__name__
+        raise ExportRefused(
+            _innermost(layers), f"it cannot be traced ({text})", instead="torch operations on tensors"
+        ) from error
 
 
 def layer_of(node: fx.Node) -> str:
@@ -141,6 +156,18 @@ def _fake(mode: FakeTensorMode, item: StepInput) -> Tensor:
     """A fake of the example; a ``batch`` dimension is one shared symbol, every other one its number."""
     sizes = [DimDynamic.DUCK if size == BATCH else DimDynamic.STATIC for size in item.spec.shape]
     return mode.from_tensor(item.example, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the collector of circular garbage, which looks through millions of live nodes: a tenth of a trace."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
@@ -233,19 +260,53 @@ def _refuse_fixed_batch(shape_env: ShapeEnv) -> None:
         )
 
 
+def _replaced(module: nn.Module, buffers: Mapping[str, Tensor]) -> list[str]:
+    """Names of buffers that are no longer the tensors they were."""
+    return [name for name, value in module.named_buffers() if buffers.get(name) is not value]
+
+
+def _is_filled(
+    flat: Callable[..., list[Tensor]], inputs: Sequence[StepInput], module: nn.Module, buffers: Mapping[str, Tensor]
+) -> bool:
+    """Whether the buffers that a first run fills, such as position tables, are then left alone; they are filled now."""
+    for name, part in module.named_modules():
+        for key in part._buffers:
+            path = f"{name}.{key}" if name else key
+            if path in buffers:
+                part._buffers[key] = buffers[path]
+    for _ in range(2):
+        before = dict(module.named_buffers())
+        shapes = [[_FEW if size == BATCH else size for size in item.spec.shape] for item in inputs]
+        flat(*(torch.zeros(shape, dtype=i.example.dtype) for shape, i in zip(shapes, inputs, strict=True)))
+    return not _replaced(module, before)
+
+
 def _refuse_kept_state(joint: fx.GraphModule, module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
     """Buffers that are constants of the graph must not change from step to step."""
     advice = "batch norm's running statistics, or no state between steps"
-    for name, value in module.named_buffers():
-        if buffers.get(name) is not value:
-            raise ExportRefused(
-                name.rpartition(".")[0], f"it replaces its buffer '{name}' in every step", instead=advice
-            )
+    for name in _replaced(module, buffers):
+        raise ExportRefused(name.rpartition(".")[0], f"it replaces its buffer '{name}' in every step", instead=advice)
+    names = {id(value): name for name, value in module.named_buffers()}
     for node in joint.graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        written = [*node.args[:1], node.kwargs.get("out")]
-        if schema is not None and schema.is_mutable and any(_is_constant(value) for value in written):
-            raise ExportRefused(layer_of(node), "it writes one of its buffers in place in every step", instead=advice)
+        if schema is None or not schema.is_mutable:
+            continue
+        for value in filter(_is_constant, [*node.args[:1], node.kwargs.get("out")]):
+            name = names.get(id(getattr(joint, str(value.target))), "")
+            layer = name.rpartition(".")[0] if name else layer_of(node)
+            what = f"its buffer '{name}'" if name else "one of its buffers"
+            if _is_spectral(module.get_submodule(layer) if name else None):
+                advice = "weight norm, which keeps nothing between steps"
+            raise ExportRefused(layer, f"it writes {what} in place in every step", instead=advice)
+
+
+def _is_spectral(part: nn.Module | None) -> bool:
+    """Whether the layer is divided by its largest singular value, which it follows from step to step."""
+    if part is None:
+        return False
+    return isinstance(part, _SpectralNorm) or any(
+        isinstance(hook, SpectralNorm) for hook in part._forward_pre_hooks.values()
+    )
 
 
 def _is_constant(value: Any) -> bool:
@@ -267,12 +328,4 @@ def _drop_stores(graph: fx.GraphModule, inputs: Sequence[StepInput]) -> None:
                     instead="a new tensor in place of the written one",
                 )
             node.replace_all_uses_with(node.args[1])
-            graph.graph.erase_node(node)
-
-
-def _drop_aliases(graph: fx.GraphModule) -> None:
-    """Let users of a mere alias read the value itself, so that formats recognise patterns."""
-    for node in list(graph.graph.nodes):
-        if node.target in (torch.ops.prims.view_of.default, ATEN.detach.default, ATEN.alias.default):
-            node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from edge.micro_batches import ACCUMULATE
+from edge.runtimes.micro_batches import ACCUMULATE
 from export.capture import Capture
 from export.training_step import StepSpec
 from profiles.step_work import StepWork

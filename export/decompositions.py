@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._decomp import get_decompositions
 
 ATEN = torch.ops.aten
@@ -29,7 +30,7 @@ _SPELLED_OUT = (
     # losses and norms
     ATEN.mse_loss, ATEN.mse_loss_backward, ATEN.nll_loss_forward, ATEN.nll_loss_backward,
     ATEN.native_layer_norm_backward, ATEN.native_group_norm_backward, ATEN._fused_rms_norm,
-    ATEN.rms_norm,
+    ATEN.rms_norm, ATEN._weight_norm_interface, ATEN.norm,
     # moves
     ATEN.pixel_shuffle, ATEN.pixel_unshuffle, ATEN.channel_shuffle,
     # padding
@@ -40,4 +41,18 @@ _SPELLED_OUT = (
 @cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Operator -> function that writes it out."""
-    return dict(get_decompositions(_SPELLED_OUT))
+    return {
+        **get_decompositions(_SPELLED_OUT),
+        ATEN._weight_norm_interface_backward.default: _weight_norm_backward,
+    }
+
+
+def _weight_norm_backward(dw: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Gradients of direction and length of w = g v / |v|, which torch has as a kernel alone.
+
+    Args:
+        dim: the one that norms are not taken over, the first or the last.
+    """
+    others = [d for d in range(v.dim()) if d != dim % v.dim()]
+    dg = (dw * v).sum(others, keepdim=True) / norms
+    return g / norms * (dw - v * (dg / norms)), dg

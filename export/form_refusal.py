@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edge.contracts.errors import ExportRefused
-from export.formats import FEATURES, FORMATS, format_for
+from edge.runtimes import KNOWN
+from export.formats import FEATURES, format_for
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +27,7 @@ def refused_form(module: nn.Module, spec: StepSpec, runtime: str) -> str:
 
 
 def check_form(module: nn.Module, spec: StepSpec, runtime: str) -> None:
-    """Nothing when the step can be carried out in the form that ``spec`` asks for.
+    """Check that the step can be carried out in the form that ``spec`` asks for.
 
     Raises:
         ExportRefused: naming the layer, where it is a layer's fault.
@@ -50,13 +51,13 @@ def check_form(module: nn.Module, spec: StepSpec, runtime: str) -> None:
 
 
 def check_feature(spec: StepSpec, feature: str, runtime: str) -> None:
-    """Nothing when ``spec`` does without ``feature`` of :data:`export.formats.FEATURES`, or the format can write it.
+    """Check that ``spec`` does without ``feature`` of :data:`export.formats.FEATURES`, or the format can write it.
 
     Raises:
         ExportRefused: it cannot; the message lists the runtimes that can.
     """
     if getattr(spec, feature) and feature not in format_for(runtime).features:
-        able = [name for name in FORMATS if feature in format_for(name).features]
+        able = [name for name in KNOWN if feature in format_for(name).features]
         raise ExportRefused(STEP, f"{runtime} cannot carry {FEATURES[feature]}", instead=f"runtime {' or '.join(able)}")
 
 

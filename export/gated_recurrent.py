@@ -9,13 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from export.layered_recurrent import layered_forward
 
 
 def gru_forward(self: nn.GRU, x: Tensor, state: Tensor | None = None) -> Any:
     """``nn.GRU.forward`` through the layer operation; initial states take torch's own path."""
     if state is not None or not isinstance(x, Tensor) or x.dim() != 3:
-        return type(self).forward(self, x, state)
+        return layered_forward(self, x, state)
     steps = x.transpose(0, 1) if self.batch_first else x
     last = []
     for layer in range(self.num_layers):
@@ -27,6 +30,8 @@ def gru_forward(self: nn.GRU, x: Tensor, state: Tensor | None = None) -> Any:
             last.append(y[-1])
             outputs.append(y.flip(0) if suffix else y)
         steps = torch.cat(outputs, 2) if self.bidirectional else outputs[0]
+        if layer < self.num_layers - 1:
+            steps = F.dropout(steps, self.dropout, self.training)
     return steps.transpose(0, 1) if self.batch_first else steps, torch.stack(last)
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from export.draws import without_draws
 from export.reference import ReferenceStep
 from export.step_functions import masked_logits, summed_loss
 from export.training_step import StepSpec
@@ -61,7 +62,8 @@ def reference_losses(
     for weights in ({}, {n: values[n + PREVIOUS] for n in names}, thinned):
         step = ReferenceStep(module, probe_step(spec), {**values, **weights}, dtype)
         with torch.no_grad():
-            found.append(float(step.loss(step.masked(step.module(step.x)))))
+            module = without_draws(step.module) if step.draws else step.module
+            found.append(float(step.loss(step.masked(module(step.x)))))
     return np.array(found)
 
 

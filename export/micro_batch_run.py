@@ -9,9 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from edge.contracts.tensors import GRADIENT_SUM
-from edge.micro_batches import ACCUMULATE, TRAIN, micro_batches
-from export.formats.onnx_step.session import GraphSession
-from export.program_inputs import INPUT, TARGET
+from edge.runtimes.micro_batches import ACCUMULATE, TRAIN, micro_batches
+from export.graph_session import GraphSession
 from export.training_step import StepSpec
 
 
@@ -47,8 +46,9 @@ class _WholeBatch:
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         values = dict(feeds)
         reported: dict[str, np.ndarray] = {}
-        for part in micro_batches(feeds, [INPUT, TARGET], self._count):
-            outputs = self._accumulate.run(values | {INPUT: part[INPUT], TARGET: part[TARGET]})
+        batched = self._accumulate.batched
+        for part in micro_batches(feeds, batched, self._count):
+            outputs = self._accumulate.run(values | {name: part[name] for name in batched})
             for name, value in outputs.items():
                 if name.startswith("next:"):
                     values[name.removeprefix("next:")] = value

@@ -7,7 +7,6 @@ import copy
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from edge.contracts.errors import ExportRefused
@@ -22,13 +21,14 @@ def prepared_module(module: nn.Module, spec: StepSpec) -> nn.Module:
     In ``batch`` mode the running statistics are gone from the copy; static frozen norms keep theirs, in eval mode.
 
     Raises:
-        ExportRefused: naming a layer that draws random numbers, keeps hooks, or averages cumulatively.
+        ExportRefused: naming a layer that draws its windows, keeps hooks, or averages cumulatively.
         ValueError: the specification names parameters that the module does not have.
     """
     _check_names(module, spec)
     prepared = copy.deepcopy(module).float().train()
     for name, part in prepared.named_modules():
-        _refuse_randomness(name, part)
+        if isinstance(part, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d):
+            raise ExportRefused(name, f"{type(part).__name__} draws its windows at random", instead="MaxPool2d")
         if isinstance(part, _InstanceNorm) and part.track_running_stats:
             raise ExportRefused(name, "InstanceNorm with running statistics", instead="track_running_stats=False")
         if isinstance(part, nn.SyncBatchNorm | nn.LazyBatchNorm1d | nn.LazyBatchNorm2d):
@@ -74,7 +74,7 @@ def drop_statistics(norm: _BatchNorm) -> None:
 def is_frozen(name: str, module: nn.Module, spec: StepSpec) -> bool:
     """Whether the layer ``name`` is frozen: all its parameters are, or all those of its nearest ancestor with any."""
     frozen = set(spec.frozen)
-    while True:
+    while frozen:
         path = f"{name}." if name else ""
         inside = [p for p, _ in module.named_parameters() if p.startswith(path)]
         if inside:
@@ -82,6 +82,7 @@ def is_frozen(name: str, module: nn.Module, spec: StepSpec) -> bool:
         if not name:
             return False
         name = name.rpartition(".")[0]
+    return False
 
 
 def _check_names(module: nn.Module, spec: StepSpec) -> None:
@@ -104,18 +105,3 @@ def _require_statistics(name: str, norm: _BatchNorm) -> None:
         raise ExportRefused(
             name, "a frozen norm without running statistics cannot be static", instead="frozen_norm='batch'"
         )
-
-
-def _refuse_randomness(name: str, part: nn.Module) -> None:
-    probability, instead = 0.0, "p=0, and weight decay or augmentation against overfitting"
-    if isinstance(part, _DropoutNd):
-        probability = part.p
-    elif isinstance(part, nn.RNNBase | nn.MultiheadAttention):
-        probability, instead = part.dropout, "dropout=0.0"
-    if probability > 0:
-        reason = f"{type(part).__name__} draws a random mask with p={probability} in every step"
-        raise ExportRefused(name, reason, instead=instead)
-    if isinstance(part, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d):
-        raise ExportRefused(name, f"{type(part).__name__} draws its windows at random", instead="MaxPool2d")
-    if isinstance(part, nn.RReLU):
-        raise ExportRefused(name, "RReLU draws random slopes in training", instead="LeakyReLU")

@@ -8,12 +8,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from edge.contracts.tensors import BATCH, TEACHER, DType, Role, TensorSpec
+from edge.contracts.tensors import BATCH, TEACHER, DType, Role, TensorSpec, concrete_shape
 from export.capture import StepInput
+from export.draws import Draws
 from export.prepared_module import RUNNING_STATISTICS, batch_norms
 from export.training_step import StepSpec
 
 INPUT, TARGET, LABEL_MASK = "input", "target", "label_mask"
+BATCH_ROLES = ("input", "target", "draw")
+"""Roles of what a step is fed that a batch is large by."""
 TRACE_BATCHES = (997, 991, 983)
 """Batch sizes to trace at: primes that no other dimension has, so that no comparison of sizes fixes the batch."""
 
@@ -39,7 +42,7 @@ def weight_inputs(module: nn.Module, spec: StepSpec, buffers: Mapping[str, Tenso
     return named + [state_input(n, b, "buffer") for n, b in buffers.items()]
 
 
-def batch_inputs(spec: StepSpec, module: nn.Module, *more: str) -> list[StepInput]:
+def batch_inputs(spec: StepSpec, module: nn.Module, *more: str, draws: Draws = ()) -> list[StepInput]:
     x, target = example_batch(spec, module)
     inputs = [StepInput(TensorSpec(INPUT, (BATCH, *spec.input.shape), spec.input.dtype, "input"), x)]
     if TARGET in more:
@@ -47,6 +50,15 @@ def batch_inputs(spec: StepSpec, module: nn.Module, *more: str) -> list[StepInpu
         if spec.loss == "label_masked_cross_entropy":
             mask = TensorSpec(LABEL_MASK, (spec.classes,), "float32", "label_mask")
             inputs.append(StepInput(mask, torch.ones(spec.classes)))
+    return inputs + draw_inputs(draws, len(x))
+
+
+def draw_inputs(draws: Draws, batch: int) -> list[StepInput]:
+    """Args: batch: the one that the other examples have."""
+    inputs = []
+    for draw in draws:
+        dtype = torch.bool if draw.spec.dtype == "bool" else torch.float32
+        inputs.append(StepInput(draw.spec, torch.empty(concrete_shape(draw.spec, batch), dtype=dtype)))
     return inputs
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,9 +17,10 @@ from torch.func import functional_call
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import GRADIENT_SUM
-from edge.micro_batches import ACCUMULATE, gradient_sum
+from edge.runtimes.micro_batches import ACCUMULATE, gradient_sum
 from export import loss_probe
 from export.capture import Capture, StepFunction, StepInput, capture
+from export.draws import Draws, draws_of, fed, undrawn
 from export.prepared_module import batch_norms, prepared_module, with_statistics
 from export.program_inputs import (
     INPUT,
@@ -44,7 +46,7 @@ from export.step_functions import (
 )
 from export.traceable_module import LOOPS, traceable_module
 from export.training_step import StepSpec, Variant
-from export.variants import narrow_values, variant_module, variant_spec, widened
+from export.variants import draw_suffix, narrow_values, variant_module, variant_spec, widened
 
 STATS_MOMENTUM = "stats_momentum"
 
@@ -58,11 +60,13 @@ class ProgramFunction:
             tensors it was given, and gives them back among its outputs.
         inputs: specs and examples, in graph order.
         module: what the function calls, in the mode it is to be called in.
+        draws: where its forward pass draws random numbers, which are among the inputs.
     """
 
     function: StepFunction
     inputs: tuple[StepInput, ...]
     module: nn.Module
+    draws: Draws = ()
 
 
 def capture_programs(module: nn.Module, spec: StepSpec, *, loops: frozenset[str] = LOOPS) -> dict[str, Capture]:
@@ -93,23 +97,27 @@ def program_functions(
     Raises:
         ExportRefused: as :func:`export.prepared_module.prepared_module`.
     """
-    prepared = traceable_module(prepared_module(module, spec), loops)
-    plain = _train(prepared, spec)
-    programs = {ACCUMULATE: _accumulate(prepared, spec), "train": plain} if spec.accumulates else {"train": plain}
+    prepared = prepared_module(module, spec)
+    draws = draws_of(prepared, spec)
+    prepared = traceable_module(prepared, loops)
+    plain = _train(prepared, spec, draws)
+    programs = {"train": plain}
+    if spec.accumulates:
+        programs = {ACCUMULATE: _accumulate(prepared, spec, draws), "train": plain}
     for variant in spec.variants:
         programs[variant.program] = _train_variant(module, spec, variant, plain, loops)
     if spec.probe:
         programs[loss_probe.PROGRAM] = _probe(module, spec, loops)
-    programs["eval"] = _eval(prepared, spec)
+    programs["eval"] = _eval(prepared, spec, draws)
     if batch_norms(module):
         static = with_statistics(prepared)
-        programs["stats"] = _stats(static, spec)
+        programs["stats"] = _stats(static, spec, draws)
         if spec.norm == "batch":
-            programs["eval_static"] = _eval(static, spec)
+            programs["eval_static"] = _eval(static, spec, draws)
     return programs
 
 
-def _train(module: nn.Module, spec: StepSpec) -> ProgramFunction:
+def _train(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
     """The step; by micro-batches its end alone, which reads what ``accumulate`` added up."""
     params = dict(module.named_parameters())
     trained = [name for name in params if name not in spec.frozen]
@@ -120,17 +128,17 @@ def _train(module: nn.Module, spec: StepSpec) -> ProgramFunction:
         inputs += [scalar_input(n) for n in (*spec.optimizer.hyper, *(["clip_norm"] if spec.clip_norm else []))]
         return ProgramFunction(partial(_end_step, spec), tuple(inputs), module)
     inputs = _seen(module, spec, _rule_inputs(params, spec))
-    inputs += batch_inputs(spec, module, TARGET) + [scalar_input(n) for n in spec.hyper]
-    return ProgramFunction(partial(_train_step, module, spec), tuple(inputs), module)
+    inputs += batch_inputs(spec, module, TARGET, draws=draws) + [scalar_input(n) for n in spec.hyper]
+    return ProgramFunction(partial(_train_step, module, spec, draws), tuple(inputs), module, draws)
 
 
-def _accumulate(module: nn.Module, spec: StepSpec) -> ProgramFunction:
+def _accumulate(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
     """Loss and gradients of one micro-batch, as its share of the whole batch's."""
     params = dict(module.named_parameters())
     sums = [state_input(gradient_sum(n), p, "slot") for n, p in params.items() if n not in spec.frozen]
-    inputs = _seen(module, spec, sums) + batch_inputs(spec, module, TARGET)
+    inputs = _seen(module, spec, sums) + batch_inputs(spec, module, TARGET, draws=draws)
     inputs += [scalar_input(n) for n in spec.hyper if n not in spec.optimizer.hyper and n != "clip_norm"]
-    return ProgramFunction(partial(_accumulate_step, module, spec), tuple(inputs), module)
+    return ProgramFunction(partial(_accumulate_step, module, spec, draws), tuple(inputs), module, draws)
 
 
 def _seen(module: nn.Module, spec: StepSpec, between: list[StepInput]) -> list[StepInput]:
@@ -159,41 +167,45 @@ def _train_variant(
     """The step of the variant's module, its tensors taken from and put back into the whole ones."""
     part = variant_module(module, variant)
     part_spec = variant_spec(spec, part)
-    prepared = traceable_module(prepared_module(part, part_spec), loops)
-    used = {item.spec.name for item in _train(prepared, part_spec).inputs}
+    prepared = prepared_module(part, part_spec)
+    draws = draws_of(prepared, part_spec, suffix=draw_suffix(variant))
+    prepared = traceable_module(prepared, loops)
+    used = {item.spec.name for item in _train(prepared, part_spec, ()).inputs}
+    inputs = [item for item in plain.inputs if item.spec.name in used]
+    inputs += batch_inputs(spec, module, draws=draws)[1:]
 
     def step(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        outputs, hidden = _train_step(prepared, part_spec, narrow_values(values, variant))
+        outputs, hidden = _train_step(prepared, part_spec, draws, narrow_values(values, variant))
         whole = {
             n: widened(values[state], v) if (state := n.removeprefix("next:")) in values and n != state else v
             for n, v in outputs.items()
         }
         return whole, hidden
 
-    return ProgramFunction(step, tuple(item for item in plain.inputs if item.spec.name in used), prepared)
+    return ProgramFunction(step, tuple(inputs), prepared, draws)
 
 
 def _train_step(
-    module: nn.Module, spec: StepSpec, values: dict[str, Tensor]
+    module: nn.Module, spec: StepSpec, draws: Draws, values: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One step on named values: (loss, correct and the new state), (the gradients before clipping and masks)."""
-    reported, gradients, live = _gradients(module, spec, values)
+    reported, gradients, live = _gradients(module, spec, draws, values)
     new, _ = _end_step(spec, values, gradients)
     hidden = {f"grad:{n}": g for n, g in gradients.items()}
     return reported | new | {f"next:{n}": v for n, v in live.items()}, hidden
 
 
 def _accumulate_step(
-    module: nn.Module, spec: StepSpec, values: dict[str, Tensor]
+    module: nn.Module, spec: StepSpec, draws: Draws, values: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One micro-batch on named values: (its share of loss, correct, and the new sums), (its share of the gradients)."""
-    reported, gradients, _ = _gradients(module, spec, values)
+    reported, gradients, _ = _gradients(module, spec, draws, values)
     sums = {f"next:{gradient_sum(n)}": values[gradient_sum(n)] + g for n, g in gradients.items()}
     return reported | sums, {f"grad:{n}": g for n, g in gradients.items()}
 
 
 def _gradients(
-    module: nn.Module, spec: StepSpec, values: dict[str, Tensor]
+    module: nn.Module, spec: StepSpec, draws: Draws, values: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Loss and correct count, gradients with the penalty's, moved running statistics; of a micro-batch its share."""
     names = [n for n, _ in module.named_parameters()]
@@ -201,15 +213,16 @@ def _gradients(
     leaves = {n: values[n].detach().requires_grad_(n not in spec.frozen) for n in names}
     live = {n: values[n] for n in state_buffers(module)}
     scalars = {n: values[n] for n in spec.hyper if n in values}
-    logits = _logits(module, {**leaves, **live}, values[INPUT], values.get(LABEL_MASK), spec)
-    total, correct = summed_loss(logits, values[TARGET], spec)
-    if spec.distillation:
-        known = teacher_logits(module, spec, values, [*names, *live])
-        weight, temperature = scalars["distillation_weight"], scalars["distillation_temperature"]
-        total = total + distillation_loss(logits, known, weight, temperature)
-    loss = total / values[TARGET].numel()
-    loss = loss / spec.micro_batches if spec.accumulates else loss
-    flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
+    with fed(draws, values):
+        logits = _logits(module, {**leaves, **live}, values[INPUT], values.get(LABEL_MASK), spec)
+        total, correct = summed_loss(logits, values[TARGET], spec)
+        if spec.distillation:
+            known = teacher_logits(module, spec, draws, values, [*names, *live])
+            weight, temperature = scalars["distillation_weight"], scalars["distillation_temperature"]
+            total = total + distillation_loss(logits, known, weight, temperature)
+        loss = total / values[TARGET].numel()
+        loss = loss / spec.micro_batches if spec.accumulates else loss
+        flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
     gradients = {n: torch.zeros_like(values[n]) if g is None else g for n, g in zip(trained, flat, strict=True)}
     if spec.frobenius:
         weight = scalars["frobenius_lambda"]
@@ -236,32 +249,41 @@ def _end_step(
 
 def _probe(module: nn.Module, spec: StepSpec, loops: frozenset[str]) -> ProgramFunction:
     """Losses of three sets of weights on one batch; the weights of the other two are read alone, as a teacher's."""
-    prepared = traceable_module(prepared_module(module, loss_probe.probe_step(spec)), loops)
+    prepared = prepared_module(module, loss_probe.probe_step(spec))
+    draws = draws_of(prepared, spec)
+    prepared = traceable_module(prepared, loops)
     params = dict(prepared.named_parameters())
     inputs = weight_inputs(prepared, spec, {})
     inputs += [state_input(n + loss_probe.PREVIOUS, p, "teacher") for n, p in params.items()]
     inputs += [state_input(n + loss_probe.THRESHOLD, torch.zeros(()), "teacher") for n in spec.masked]
     inputs.append(state_input(loss_probe.LOSSES, torch.zeros(4), "accumulator"))
     inputs += batch_inputs(spec, prepared, TARGET)
-    return ProgramFunction(partial(loss_probe.probed, prepared, spec), tuple(inputs), prepared)
+
+    def probe(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        with undrawn(prepared) if draws else nullcontext():
+            return loss_probe.probed(prepared, spec, values)
+
+    return ProgramFunction(probe, tuple(inputs), prepared)
 
 
-def teacher_logits(module: nn.Module, spec: StepSpec, values: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
-    """Logits of the received model, normalised as the student is; its running statistics are left alone."""
+def teacher_logits(
+    module: nn.Module, spec: StepSpec, draws: Draws, values: Mapping[str, Tensor], names: Sequence[str]
+) -> Tensor:
+    """Logits of the received model, normalised as the student is and without its draws; statistics are left alone."""
     buffers = state_buffers(module)
     state = {n: values[teacher_name(n)] for n in names}
     state = {n: v.clone() if n in buffers else v for n, v in state.items()}
-    with torch.no_grad():
+    with torch.no_grad(), undrawn(module) if draws else nullcontext():
         return _logits(module, state, values[INPUT], values.get(LABEL_MASK), spec)
 
 
-def _eval(module: nn.Module, spec: StepSpec) -> ProgramFunction:
+def _eval(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
     """Logits (masked ones), summed loss and correct count, so that dataset means are exact at any batch."""
     module = copy.deepcopy(module).eval()
     buffers = state_buffers(module)
 
     def evaluate(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        with torch.no_grad():
+        with torch.no_grad(), undrawn(module) if draws else nullcontext():
             logits = _logits(module, values, values[INPUT], values.get(LABEL_MASK), spec)
             total, correct = summed_loss(logits, values[TARGET], spec)
         return {"loss": total, "correct": correct, "logits": logits}, {}
@@ -271,7 +293,7 @@ def _eval(module: nn.Module, spec: StepSpec) -> ProgramFunction:
     )
 
 
-def _stats(module: nn.Module, spec: StepSpec) -> ProgramFunction:
+def _stats(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
     """One step of the static pass: running += momentum * (batch mean, unbiased variance - running).
 
     Fed 1/(n+1) for batch n it is the cumulative average. Source: HeteroFL, static batch normalisation.
@@ -284,7 +306,7 @@ def _stats(module: nn.Module, spec: StepSpec) -> ProgramFunction:
 
     def gather(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         live = {n: values[n].clone() for n in buffers}
-        with torch.no_grad():
+        with torch.no_grad(), undrawn(module) if draws else nullcontext():
             functional_call(module, {**{n: values[n] for n, _ in module.named_parameters()}, **live}, (values[INPUT],))
         momentum = values[STATS_MOMENTUM]
         return {f"next:{n}": values[n] + momentum * (live[n] - values[n]) for n in buffers}, {}

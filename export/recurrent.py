@@ -10,13 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from export.layered_recurrent import layered_forward
 
 
 def lstm_forward(self: nn.LSTM, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> Any:
     """``nn.LSTM.forward`` through the layer operation; initial states and projections take torch's own path."""
     if state is not None or self.proj_size or not isinstance(x, Tensor) or x.dim() != 3:
-        return type(self).forward(self, x, state)
+        return layered_forward(self, x, state)
     steps = x.transpose(0, 1) if self.batch_first else x
     last_hidden, last_cell = [], []
     for layer in range(self.num_layers):
@@ -31,6 +34,8 @@ def lstm_forward(self: nn.LSTM, x: Tensor, state: tuple[Tensor, Tensor] | None =
             last_cell.append(cells[-1])
             outputs.append(y.flip(0) if suffix else y)
         steps = torch.cat(outputs, 2) if self.bidirectional else outputs[0]
+        if layer < self.num_layers - 1:
+            steps = F.dropout(steps, self.dropout, self.training)
     y = steps.transpose(0, 1) if self.batch_first else steps
     return y, (torch.stack(last_hidden), torch.stack(last_cell))
 

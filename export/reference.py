@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from export.draws import draws_of, fed, has_draws, without_draws
 from export.prepared_module import prepared_module
 from export.step_functions import check_pair
 from export.training_step import StepSpec
@@ -21,7 +22,7 @@ from export.training_step import StepSpec
 
 @dataclass
 class Trace:
-    """What one reference run gave, as float64 arrays.
+    """What one reference run gave, as arrays of the run's float type.
 
     Attributes:
         losses: one per step.
@@ -39,7 +40,10 @@ class ReferenceStep:
 
     def __init__(self, module: nn.Module, spec: StepSpec, values: Mapping[str, np.ndarray], dtype: torch.dtype) -> None:
         self.spec, self.dtype = spec, dtype
-        self.module = prepared_module(module, spec).to(dtype)
+        prepared = prepared_module(module, spec)
+        self.draws = draws_of(prepared, spec) if has_draws(values) else ()
+        self.drawn = {d.spec.name: torch.from_numpy(np.array(values[d.spec.name])) for d in self.draws}
+        self.module = prepared.to(dtype)
         self.hyper = {n: float(values[n]) for n in spec.hyper}
         with torch.no_grad():
             for name, tensor in [*self.module.named_parameters(), *self.module.named_buffers()]:
@@ -60,14 +64,19 @@ class ReferenceStep:
         self.x = x.to(dtype) if x.is_floating_point() else x
         self.target = torch.from_numpy(np.array(values["target"]))
 
-    def run(self, steps: int, trace: Trace | None = None) -> Trace:
-        """Step ``steps`` times on the one batch; goes on with ``trace`` where one is given."""
+    def run(self, steps: int, trace: Trace | None = None, *, states: bool = True) -> Trace:
+        """Step ``steps`` times on the one batch; goes on with ``trace`` where one is given.
+
+        Args:
+            states: whether the trace gets every step's state, a model each.
+        """
         trace = Trace([], {}, []) if trace is None else trace
         for _ in range(steps):
             self.optimizer.zero_grad(set_to_none=True)
-            logits = self.masked(self.module(self.x))
-            loss = self.loss(logits) + self._distillation(logits)
-            (loss + self._penalty()).backward()
+            with fed(self.draws, self.drawn):
+                logits = self.masked(self.module(self.x))
+                loss = self.loss(logits) + self._distillation(logits)
+                (loss + self._penalty()).backward()
             for parameter in self.trained.values():
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
@@ -84,7 +93,8 @@ class ReferenceStep:
             for name, mask in self.masks.items():
                 self._hold_still(self.trained[name], mask, before[name])
             trace.losses.append(float(loss.detach()))
-            trace.states.append(self._state())
+            if states:
+                trace.states.append(self.state())
         return trace
 
     def start_from(self, other: ReferenceStep) -> None:
@@ -121,8 +131,8 @@ class ReferenceStep:
         return self.hyper["distillation_weight"] * temperature**2 * divergence
 
     def _teacher(self, values: Mapping[str, np.ndarray]) -> nn.Module:
-        """The module with its ``#teacher`` values, normalising as the student does."""
-        teacher = copy.deepcopy(self.module)
+        """The module with its ``#teacher`` values, normalising as the student does, without its draws."""
+        teacher = without_draws(self.module) if self.draws else copy.deepcopy(self.module)
         with torch.no_grad():
             for name, tensor in [*teacher.named_parameters(), *teacher.named_buffers()]:
                 if f"{name}#teacher" in values:
@@ -161,7 +171,8 @@ class ReferenceStep:
         betas = (hyper["beta1"], hyper["beta2"])
         return kind(groups, lr=hyper["lr"], betas=betas, eps=hyper["eps"], foreach=False)
 
-    def _state(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, np.ndarray]:
+        """Every tensor that a step writes, as it is now."""
         state = {n: _array(p) for n, p in self.trained.items()}
         names = {id(p): n for n, p in self.trained.items()}
         for parameter, slots in self.optimizer.state.items():
@@ -177,7 +188,7 @@ class ReferenceStep:
 def evaluated(
     module: nn.Module, spec: StepSpec, values: Mapping[str, np.ndarray], dtype: torch.dtype
 ) -> tuple[float, np.ndarray]:
-    """Summed loss and logits (float64) of the values in evaluation mode."""
+    """Summed loss and logits of the values in evaluation mode."""
     step = ReferenceStep(module, spec, values, dtype)
     with torch.no_grad():
         logits = step.masked(step.module.eval()(step.x))
@@ -196,5 +207,7 @@ def module_with(module: nn.Module, values: Mapping[str, np.ndarray]) -> nn.Modul
 
 
 def _array(value: Tensor | None) -> np.ndarray:
+    """A copy in row order."""
     assert value is not None
-    return value.detach().to(torch.float64).contiguous().numpy().copy()
+    copied: np.ndarray = value.detach().clone(memory_format=torch.contiguous_format).numpy()
+    return copied

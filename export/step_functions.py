@@ -82,7 +82,7 @@ def add_penalty(gradients: dict[str, Tensor], params: Mapping[str, Tensor], spec
 
 
 def check_pair(pair: FactorPair, params: Mapping[str, Tensor]) -> None:
-    """Nothing when both factors exist and share their rank.
+    """Check that both factors exist and share their rank.
 
     Raises:
         ValueError: naming the pair.

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from edge.contracts.errors import ExportRefused
+from edge.contracts.manifest import InputSpec
 from export.capture import MODULE_ITSELF, Capture, capture, layer_of
 from export.formats import Format
 from export.formats.survey import CapturedStep, Survey
-from export.layer_inventory import Layer, layers_of, uncalled_layer
-from export.lone_layer import LONE, lone_layer
+from export.layer_inventory import BatchSize, Layer, Shape, layers_of, uncalled_layer
 from export.programs import program_functions
-from export.stand_in import can_stand_in, with_stand_in
 from export.traceable_module import replaced_forwards
 from export.training_step import StepSpec
 
@@ -132,3 +135,95 @@ class SurveyedStep:
             lone = lone_layer(layer, part, self._spec)
             self._alone[key] = None if lone is None else SurveyedStep(*lone, layers_of(*lone))
         return self._alone[key]
+
+
+LONE = "layer"
+"""Path of the layer in its step."""
+
+
+class LoneLayer(nn.Module):
+    """The layer between a scale, so that its own input needs a gradient, and a classifier."""
+
+    def __init__(self, layer: nn.Module, features: int, classes: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.layer = layer
+        self.classifier = nn.Linear(features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [N, classes]."""
+        result: Tensor = self.classifier(self.layer(x * self.scale if x.is_floating_point() else x).flatten(1))
+        return result
+
+
+def lone_layer(layer: Layer, part: nn.Module, spec: StepSpec) -> tuple[nn.Module, StepSpec] | None:
+    """A module of ``part`` and its step, otherwise as ``spec``; None unless it takes one tensor and gives one."""
+    if len(layer.takes) != 1 or len(layer.gives) != 1:
+        return None
+    (taken,), (given,) = layer.takes, layer.gives
+    if given is None:
+        return None
+    sizes, features = _per_example(taken.shape), _per_example(given.shape)
+    if not sizes or not features or not given.dtype.is_floating_point:
+        return None
+    dtype: Literal["float32", "int64"] = "float32" if taken.dtype.is_floating_point else "int64"
+    rows = getattr(part, "num_embeddings", 2)
+    module = LoneLayer(copy.deepcopy(part), math.prod(features), spec.classes)
+    lone = StepSpec(
+        input=InputSpec(layout="features", shape=sizes, dtype=dtype, vocabulary=0 if dtype == "float32" else rows),
+        classes=spec.classes,
+        batch=spec.batch,
+        optimizer=spec.optimizer,
+        norm=spec.norm,
+    )
+    return module, lone
+
+
+def _per_example(shape: tuple[int | BatchSize, ...]) -> tuple[int, ...] | None:
+    """Sizes after the batch; None where the first size is not the batch, or another one depends on it."""
+    rest = tuple(size for size in shape[1:] if isinstance(size, int))
+    return rest if shape and shape[0] == BatchSize(1, 0) and len(rest) == len(shape) - 1 else None
+
+
+class StandIn(nn.Module):
+    """Gives tensors of the layer's shapes that depend on every number it takes; keeps its names."""
+
+    def __init__(self, layer: Layer, replaced: nn.Module) -> None:
+        super().__init__()
+        self._layer = layer
+        self._parameters, self._buffers, self._modules = replaced._parameters, replaced._buffers, replaced._modules
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the layer gives, in shape."""
+        given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        batch = self._batch(given)
+        numbers = [v for v in (*given, *self.parameters()) if v.is_floating_point()]
+        anchor = torch.stack([value.sum() for value in numbers]).sum() if numbers else torch.zeros(())
+        results = [None if v is None else _filled(anchor, v.shape, v.dtype, batch) for v in self._layer.gives]
+        return None if self._layer.form is None else tree_unflatten(results, self._layer.form)
+
+    def _batch(self, given: list[Tensor]) -> Any:
+        """The batch size, from the first size among the arguments that tells it."""
+        for tensor, value in zip(given, self._layer.takes, strict=False):
+            for size, known in zip(tensor.shape, value.shape, strict=False):
+                if isinstance(known, BatchSize):
+                    return size if known == BatchSize(1, 0) else (size - known.offset) // known.slope
+        return 1
+
+
+def can_stand_in(layer: Layer) -> bool:
+    """Whether the layer gives a tensor, or is never called."""
+    return layer.form is None or any(value is not None for value in layer.gives)
+
+
+def with_stand_in(module: nn.Module, layer: Layer) -> nn.Module:
+    """A copy of ``module`` with a stand-in for ``layer``, which is not the module itself."""
+    copied = copy.deepcopy(module)
+    copied.set_submodule(layer.path, StandIn(layer, copied.get_submodule(layer.path)))
+    return copied
+
+
+def _filled(anchor: Tensor, shape: Shape, dtype: torch.dtype, batch: Any) -> Tensor:
+    sizes = [size.slope * batch + size.offset if isinstance(size, BatchSize) else size for size in shape]
+    empty = torch.zeros(sizes)
+    return anchor + empty if dtype.is_floating_point else empty.to(dtype)

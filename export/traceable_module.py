@@ -12,6 +12,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from export.factored_recurrent import factored_loop_forward
 from export.gated_recurrent import gru_forward
+from export.layered_recurrent import layered_forward
 from export.recurrent import LSTMLoop, loop_forward, lstm_forward
 
 LOOPS = frozenset({"lstm"})
@@ -47,6 +48,8 @@ def _replacement(part: nn.Module, loops: frozenset[str]) -> Callable[..., Any] |
         return gru_forward
     if isinstance(part, nn.LSTM) and "lstm" in loops:
         return lstm_forward
+    if isinstance(part, nn.RNNBase) and part.dropout and part.num_layers > 1:
+        return layered_forward
     if isinstance(part, LSTMLoop) and "lstm" in loops:
         return factored_loop_forward if "lstm_factors" in loops else loop_forward
     return None

@@ -196,7 +196,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
 def export_key(module: nn.Module, spec: StepSpec, *, runtime: str, runtime_version: str, build: dict[str, Any]) -> str:
     """SHA-256 over everything that decides the bytes of an artifact: the key of the export cache.
 
-    Covers the module's classes (their source), its layers and tensor shapes, the step, and all versions; not weights.
+    Covers the module's classes (their source), its layers, their numbers and tensor shapes, the step, and all versions;
+    not weights.
     """
     import torch
 
@@ -206,7 +207,15 @@ def export_key(module: nn.Module, spec: StepSpec, *, runtime: str, runtime_versi
         name = f"{kind.__module__}.{kind.__qualname__}"
         if name not in sources and not kind.__module__.startswith("torch."):
             sources[name] = _source_digest(kind)
-    canonical = {
+    # Torch's own layers say how they are set up; a drop path or an attention with dropout may not.
+    settings = {
+        f"{name}.{attribute}": value
+        for name, part in module.named_modules()
+        if not type(part).__module__.startswith("torch.") or isinstance(part, torch.nn.MultiheadAttention)
+        for attribute, value in sorted(vars(part).items())
+        if isinstance(value, float) and not attribute.startswith("_")
+    }
+    canonical: dict[str, Any] = {
         "schema": "apportion.step/1",
         "exporter": EXPORTER_VERSION,
         "torch": str(torch.__version__),
@@ -217,6 +226,7 @@ def export_key(module: nn.Module, spec: StepSpec, *, runtime: str, runtime_versi
         "layers": [(name, f"{type(part).__qualname__}({part.extra_repr()})") for name, part in module.named_modules()],
         "tensors": [(name, list(value.shape), str(value.dtype)) for name, value in module.state_dict().items()],
         "sources": sources,
+        **({"settings": settings} if any(settings.values()) else {}),
     }
     return hashlib.sha256(msgspec.json.encode(canonical, order="deterministic")).hexdigest()
 

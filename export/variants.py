@@ -91,6 +91,11 @@ def variant_spec(spec: StepSpec, module: nn.Module) -> StepSpec:
     )
 
 
+def draw_suffix(variant: Variant) -> str:
+    """What the names of the variant's draws end in: it draws in other shapes, and at other places, than the whole."""
+    return f"@{variant.name}" if variant.name else ""
+
+
 def variant_sizes(variant: Variant, name: str) -> tuple[int, ...] | None:
     """Leading sizes of tensor ``name`` (a parameter, or what belongs to one: ``weight#momentum``), None for whole."""
     return dict(variant.sizes).get(name.partition("#")[0])

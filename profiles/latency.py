@@ -1,8 +1,8 @@
-"""How long a device takes: by kept weights of every layer, by batch and threads, by the work of a graph.
+"""How long a device takes: by kept weights of every layer, by the work of a graph.
 
-Three models, each fitted to a device's measurements by :mod:`profiles.fit` and each with its quality. Which one to use
-is a matter of what is asked: the first is PruneFL's, for masks; the second for one artifact; the third for artifacts
-that were never measured. Needs NumPy for fitting only through :mod:`profiles.fit`, so no supervisor imports it.
+Two models, each fitted to a device's measurements by :mod:`profiles.fit` and each with its quality: the first is
+PruneFL's, for masks; the second is for artifacts that were never measured. NumPy comes only through
+:mod:`profiles.fit`, so no supervisor imports this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from profiles.device import PARAMETER_LIVE_BYTES, StepLine
 from profiles.fit import FitImpossible, FitQuality, LineFit, fit_line
 from profiles.step_work import StepWork
 
-_CONSTANT, _SHARED = "constant", "batch / threads"
+_CONSTANT = "constant"
 _WORK, _MOVED, _GRAPH, _PARAMETERS = "multiply-accumulates", "moved bytes", "graph size", "parameters"
 _KINDS = _CONVOLUTIONS, _PADDED, _PRODUCTS = "convolutions", "padded convolutions", "matrix products"
 
@@ -76,90 +76,6 @@ def fit_layer_times(samples: Iterable[tuple[Mapping[str, int], float]]) -> Layer
 
 
 @dataclass(frozen=True)
-class StepSample:
-    """One measured step time; give the median of its steps or every block of them."""
-
-    batch: int
-    threads: int
-    step_ms: float
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """step_ms = constant + batch (serial + parallel / threads) + (threads - 1) overhead.
-
-    Attributes:
-        constant_ms: of every step: dispatch, the optimizer.
-        serial_ms, parallel_ms: per example, the part that one thread does and the part that all share; the latter is
-            negative where more threads make every example slower (measured: two threads on two busy cores).
-        overhead_ms: of every thread beyond the first; larger than what it saves where memory is the limit.
-        batches, threads: smallest and largest that were measured.
-    """
-
-    constant_ms: float
-    serial_ms: float
-    parallel_ms: float
-    overhead_ms: float
-    batches: tuple[int, int]
-    threads: tuple[int, int]
-    quality: FitQuality
-
-    def step_ms(self, batch: int, threads: int = 1) -> float:
-        """Predicted; beyond what was measured it is a guess, which :meth:`covers` tells.
-
-        Raises:
-            FitImpossible: another number of threads, and only one number was measured.
-        """
-        if self.threads[0] == self.threads[1] != threads:
-            raise FitImpossible(
-                f"{threads} threads: only {self.threads[0]} was measured; measure a step with {threads}"
-            )
-        shared = batch * (self.serial_ms + self.parallel_ms / threads)
-        return self.constant_ms + shared + (threads - 1) * self.overhead_ms
-
-    def covers(self, batch: int, threads: int = 1) -> bool:
-        """Whether both lie within what was measured."""
-        return self.batches[0] <= batch <= self.batches[1] and self.threads[0] <= threads <= self.threads[1]
-
-    def fastest_threads(self, batch: int, at_most: int) -> int:
-        """The measured-for number of threads with the shortest predicted step, the smallest of equals."""
-        low, high = self.threads
-        return min(range(low, max(low, min(high, at_most)) + 1), key=lambda count: self.step_ms(batch, count))
-
-
-def fit_step_time(samples: Sequence[StepSample]) -> StepTime:
-    """The model of one artifact's steps on one device.
-
-    With one number of threads there is no telling what threads would share: everything per example counts as serial.
-
-    Raises:
-        FitImpossible: fewer than two batch sizes, or too few settings for as many threads as were used.
-    """
-    if not samples or min(sample.batch for sample in samples) < 1 or min(sample.threads for sample in samples) < 1:
-        raise FitImpossible("step times need a batch and threads of at least 1; measure some")
-    batches, threads = [sample.batch for sample in samples], [sample.threads for sample in samples]
-    has_threads = len(set(threads)) > 1
-    points = [(_step_features(sample, has_threads), sample.step_ms) for sample in samples]
-    fit = fit_line(points, signed=(_SHARED,))
-    return StepTime(
-        constant_ms=fit.coefficients[_CONSTANT],
-        serial_ms=fit.coefficients["batch"],
-        parallel_ms=fit.coefficients.get(_SHARED, 0.0),
-        overhead_ms=fit.coefficients.get("threads - 1", 0.0),
-        batches=(min(batches), max(batches)),
-        threads=(min(threads), max(threads)),
-        quality=fit.quality,
-    )
-
-
-def _step_features(sample: StepSample, has_threads: bool) -> dict[str, float]:
-    features = {_CONSTANT: 1.0, "batch": float(sample.batch)}
-    if has_threads:
-        features |= {_SHARED: sample.batch / sample.threads, "threads - 1": sample.threads - 1.0}
-    return features
-
-
-@dataclass(frozen=True)
 class WorkSample:
     """One artifact's measured step, with what its manifest says of the work.
 
@@ -180,62 +96,19 @@ class WorkSample:
     work: StepWork | None = None
 
 
-@dataclass(frozen=True)
-class WorkTime:
-    """The time of steps by their work, as :class:`profiles.device.StepLine` adds it up.
-
-    For one device, runtime and number of threads; fitted on some artifacts, asked about others.
+class WorkTime(StepLine, frozen=True, kw_only=True):
+    """The time of steps by their work, fitted on some artifacts and asked about others; its ``threads`` mean nothing.
 
     Attributes:
         constant_ms: of every step; where graph sizes were fitted, what the median graph takes.
     """
 
-    constant_ms: float
-    gigamac_ms: float
-    megabyte_ms: float
     quality: FitQuality
-    graph_kilobyte_ms: float = 0.0
-    megaparameter_ms: float = 0.0
-    convolution_gigamac_ms: float = 0.0
-    padded_gigamac_ms: float = 0.0
-    matrix_gigamac_ms: float = 0.0
-
-    def step_ms(
-        self,
-        *,
-        macs: int,
-        batch: int,
-        moved_bytes: int,
-        parameters: int = 0,
-        graph_bytes: int = 0,
-        work: StepWork | None = None,
-    ) -> float:
-        """Predicted for an artifact of that work."""
-        return self.line(1).step_ms(
-            macs=macs,
-            batch=batch,
-            live_bytes=moved_bytes,
-            parameters=parameters,
-            graph_bytes=graph_bytes,
-            work=work,
-        )
 
     def line(self, threads: int, *, measured_at: float = 0.0) -> StepLine:
         """The model as a profile holds it."""
-        return StepLine(
-            threads=threads,
-            constant_ms=self.constant_ms,
-            gigamac_ms=self.gigamac_ms,
-            megabyte_ms=self.megabyte_ms,
-            median_error=self.quality.median_error,
-            points=self.quality.points,
-            measured_at=measured_at,
-            graph_kilobyte_ms=self.graph_kilobyte_ms,
-            megaparameter_ms=self.megaparameter_ms,
-            convolution_gigamac_ms=self.convolution_gigamac_ms,
-            padded_gigamac_ms=self.padded_gigamac_ms,
-            matrix_gigamac_ms=self.matrix_gigamac_ms,
-        )
+        found = {name: getattr(self, name) for name in StepLine.__struct_fields__}
+        return StepLine(**found | {"threads": threads, "measured_at": measured_at})
 
 
 def fit_work_time(samples: Sequence[WorkSample]) -> WorkTime:
@@ -303,10 +176,13 @@ def _work_time(fit: LineFit, samples: Sequence[WorkSample], graph_bytes: float =
         ]
         rate = statistics.median(rates) if rates else 0.0
     return WorkTime(
+        threads=1,
         constant_ms=found[_CONSTANT] if _CONSTANT in found else found.get(_GRAPH, 0.0) * graph_bytes / 1e3,
         gigamac_ms=rate,
         megabyte_ms=found.get(_MOVED, 0.0),
         quality=fit.quality,
+        median_error=fit.quality.median_error,
+        points=fit.quality.points,
         graph_kilobyte_ms=found.get(_GRAPH, 0.0),
         megaparameter_ms=found.get(_PARAMETERS, 0.0),
         convolution_gigamac_ms=kinds[_CONVOLUTIONS],

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from profiles.device import MemoryLine
 from profiles.fit import FitImpossible, FitQuality, fit_line
@@ -41,52 +42,19 @@ class Point(NamedTuple):
     graph: int
 
 
-@dataclass(frozen=True)
-class MemoryFit:
-    """One runtime on one kind of device.
+class MemoryFit(MemoryLine, frozen=True, kw_only=True):
+    """One runtime's line on one kind of device, with how well it gives the measured growth back."""
 
-    Attributes:
-        offset_bytes: negative where the prediction is too large by as much at every size.
-        missing_bytes: the most that a measured peak was above what the model says, of the points that were used.
-        quality: relative to the measured growth.
-        floor_bytes: the growth of artifacts whose steps need less than loading them; 0: no such were measured. Where it
-            rises with the graph's size, that of the median graph.
-        floor_base_bytes, floor_graph_scale: the floor of a graph whose size is known; 0 and 0: ``floor_bytes``.
-    """
-
-    runtime: str
-    scale: float
-    offset_bytes: float
-    missing_bytes: int
     quality: FitQuality
-    floor_bytes: int = 0
-    floor_base_bytes: int = 0
-    floor_graph_scale: float = 0.0
-
-    def growth_bytes(self, predicted_bytes: int, graph_bytes: int = 0) -> int:
-        """The growth to expect where a manifest says so, the graph's size 0 if not known; never negative."""
-        return self.line().growth_bytes(predicted_bytes, graph_bytes)
-
-    def covering_bytes(self, predicted_bytes: int, graph_bytes: int = 0) -> int:
-        """As :meth:`growth_bytes`, and as much more as the worst measured point needed."""
-        return self.growth_bytes(predicted_bytes, graph_bytes) + self.missing_bytes
 
     def line(self, *, measured_at: float = 0.0) -> MemoryLine:
         """The model as a profile holds it."""
-        return MemoryLine(
-            scale=self.scale,
-            offset_bytes=round(self.offset_bytes),
-            missing_bytes=self.missing_bytes,
-            points=self.quality.points,
-            measured_at=measured_at,
-            floor_bytes=self.floor_bytes,
-            floor_base_bytes=self.floor_base_bytes,
-            floor_graph_scale=self.floor_graph_scale,
-        )
+        found = {name: getattr(self, name) for name in MemoryLine.__struct_fields__}
+        return MemoryLine(**found | {"points": self.quality.points, "measured_at": measured_at})
 
 
-def fit_memory(runtime: str, samples: Sequence[tuple[int, int]], graphs: Sequence[int] = ()) -> MemoryFit:
-    """The model of ``runtime`` from (predicted growth, measured growth), bytes; repeats become their median.
+def fit_memory(samples: Sequence[tuple[int, int]], graphs: Sequence[int] = ()) -> MemoryFit:
+    """The model of one runtime from (predicted growth, measured growth), bytes; repeats become their median.
 
     Args:
         graphs: size of each sample's graph; empty, or 0 among them: the floor is the same for all.
@@ -99,13 +67,13 @@ def fit_memory(runtime: str, samples: Sequence[tuple[int, int]], graphs: Sequenc
     """
     sizes = tuple(graphs) if graphs and all(graphs) else (0,) * len(samples)
     points = [Point(predicted, grown, size) for (predicted, grown), size in zip(samples, sizes, strict=True)]
-    found = _line(runtime, points)
+    found = _line(points)
     least = (round(FLOOR_WORTH * _mean_error(found, points), 6), 0)
     for bound in _bounds(samples):
         lower = [point for point in points if point.predicted < bound]
         floor = round(statistics.median(point.grown for point in lower))
         try:
-            line = _line(runtime, [point for point in points if point.predicted >= bound])
+            line = _line([point for point in points if point.predicted >= bound])
         except FitImpossible:
             break
         for candidate in (replace(line, floor_bytes=floor), _with_graphs(line, lower, points)):
@@ -129,10 +97,11 @@ def _bounds(samples: Sequence[tuple[int, int]]) -> list[int]:
     return sizes[::step]
 
 
-def _line(runtime: str, points: Sequence[Point]) -> MemoryFit:
+def _line(points: Sequence[Point]) -> MemoryFit:
     samples = [({_OFFSET: 1.0, _SCALE: float(point.predicted)}, float(point.grown)) for point in points]
     fit = fit_line(samples, signed=(_OFFSET,))
-    return MemoryFit(runtime, fit.coefficients[_SCALE], fit.coefficients[_OFFSET], 0, fit.quality)
+    scale, offset = fit.coefficients[_SCALE], fit.coefficients[_OFFSET]
+    return MemoryFit(scale=scale, offset_bytes=round(offset), quality=fit.quality)
 
 
 def _with_graphs(line: MemoryFit, lower: Sequence[Point], points: Sequence[Point]) -> MemoryFit | None:
@@ -148,7 +117,7 @@ def _with_graphs(line: MemoryFit, lower: Sequence[Point], points: Sequence[Point
         found = replace(line, floor_bytes=round(usual), floor_base_bytes=round(base), floor_graph_scale=scale)
         lower = [point for point in points if _is_floor(found, point)]
         try:
-            line = _line(line.runtime, [point for point in points if not _is_floor(found, point)])
+            line = _line([point for point in points if not _is_floor(found, point)])
         except FitImpossible:
             return found
     return found
@@ -184,12 +153,3 @@ def _quality(fit: MemoryFit, points: Sequence[Point]) -> FitQuality:
         worst_error=used[-1],
         freedom=max(0, len(used) - coefficients),
     )
-
-
-def fit_memory_by_runtime(samples: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, MemoryFit]:
-    """The model of each runtime.
-
-    Raises:
-        FitImpossible: as :func:`fit_memory`.
-    """
-    return {runtime: fit_memory(runtime, points) for runtime, points in sorted(samples.items())}

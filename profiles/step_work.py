@@ -1,6 +1,6 @@
 """What a training step computes, by the kind of kernel that computes it: the work that a device's step times follow.
 
-Measured on ONNX Runtime and ExecuTorch: convolutions and products run at different rates, and a convolution of few
+Measured on two runtimes: convolutions and products run at different rates, and a convolution of few
 channels takes nearly as long as one with the next multiple of 16, which kernels are made for.
 """
 

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from coordinator.broker import BrokerProcess
-from coordinator.configuration_file import DATA_VARIABLE
-from coordinator.mosquitto import find_mosquitto
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.opening import BrokerProcess
+from coordinator.run_file.loading import DATA_VARIABLE
 from tests.device_installation import install_device
+from tests.pacing import Pacing
 from tests.postgres_server import PostgresServer, missing_postgres, running_server
 
 NO_MOSQUITTO = "mosquitto is not installed here (Debian: mosquitto)"
 NO_DATA = f"{DATA_VARIABLE} is not set to the folder with the datasets"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--limit-s``: see :mod:`tests.pacing`."""
+    parser.addoption("--limit-s", type=float, default=0.0, help="the most a test without a mark for it may take")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measures the tests where a limit is given."""
+    if limit_s := config.getoption("--limit-s"):
+        config.pluginmanager.register(Pacing(limit_s))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage, of which there is none: a third of the time went that way."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -33,6 +57,16 @@ def data_folder() -> Path:
     path = Path(folder)
     assert path.is_dir(), f"{DATA_VARIABLE}={folder} is not a folder"
     return path
+
+
+@pytest.fixture(scope="session")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Artifacts by export key, for all tests of this run: its processes share the folder."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each has a folder of its own below the run's
+        folder = folder.parent
+    (folder / "exports").mkdir(exist_ok=True)
+    return folder / "exports"
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from coordinator.methods.method import Tensors
     from coordinator.submodels.narrowed import Slice
+    from coordinator.submodels.values import Tensors
 
 
 class Accumulator(Protocol):

@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from coordinator.aggregation import AGGREGATIONS
 from coordinator.aggregation.accumulator import Rule
 
 if TYPE_CHECKING:
-    from coordinator.configuration_aggregation import AggregationConfig
+    from coordinator.aggregation.spilled_rule import SpilledRule
+    from coordinator.config.aggregation import AggregationConfig
 
-WITH_TRIM = frozenset({"trimmed_mean", "krum", "multi_krum"})
-"""Rules that read ``trim``."""
+
+def rule_class(name: str) -> type[SpilledRule]:
+    """The class of the rule ``name``."""
+    module, _, class_name = AGGREGATIONS[name].partition(":")
+    return cast("type[SpilledRule]", getattr(importlib.import_module(module), class_name))
 
 
 def chosen_rule(config: AggregationConfig, folder: Path | None = None) -> Rule | None:
@@ -25,6 +29,6 @@ def chosen_rule(config: AggregationConfig, folder: Path | None = None) -> Rule |
     """
     if config.rule == "mean":
         return None
-    module, _, name = AGGREGATIONS[config.rule].partition(":")
-    rule = functools.partial(getattr(importlib.import_module(module), name), folder=folder)
-    return functools.partial(rule, trim=config.trim) if config.rule in WITH_TRIM else rule
+    chosen: Any = rule_class(config.rule)
+    rule = functools.partial(chosen, folder=folder)
+    return functools.partial(rule, trim=config.trim) if chosen.takes_trim else rule

@@ -16,8 +16,8 @@ from coordinator.aggregation.parts import check_parts, place_of, weights_of
 from coordinator.aggregation.summing import Term, WeightedSums
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
     from coordinator.submodels.narrowed import Slice
+    from coordinator.submodels.values import Tensors
 
 
 class EntrywiseMean:

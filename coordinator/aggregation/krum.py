@@ -20,20 +20,28 @@ import numpy as np
 
 from coordinator.aggregation.spilled_rule import SpilledRule
 from coordinator.aggregation.spilled_values import TILE_BYTES, SpilledValues
-from coordinator.aggregation.trimmed_mean import middle_mean
+from coordinator.aggregation.trimmed_mean import least_of_share, middle_mean
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
+    from coordinator.submodels.values import Tensors
 
 
 class Krum(SpilledRule):
     """The winner's tensors; memory O(model) and two float64 matrices [devices, devices]."""
+
+    takes_trim = True
+    compares_models = True
 
     def __init__(self, reference: Tensors, *, trim: float, folder: Path | None = None) -> None:
         """``trim``: share of devices taken for hostile; ``folder``: as
         :class:`~coordinator.aggregation.spilled_values.SpilledValues`."""
         super().__init__(reference, folder=folder)
         self._trim = trim
+
+    @staticmethod
+    def least_updates(trim: float) -> int:
+        """As :meth:`SpilledRule.least_updates`: n >= 2 f + 3 for an f of one."""
+        return least_of_share(trim, 5) if trim else 4
 
     def result(self) -> dict[str, np.ndarray]:
         """The winner's values; entries it does not hold keep their bits."""

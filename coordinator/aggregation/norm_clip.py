@@ -24,8 +24,8 @@ from coordinator.aggregation.spilled_values import put_entries
 from coordinator.aggregation.summing import squared_difference
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
     from coordinator.submodels.narrowed import Slice
+    from coordinator.submodels.values import Tensors
 
 
 class NormClip(SpilledRule):

@@ -12,8 +12,8 @@ from coordinator.aggregation.summing import are_all_finite
 from edge.contracts.errors import UpdateRejected
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
     from coordinator.submodels.narrowed import Slice
+    from coordinator.submodels.values import Tensors
 
 
 class FiniteTensors(dict[str, np.ndarray]):
@@ -33,7 +33,7 @@ def check_parts(
     *,
     where: str,
 ) -> None:
-    """Nothing when every tensor is a part of the reference that can be summed.
+    """Check that every tensor is a part of the reference that can be summed.
 
     Raises:
         UpdateRejected: an unknown tensor, a wrong shape, values or a weight that are not finite.
@@ -58,7 +58,7 @@ def check_parts(
 
 
 def check_finite(name: str, value: np.ndarray, *, where: str) -> None:
-    """Nothing when tensor ``name`` can be summed.
+    """Check that tensor ``name`` can be summed.
 
     Raises:
         UpdateRejected: a value that is not finite.

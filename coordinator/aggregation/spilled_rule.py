@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from coordinator.aggregation.spilled_values import SpilledValues
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
     from coordinator.submodels.narrowed import Slice
+    from coordinator.submodels.values import Tensors
 
 
 class SpilledRule:
@@ -18,7 +18,17 @@ class SpilledRule:
 
     Attributes:
         values: what was added.
+        takes_trim: its constructor takes ``trim``, the share of hostile devices or values.
+        compares_models: it compares updates as wholes, so all have to start from one model.
     """
+
+    takes_trim: ClassVar[bool] = False
+    compares_models: ClassVar[bool] = False
+
+    @staticmethod
+    def least_updates(trim: float) -> int:
+        """Updates from which it can leave at least one hostile device out."""
+        return 3
 
     def __init__(self, reference: Tensors, *, folder: Path | None = None) -> None:
         """``folder``: as :class:`~coordinator.aggregation.spilled_values.SpilledValues`."""

@@ -20,8 +20,8 @@ from coordinator.aggregation.parts import check_parts, place_of, weights_of
 from edge.contracts.errors import StoreFull
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
     from coordinator.submodels.narrowed import Slice
+    from coordinator.submodels.values import Tensors
 
 TILE_BYTES = 32 * 2**20
 """Of the values in memory at once; rules make a few arrays of that size from them."""

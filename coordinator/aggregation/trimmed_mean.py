@@ -16,7 +16,7 @@ import numpy as np
 from coordinator.aggregation.spilled_rule import SpilledRule
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
+    from coordinator.submodels.values import Tensors
 
 LEAST = 3
 """Holders of an entry from which there is anything to leave out."""
@@ -25,10 +25,17 @@ LEAST = 3
 class TrimmedMean(SpilledRule):
     """The mean of each entry's middle values."""
 
+    takes_trim = True
+
     def __init__(self, reference: Tensors, *, trim: float, folder: Path | None = None) -> None:
         """``trim``: beta, below 1/2; ``folder``: as :class:`~coordinator.aggregation.spilled_values.SpilledValues`."""
         super().__init__(reference, folder=folder)
         self._trim = trim
+
+    @staticmethod
+    def least_updates(trim: float) -> int:
+        """As :meth:`SpilledRule.least_updates`: the share of so many is one at each end."""
+        return least_of_share(trim, LEAST) if trim else 1
 
     def result(self) -> dict[str, np.ndarray]:
         """The trimmed means; entries nobody held keep their bits."""
@@ -56,3 +63,8 @@ def dropped(count: int, trim: float) -> int:
     """Of ``count`` values, how many a share ``trim`` is, rounded down; none of fewer than three."""
     # 0.29 x 100 is a little less than 29.
     return int(trim * count + 1e-9) if count >= LEAST else 0
+
+
+def least_of_share(trim: float, least: int) -> int:
+    """The fewest values, ``least`` or more, of which a share ``trim`` is one."""
+    return next((n for n in range(least, 1000) if int(trim * n + 1e-9)), 1000)

@@ -14,7 +14,7 @@ from coordinator.aggregation.parts import check_parts, weights_of
 from coordinator.aggregation.summing import Term, WeightedSums
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
+    from coordinator.submodels.values import Tensors
 
 
 class WeightedMean:

@@ -18,46 +18,51 @@ from typing import Any
 
 import msgspec
 
-from coordinator.artifacts import Artifacts
-from coordinator.blob_opening import open_blobs
-from coordinator.blob_store import BlobStore
-from coordinator.block_lane import BlockLane
-from coordinator.broker import open_broker
-from coordinator.byte_account import ByteAccount
-from coordinator.ceilings import describe
-from coordinator.cli.exporting import run_exporter
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.blobs.garbage import collect_at_start
+from coordinator.blobs.opening import open_blobs
+from coordinator.brokers.opening import open_broker
 from coordinator.cli.federation_parts import blob_service, publisher_to
-from coordinator.cli.identity_desk import IdentityDesk
-from coordinator.cli.local_data_folders import local_devices
+from coordinator.cli.identity_handler import IdentityHandler
 from coordinator.cli.page_serving import PageService, open_page, web_listener
 from coordinator.cli.preparation import Prepared, prepare
 from coordinator.cli.results import finish_run, finished_summary
 from coordinator.cli.run_directory import holds_run, ledger_of, ledger_place
 from coordinator.cli.sharded_run import run_shards
 from coordinator.cli.taking_turns import check_shareable, held_at, take_turns
-from coordinator.cohort import Cohort
-from coordinator.configuration import RunConfig, canonical_toml
-from coordinator.configuration_file import load_config_text
-from coordinator.control import CONTROL
-from coordinator.evaluation import Evaluator, Score
-from coordinator.event_queue import EventQueue
-from coordinator.federation import Desk, Federation, RoundClock
-from coordinator.garbage import collect_at_start
-from coordinator.global_model import write_atomically
-from coordinator.inbox import Inbox
-from coordinator.leadership import LEADER, Leadership
-from coordinator.ledger import Ledger
-from coordinator.local_devices import LocalDevices, connection_address
-from coordinator.methods.method import Method, State
-from coordinator.points import known_only
-from coordinator.privacy.masking_desk import MaskingDesk
-from coordinator.progress import Progress
-from coordinator.round import run_rounds
-from coordinator.round_status import RoundStatus
+from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.exporting.cut_exporter import CutExporter
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.ceilings import describe
+from coordinator.local_devices.data_folders import local_devices
+from coordinator.local_devices.processes import LocalDevices, connection_address
+from coordinator.messaging.block_lane import BlockLane
+from coordinator.messaging.cohort import Cohort
+from coordinator.messaging.event_queue import EventQueue
+from coordinator.messaging.inbox import Inbox
+from coordinator.messaging.message_loop import MessageLoop
+from coordinator.methods.method import Method
+from coordinator.planning.artifacts import Artifacts
+from coordinator.privacy.masking_handler import MaskingHandler
+from coordinator.reporting.progress import Progress
+from coordinator.rounds.control import CONTROL
+from coordinator.rounds.crash_points import known_only
+from coordinator.rounds.evaluation import Evaluator, Score
+from coordinator.rounds.federation import Federation, Stages
+from coordinator.rounds.global_model import write_atomically
+from coordinator.rounds.remote_devices import MqttDevices, RemoteDevices
+from coordinator.rounds.round_clock import RoundClock
+from coordinator.rounds.run import run_rounds
+from coordinator.rounds.stages import stages_of
+from coordinator.rounds.status import RoundStatus
+from coordinator.run_file.loading import load_config_text
+from coordinator.shards.leadership import LEADER, Leadership
+from coordinator.submodels.values import State
 from edge.contracts import topics
 from edge.contracts.errors import LedgerError
 from edge.contracts.messages import Get
-from edge.masking_keys import ABILITY
+from edge.masking.keys import ABILITY
+from edge.serving.traffic import ByteAccount
 from edge.transport.base import Transport
 from edge.transport.mqtt import MqttTransport
 
@@ -70,7 +75,7 @@ class RunOptions:
 
     Attributes:
         local_devices: agents to start here; None starts those of ``[[cohort.local]]``, 0 none.
-        on_point: see :class:`coordinator.federation.Federation`.
+        on_point: see :class:`coordinator.rounds.federation.Federation`.
         max_epsilon: in place of ``$.privacy.max-epsilon``, which a resumed run's file cannot change.
     """
 
@@ -118,7 +123,7 @@ def resume_run(run_dir: Path, options: RunOptions) -> dict[str, Any]:
         )
     with lock_run(run_dir):
         with ledger_of(run_dir) as ledger:
-            ledger.set_wish(CONTROL, "")  # whoever resumes a run wants it to go on
+            ledger.requests.put(CONTROL, "")  # whoever resumes a run wants it to go on
         return _run(config, run_dir, options)
 
 
@@ -196,7 +201,7 @@ def _lead(
     """Run every round that is left; ``leadership`` where several coordinators share the ledger."""
     ledger = Ledger.open(ledger_place(config, run_dir), federation=federation_id(config, run_dir))
     if leadership is not None:
-        ledger.fenced_by(LEADER, leadership.owner, leadership.term)
+        ledger.leases.fence(LEADER, leadership.owner, leadership.term)
     name = ledger.federation().id
     count = 0 if ledger.federation().state == "finished" else options.local_devices
     devices = local_devices(config, prepared.dataset, run_dir, count)
@@ -239,6 +244,8 @@ def _lead(
                 leadership=leadership,
             )
         )
+        remote = federation.devices
+        assert isinstance(remote, RemoteDevices)
         local = LocalDevices(devices, address, name)
         if devices:
             progress.say(f"starting {len(devices)} agents on this machine")
@@ -248,8 +255,8 @@ def _lead(
         status = RoundStatus(
             config,
             ledger,
-            federation.cohort,
-            federation.clock,
+            remote.cohort,
+            remote.clock,
             expected=[device.device for device in devices],
             ended=local.exited,
             say=progress.say,
@@ -290,8 +297,8 @@ def open_federation(
     publisher = publisher_to(transport, name, config, blobs, page=page, service=service, account=account)
     is_buffered = config.aggregation.mode == "buffered"
     is_masked = config.privacy.secure_aggregation
-    masks = MaskingDesk(name, ledger, publisher, lambda: inbox.notify()).handlers if is_masked else {}
-    known = IdentityDesk(config, name, publisher, progress.say)
+    masks = MaskingHandler(name, ledger, publisher, lambda: inbox.notify()).handlers if is_masked else {}
+    known = IdentityHandler(config, name, publisher, progress.say)
     cohort = Cohort(config.runtime.names, needs=[ABILITY] if is_masked else [])
     clock = RoundClock(order_s=config.cohort.deadline_s if is_buffered else 0.0)
     on_point = known_only(options.on_point if leadership is None else held_at(leadership, options.on_point))
@@ -316,11 +323,11 @@ def open_federation(
     with contextlib.ExitStack() as stack:
         stack.callback(publisher.close)
         if service is not None:
-            service.uploads = inbox.uploads
+            service.take_updates(inbox.uploads)
             stack.enter_context(service)
         stack.enter_context(lane)
         stack.enter_context(known.shutting_out(inbox, service, page))
-        stack.enter_context(Desk(inbox, events, may_answer=leadership.is_held if leadership else lambda: True))
+        stack.enter_context(MessageLoop(inbox, events, may_answer=leadership.is_held if leadership else lambda: True))
         transport.start(events.put)
         stopping = threading.Lock()
 
@@ -337,14 +344,12 @@ def open_federation(
             name=name,
             config=config,
             method=method,
-            artifacts=Artifacts(run_exporter(config), ledger, blobs),
+            artifacts=Artifacts(CutExporter(config), ledger, blobs, cache=config.planner.export_cache),
             ledger=ledger,
             blobs=blobs,
-            cohort=cohort,
-            publisher=publisher,
-            inbox=inbox,
-            clock=clock,
+            devices=MqttDevices(cohort, publisher, inbox, clock),
             progress=progress,
             evaluate=evaluate,
+            stages=Stages(stages_of(config)),
             on_point=on_point,
         )

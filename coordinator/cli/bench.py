@@ -16,7 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
-from coordinator.planner import MB
+from coordinator.planning.planner import MB
+from edge.runtimes import DEFAULT
 from export.step_form import StepForm
 
 EXAMPLE = "Example: apportion bench step --model resnet20 --threads 1 --json"
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 @verb("bench")
 def bench_step(
     model: Annotated[str, typer.Option(help="name of a model, or package.module:function")],
-    runtime: Annotated[str, typer.Option(help="device runtime")] = "onnxruntime",
+    runtime: Annotated[str, typer.Option(help="device runtime")] = DEFAULT,
     batch: Annotated[int, typer.Option(min=1, help="examples per step")] = 32,
     threads: Annotated[int, typer.Option(min=1, help="intra-op threads of both sides")] = 1,
     freeze: Annotated[int, typer.Option(min=0, help="freeze the stem and the first K blocks")] = 0,

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.blob_store import BlobStore
-from coordinator.broker import open_broker
-from coordinator.cohort import Cohort
-from coordinator.configuration import BrokerConfig
-from coordinator.federation import Desk
-from coordinator.inbox import Inbox
-from coordinator.ledger import Ledger
-from coordinator.ledger_records import Assignment
-from coordinator.local_devices import LocalDevice, LocalDevices, connection_address
-from coordinator.publisher import Publisher
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.brokers.opening import open_broker
+from coordinator.config.run_config import BrokerConfig
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import Assignment
+from coordinator.local_devices.processes import LocalDevice, LocalDevices, connection_address
+from coordinator.messaging.cohort import Cohort
+from coordinator.messaging.inbox import Inbox
+from coordinator.messaging.message_loop import MessageLoop
 from edge.contracts import topics
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import DeadlineExpired, DeviceRefused
@@ -28,6 +27,7 @@ from edge.contracts.plan import BlobRef, Schedule, WorkOrder, assignment_id
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import encode_tensors
 from edge.contracts.tensors import concrete_shape
+from edge.serving.publisher import Publisher
 from edge.transport.base import Event
 from edge.transport.mqtt import MqttTransport
 
@@ -147,11 +147,11 @@ def measure_agent(inputs: BenchInputs, folder: Path, threads: int) -> TrainRepor
         ledger = stack.enter_context(Ledger.create(folder / "ledger.sqlite", federation=FEDERATION, config="", seed=0))
         blobs = BlobStore(folder / "blobs")
         for path in (inputs.artifact / "manifest.json", inputs.weights):
-            ledger.add_blob(blobs.put_file(path), path.stat().st_size)
+            ledger.blobs.add(blobs.put_file(path), path.stat().st_size)
         for file in inputs.manifest.files:
-            ledger.add_blob(blobs.put_file(inputs.artifact / file.name), file.size)
-        ledger.plan_round(0, 0, deadline_s=TIMEOUT_S, assignments=[_assignment(order)])
-        ledger.move_round(0, 0, "published")
+            ledger.blobs.add(blobs.put_file(inputs.artifact / file.name), file.size)
+        ledger.rounds.plan(0, 0, deadline_s=TIMEOUT_S, assignments=[_assignment(order)])
+        ledger.rounds.move(0, 0, "published")
         address = stack.enter_context(open_broker(BrokerConfig(), folder / "broker"))
         transport = MqttTransport(
             connection_address(address),
@@ -170,7 +170,7 @@ def measure_agent(inputs: BenchInputs, folder: Path, threads: int) -> TrainRepor
             say=lambda text: None,
         )
         events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        stack.enter_context(Desk(inbox, events))
+        stack.enter_context(MessageLoop(inbox, events))
         transport.start(events.put)
         stack.callback(transport.stop)
         runtime = inputs.manifest.runtime
@@ -196,9 +196,9 @@ def _assignment(order: WorkOrder) -> Assignment:
 def _await_report(ledger: Ledger, inbox: Inbox, folder: Path) -> TrainReport:
     give_up_at = time.monotonic() + TIMEOUT_S
     while time.monotonic() < give_up_at:
-        (entry,) = ledger.assignments(0, 0)
+        (entry,) = ledger.assignments.of_attempt(0, 0)
         if entry.state == "reported":
-            return ledger.updates(0, 0)[0].report
+            return ledger.updates.of_attempt(0, 0)[0].report
         if entry.state in ("refused", "rejected"):
             raise DeviceRefused(f"the agent's work is {entry.state} ({entry.code}): {entry.reason}")
         inbox.wait(1.0)

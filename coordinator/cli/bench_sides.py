@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from coordinator.cli.bench_device import BenchInputs, bench_order
 from edge.contracts.errors import DeviceRefused
 from edge.runtimes.environments import runtime_python
-from edge.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid
-from edge.trainer_messages import Failed, Train, Trained
+from edge.supervisor.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid
+from edge.supervisor.trainer_messages import Failed, Train, Trained
 
 if TYPE_CHECKING:
     import torch
@@ -119,7 +119,7 @@ class TorchStep:
         import msgspec
         import torch
 
-        from coordinator.cli.exporting import rebuild_module
+        from coordinator.exporting.cut_exporter import rebuild_module
         from edge.contracts.manifest import ArtifactManifest
         from export.training_step import StepSpec
 
@@ -162,7 +162,7 @@ def main(job: dict[str, Any]) -> None:
     """Choose the faster layout, then run a block for every line on stdin and print its median as JSON."""
     import torch
 
-    from edge.meter import peak_rss_bytes
+    from edge.system.meter import peak_rss_bytes
 
     torch.set_num_threads(job["threads"])
     path, batch = Path(job["manifest"]), int(job["batch"])

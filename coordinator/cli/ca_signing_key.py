@@ -30,7 +30,7 @@ def signing_key(
     """Change the key that signs orders and manifests; devices follow at their next hello to a run."""
     from coordinator.identity.authority import Authority
     from coordinator.identity.folder import IdentityFolder
-    from coordinator.identity.signing_rotation import introduce, retire
+    from coordinator.identity.signing import introduce, retire
 
     statement = introduce(folder) if step is Step.NEW else retire(folder)
     with Authority(folder) as authority:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.cli.command import parse_problem, verb
+from edge.runtimes import BROWSER, DEFAULT
 
 if TYPE_CHECKING:
     from coordinator.conformance.connection import AgentDriver
-    from coordinator.conformance.findings import Finding, Scenario
+    from coordinator.conformance.findings import Finding
+    from coordinator.conformance.registry import Scenario
     from coordinator.conformance.session import KitOptions
 
 EXAMPLE = "Example: apportion conformance --only hello-says-who-and-what --only training-gives-the-reference --json"
@@ -44,7 +46,7 @@ def conformance(
     ] = False,
     restart: Annotated[str, typer.Option(help="with --attach: command that gets start, stop or kill added")] = "",
     runtime: Annotated[
-        str, typer.Option(help="whose artifacts the agent trains; onnxruntime, with --page onnxruntime_web, if unset")
+        str, typer.Option(help=f"whose artifacts the agent trains; {DEFAULT}, with --page {BROWSER}, if unset")
     ] = "",
     broker: Annotated[str, typer.Option(help="mosquitto or embedded; Mosquitto if unset and installed")] = "",
     only: Annotated[list[str] | None, typer.Option(help="play this scenario alone; may be repeated")] = None,
@@ -73,13 +75,11 @@ def conformance(
         return {"scenarios": [{"name": s.name, "clause": s.clause, "summary": s.summary} for s in scenarios]}
     with tempfile.TemporaryDirectory(prefix="apportion-agent-") as folder:
         if page:
-            options = KitOptions(
-                runtime=runtime or "onnxruntime_web", broker=broker, patience=patience, plain_bulk=True
-            )
+            options = KitOptions(runtime=runtime or BROWSER, broker=broker, patience=patience, plain_bulk=True)
             findings = _with_page(scenarios, options)
         else:
             driver, tls = _driver(agent, attach=attach, hook=restart, log=log or Path(folder) / "agent.log")
-            options = KitOptions(runtime=runtime or "onnxruntime", tls=tls, broker=broker, patience=patience)
+            options = KitOptions(runtime=runtime or DEFAULT, tls=tls, broker=broker, patience=patience)
             findings = run_conformance(driver, scenarios, options=options, tell=_tell)
     return _result(findings)
 

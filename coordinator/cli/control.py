@@ -36,44 +36,44 @@ def register(app: typer.Typer) -> None:
 @verb("pause")
 def pause(run_dir: RunDirectory, as_json: AsJson = False) -> dict[str, Any]:
     """Let no further round begin; the open one goes on, and its devices may finish."""
-    return _wish(run_dir, "pause", "no further round begins; go on with: apportion continue", as_json=as_json)
+    return _request(run_dir, "pause", "no further round begins; go on with: apportion continue", as_json=as_json)
 
 
 @verb("continue")
 def continue_run(run_dir: RunDirectory, as_json: AsJson = False) -> dict[str, Any]:
     """Take back what a run was asked to do: a paused one goes on, one that is to drain does not."""
-    return _wish(run_dir, "", "it goes on", as_json=as_json)
+    return _request(run_dir, "", "it goes on", as_json=as_json)
 
 
 @verb("drain")
 def drain(run_dir: RunDirectory, wait_s: WaitS = 0.0, as_json: AsJson = False) -> dict[str, Any]:
     """Stop a run once its open round is done; it can be resumed. Its coordinator ends with exit status 75."""
     told = "it stops after the open round; go on with: apportion resume"
-    return _wish(run_dir, "drain", told, wait_s=wait_s, as_json=as_json)
+    return _request(run_dir, "drain", told, wait_s=wait_s, as_json=as_json)
 
 
 @verb("stop")
 def stop(run_dir: RunDirectory, wait_s: WaitS = 0.0, as_json: AsJson = False) -> dict[str, Any]:
     """Stop a run at once; it can be resumed, and devices keep their work. Its coordinator ends with exit status 75."""
     told = "it stops now; go on with: apportion resume"
-    return _wish(run_dir, "stop", told, wait_s=wait_s, as_json=as_json)
+    return _request(run_dir, "stop", told, wait_s=wait_s, as_json=as_json)
 
 
-def _wish(run_dir: Path, wish: str, told: str, *, as_json: bool, wait_s: float = 0.0) -> dict[str, Any]:
-    """Leave the wish in the run's ledger, and wait for the coordinator to end where that is asked for.
+def _request(run_dir: Path, asked: str, told: str, *, as_json: bool, wait_s: float = 0.0) -> dict[str, Any]:
+    """Leave the request in the run's ledger, and wait for the coordinator to end where that is asked for.
 
     Raises:
         LedgerError: the run is over.
         DeadlineExpired: its coordinator is still there.
     """
-    from coordinator.control import CONTROL
+    from coordinator.rounds.control import CONTROL
 
     with ledger_of(run_dir) as ledger:
         if ledger.federation().state == "finished":
-            raise LedgerError(f"{run_dir}: the run is finished; there is nothing to {wish or 'continue'}")
+            raise LedgerError(f"{run_dir}: the run is finished; there is nothing to {asked or 'continue'}")
         was_live = is_live(run_dir)
-        ledger.set_wish(CONTROL, wish)
-        last, current = ledger.last_committed(), ledger.open_round()
+        ledger.requests.put(CONTROL, asked)
+        last, current = ledger.rounds.last_committed(), ledger.rounds.open()
     done = 0 if last is None else last.round + 1
     where = f"{done} rounds are committed" + (f", round {current.round + 1} is {current.state}" if current else "")
     if not was_live:
@@ -88,4 +88,4 @@ def _wish(run_dir: Path, wish: str, told: str, *, as_json: bool, wait_s: float =
                 "the run can be resumed all the same"
             )
         time.sleep(LOOK_S)
-    return {"run_dir": str(run_dir), "wish": wish or None, "was_live": was_live, "live": is_live(run_dir)}
+    return {"run_dir": str(run_dir), "wish": asked or None, "was_live": was_live, "live": is_live(run_dir)}

@@ -28,7 +28,7 @@ def costs(
 ) -> dict[str, Any]:
     """Parameters, multiply-accumulates, activations and bytes of one cut."""
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
-    from coordinator.costs import cut_costs
+    from coordinator.submodels.costs import cut_costs
 
     prepared = ModelArguments(model, parse_shape(input_shape), classes, batch, cut=f"{method}:{level}").prepare()
     values: dict[str, Any] = cut_costs(prepared.dense, prepared.cut, prepared.step.input, batch=batch).to_dict()

@@ -28,7 +28,7 @@ def demo(
 ) -> dict[str, Any]:
     """Eight device processes in three memory budgets train a model that fits only the largest of them."""
     from coordinator.cli.assembly import RunOptions, start_run
-    from coordinator.configuration_file import load_config
+    from coordinator.run_file.loading import load_config
 
     settings = with_seed(load_config(CONFIG), seed)
     folder = run_dir or default_run_dir(settings)

@@ -10,10 +10,12 @@ import typer
 
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.device_settings import AgentConditions, settled
+from edge.runtimes import DEFAULT, INSTALLABLE
 
 if TYPE_CHECKING:
     from coordinator.cli.device_reaching import Login
 
+RUNTIME_HELP = f"{DEFAULT} (default) or {' or '.join(name for name in INSTALLABLE if name != DEFAULT)}"
 EXAMPLE = "Example: apportion device add pi@raspberrypi.local --data '~/images'"
 
 FLEET = Path("fleet")
@@ -68,7 +70,7 @@ def add(
         str, typer.Option(metavar="DIR", help="as apportion ca mosquitto --out wrote it; kept, for revocations")
     ] = "",
     broker_pid_file: Annotated[str, typer.Option(metavar="FILE", help="of the broker, if it is here; kept")] = "",
-    runtime: Annotated[str | None, typer.Option(help="onnxruntime (default) or executorch")] = None,
+    runtime: Annotated[str | None, typer.Option(help=RUNTIME_HELP)] = None,
     budget_mb: Annotated[
         float | None, typer.Option(min=0, help="memory for the agent, MB of 2^20; 0: no limit")
     ] = None,
@@ -106,7 +108,7 @@ def add(
 
     May be repeated: what is as it should be stays. Federation, broker and identity are given once.
     """
-    from coordinator.cli.device_wishes import Wishes
+    from coordinator.cli.device_requests import Requests
 
     ids = device or []
     chosen = [qr, print_script is not None, adb or bool(targets)]
@@ -119,7 +121,7 @@ def add(
         only_charging=only_charging,
         min_free_mb=min_free_mb,
     )
-    wishes = Wishes(
+    requests = Requests(
         data=data, folder=folder, runtime=runtime, budget_mb=budget_mb, threads=threads, extra_flags=conditions.flags()
     )
     book, settings = settled(
@@ -140,7 +142,7 @@ def add(
             print_script,
             book,
             settings,
-            wishes,
+            requests,
             _one(ids, "--print-script"),
             machine=machine,
             python=python,
@@ -165,7 +167,7 @@ def add(
     return add_targets(
         book,
         settings,
-        wishes,
+        requests,
         targets or [""],
         ids,
         adb=adb,

@@ -20,7 +20,7 @@ import msgspec
 
 from coordinator.cli.device_progress import Progress
 from coordinator.cli.device_reaching import Login, Reach, name_of, open_host
-from coordinator.cli.device_wishes import Wishes, kept_arguments
+from coordinator.cli.device_requests import Requests, kept_arguments
 from coordinator.fleet.book import FleetBook, FleetSettings
 from coordinator.fleet.host import Host, HostLost
 from coordinator.fleet.revocation import shuts_out, tell_broker, was_revoked
@@ -95,7 +95,7 @@ class Adding:
 
     book: FleetBook
     settings: FleetSettings
-    wishes: Wishes
+    requests: Requests
     greeter: Greeter | None
     wait_s: float
     replace: bool = False
@@ -144,7 +144,7 @@ class Adding:
         progress.rename(device)
         with self.book.working_on(device):
             entry = self.book.find(device)
-            installation = self.wishes.installation(device, self.settings, entry)
+            installation = self.requests.installation(device, self.settings, entry)
             await self._provision(host, reach, installation, outcome, progress)
             self._let_in(device, progress, is_new="certificate" in outcome.changed)
             if self.greeter is not None:
@@ -153,7 +153,7 @@ class Adding:
             await self._profile(host, installation, outcome, progress)
 
     async def _require_own(self, host: Host, device: str, reach: Reach) -> None:
-        """Nothing when the id is that machine's or nobody's. Boards from one image have one name; addresses change."""
+        """Check that the id is that machine's or nobody's. Boards from one image have one name; addresses change."""
         from coordinator.fleet.facts import probe_host
 
         entry = self.book.find(device)

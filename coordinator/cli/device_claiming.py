@@ -8,24 +8,24 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
+from coordinator.brokers.broker_files import server_files
 from coordinator.cli.device_greeting import open_greeter
 from coordinator.cli.device_table import profile_lines
-from coordinator.cli.page_serving import built_pages, is_browser, page_server, told_broker
+from coordinator.cli.page_serving import is_browser, page_server, told_broker
 from coordinator.fleet.book import FleetBook, FleetSettings
-from coordinator.fleet.claim_desk import ClaimDesk
+from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.fleet.claim_link import claim_link, qr_lines, root_fingerprint, save_qr
-from coordinator.fleet.claim_service import ClaimService, claim_server
-from coordinator.identity.broker_files import server_files
+from coordinator.web.device_services import claim_server
+from coordinator.web.pages import Pages
 from edge.contracts.claims import LOOPBACK_HOSTS, ClaimLink
 from edge.contracts.errors import ConfigError, DeadlineExpired
+from edge.runtimes import DEFAULT
 
 PORT = 8443
 LOOK_EVERY_S = 0.2
-
-D = TypeVar("D", ClaimDesk, ClaimService)
 
 
 def invite(
@@ -129,7 +129,7 @@ def _show(link: str, good_s: int, device: str, expires: str, qr_file: Path | Non
         print("On a phone: scan the code, or open the link, and press Join. Nothing is installed.")
     if link.startswith("https://"):
         print("On a Raspberry Pi or another machine, the link between quotes:")
-        print("  pip install 'apportion[onnxruntime,identity]'\n  apportion enrol 'LINK'\n", flush=True)
+        print(f"  pip install 'apportion[{DEFAULT},identity]'\n  apportion enrol 'LINK'\n", flush=True)
     else:
         print("The link is for browsers on this machine: others need https.", flush=True)
     return {"device": device, "link": link, "expires_s": good_s, "claimed": False, "profile": None}
@@ -241,27 +241,23 @@ def open_door(settings: FleetSettings, listen: str) -> Iterator[Door]:
             for line in told_broker(identity, folder, pid_file):
                 print(f"{device}: {line}", file=sys.stderr, flush=True)
 
-    def desk_of(kind: type[D]) -> D:
-        return kind(
-            identity,
-            federation=settings.federation,
-            broker=settings.broker,
-            web_socket=settings.web_socket,
-            on_claimed=claimed,
-        )
-
+    handler = ClaimHandler(
+        identity,
+        federation=settings.federation,
+        broker=settings.broker,
+        web_socket=settings.web_socket,
+        on_claimed=claimed,
+    )
     if settings.web_socket:
         try:
-            built_pages()
+            Pages()
         except ConfigError as error:
             if url.startswith("http://"):
                 raise
             print(f"no page for phones: {'; '.join(error.problems)}; {error.hint}", file=sys.stderr)
         else:
-            desk = desk_of(ClaimDesk)
-            with page_server(url, identity, desk, settings.web_socket, hint=hint) as page:
-                yield Door(page.address, desk.claimed, True)
+            with page_server(url, identity, handler, settings.web_socket, hint=hint) as page:
+                yield Door(page.address, handler.claimed, True)
             return
-    service = desk_of(ClaimService)
-    with claim_server(identity, url, service) as server:
-        yield Door(server.address, service.claimed, False)
+    with claim_server(identity, url, handler) as server:
+        yield Door(server.address, handler.claimed, False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.cli.device_reaching import Login, Reach, open_host
-from coordinator.cli.device_wishes import installation_of
+from coordinator.cli.device_requests import installation_of
 from coordinator.cli.device_work import run_together
 from coordinator.fleet.book import DeviceEntry, FleetBook, FleetSettings
 from coordinator.fleet.revocation import BrokerNews, revoke_device, tell_broker

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from coordinator.cli.device_claiming import listen_url, make_link
-from coordinator.cli.device_wishes import Wishes, kept_arguments
+from coordinator.cli.device_requests import Requests, kept_arguments
 from coordinator.fleet.book import FleetBook, FleetSettings
 from coordinator.fleet.install_script import InstallScript, facts_of
 from coordinator.fleet.wheelhouse import build_wheelhouse
@@ -21,7 +21,7 @@ def write_script(
     folder: Path,
     book: FleetBook,
     settings: FleetSettings,
-    wishes: Wishes,
+    requests: Requests,
     device: str,
     *,
     machine: str,
@@ -46,7 +46,7 @@ def write_script(
             [f"device '{device}' is reached over {entry.way}: add it there"],
             hint=f"another --device, or first: apportion device revoke {device}",
         )
-    installation = wishes.installation(device, settings, entry)
+    installation = requests.installation(device, settings, entry)
     print(f"packages for {machine}, Python {python}: fetched, where they are not here yet", file=sys.stderr, flush=True)
     with book.alone("wheels"):
         wheels = build_wheelhouse(book.folder / "wheels", facts, installation.runtime)

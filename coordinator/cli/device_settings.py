@@ -25,7 +25,7 @@ class AgentConditions:
         Raises:
             ConfigError: a time of day that is none.
         """
-        from edge.conditions import TimeWindow
+        from edge.supervisor.conditions import TimeWindow
 
         words: list[str] = []
         if self.train_between:
@@ -89,7 +89,7 @@ def settled(
 
 
 def _problems(settings: dict[str, str], before: FleetSettings, *, may_be_phones_only: bool) -> list[str]:
-    from coordinator.configuration_broker import is_web_socket
+    from coordinator.config.broker import is_web_socket
     from edge.contracts.errors import MessageRejected
     from edge.contracts.topics import check_name
     from edge.transport.mqtt import parse_broker
@@ -129,7 +129,7 @@ def _problems(settings: dict[str, str], before: FleetSettings, *, may_be_phones_
 
 
 def _of_run_file(path: Path) -> dict[str, str]:
-    from coordinator.configuration_file import load_config
+    from coordinator.run_file.loading import load_config
 
     config = load_config(path)
     broker = config.broker

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.cli.device_reaching import Login, Reach
 from coordinator.fleet.book import DeviceEntry, FleetBook
+from edge.runtimes import BROWSER
 from profiles.device import DeviceProfile
 from profiles.stored_profile import StoredProfile
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from coordinator.cli.device_adding import Outcome
 
 MB = 2**20
-BROWSER_RUNTIME = "onnxruntime_web"
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
@@ -86,7 +86,7 @@ def listing(book: FleetBook, *, profiles: bool, states: dict[str, str] | None = 
                     entry.state,
                     "" if states is None else states.get(entry.device, "away"),
                     _reached_as(entry, entry.device in browsers),
-                    BROWSER_RUNTIME if entry.device in browsers else str(entry.installation.get("runtime", "")),
+                    BROWSER if entry.device in browsers else str(entry.installation.get("runtime", "")),
                     f"{budget:.0f} MB" if budget else "",
                     ago(entry.seen_at),
                     ago(found.stored_at) if found else "",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from coordinator.planner import MB
+from coordinator.planning.planner import MB
 
 _NEEDED = 78
 _UNBOUNDED = 200

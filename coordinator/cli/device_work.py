@@ -18,8 +18,8 @@ from coordinator.cli.device_adding import Adding, Outcome
 from coordinator.cli.device_greeting import open_greeter
 from coordinator.cli.device_progress import Progress
 from coordinator.cli.device_reaching import Login, Reach, name_of, open_host
+from coordinator.cli.device_requests import Requests, installation_of
 from coordinator.cli.device_table import outcome_lines, profile_lines
-from coordinator.cli.device_wishes import Wishes, installation_of
 from coordinator.fleet.book import DeviceEntry, FleetBook, FleetSettings
 from coordinator.fleet.greeting import Greeter
 from edge.contracts.errors import ConfigError
@@ -44,7 +44,7 @@ def run_together(work: Coroutine[Any, Any, T], *, waiting: int = 1) -> T:
 def add_targets(
     book: FleetBook,
     settings: FleetSettings,
-    wishes: Wishes,
+    requests: Requests,
     targets: Sequence[str],
     ids: Sequence[str],
     *,
@@ -70,7 +70,7 @@ def add_targets(
         _as_before(Reach.parse(text, login, adb=adb), device, book)
         for text, device in zip(targets, list(ids) or [""] * len(targets), strict=True)
     ]
-    return _bring_up(book, settings, wishes, machines, wait_s, replace=replace)
+    return _bring_up(book, settings, requests, machines, wait_s, replace=replace)
 
 
 def _as_before(reach: Reach, device: str, book: FleetBook) -> tuple[Reach, str]:
@@ -95,13 +95,13 @@ def upgrade_devices(fleet: Path, devices: Sequence[str], login: Login, *, wait_s
     machines = [(Reach.of_entry(entry, login), entry.device) for entry in entries if entry.way != "claim"]
     for device in unreachable:
         print(f"{device}: came with a claim link, cannot be reached; left as it is", file=sys.stderr)
-    return _bring_up(book, settings, Wishes(), machines, wait_s, replace=False)
+    return _bring_up(book, settings, Requests(), machines, wait_s, replace=False)
 
 
 def _bring_up(
     book: FleetBook,
     settings: FleetSettings,
-    wishes: Wishes,
+    requests: Requests,
     machines: Sequence[tuple[Reach, str]],
     wait_s: float | None,
     *,
@@ -112,7 +112,7 @@ def _bring_up(
     with _greeter(settings, wait_s) as greeter:
         alone = len(machines) == 1
         width = 0 if alone else max(len(device or reach.shown) for reach, device in machines)
-        adding = Adding(book, settings, wishes, greeter, wait_s or 0.0, replace, width, alone)
+        adding = Adding(book, settings, requests, greeter, wait_s or 0.0, replace, width, alone)
         outcomes = run_together(adding.all(machines), waiting=len(machines))
     for line in outcome_lines(outcomes, progress.seconds):
         print(line)

@@ -8,57 +8,26 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from coordinator.cli.command import parse_problem, verb
+from coordinator.cli.finding import Finding
 from edge.contracts.errors import ApportionError
+from edge.runtimes import DEFAULT, RUNTIMES, traits_of
+from profiles.system_files import SystemFiles
+from profiles.system_memory import memory
 
 if TYPE_CHECKING:
     from coordinator.cli.doctor_model import ModelReport
-    from coordinator.configuration import RunConfig
+    from coordinator.config.run_config import RunConfig
 
 EXAMPLE = "Example: apportion doctor examples/digits.toml"
 BROKER_TIMEOUT_S = 5.0
 BATCH = 32
 """Examples per step a model is looked at with; what its layers fare like does not depend on it."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at: ``ok``, ``warn`` (works, but) or ``fail``, what was seen, and how to mend it.
-
-    Attributes:
-        exit_code: of a failure: the exit status that a run would end with.
-    """
-
-    name: str
-    state: Literal["ok", "warn", "fail"]
-    detail: str
-    fix: str = ""
-    exit_code: int = 1
-
-    @classmethod
-    def failure(cls, name: str, error: ApportionError) -> Finding:
-        """What a run would end with."""
-        return cls(name, "fail", str(error), error.hint, error.exit_code)
-
-    def as_dict(self) -> dict[str, str]:
-        """For ``--json``; a fix only where there is something to mend."""
-        return {
-            "name": self.name,
-            "state": self.state,
-            "detail": self.detail,
-            "fix": self.fix if self.needs_fix else "",
-        }
-
-    @property
-    def needs_fix(self) -> bool:
-        """Whether there is something to mend."""
-        return bool(self.fix) and self.state != "ok"
 
 
 def register(app: typer.Typer) -> None:
@@ -140,10 +109,9 @@ def _model_finding(report: ModelReport) -> Finding:
 
 def machine_findings() -> list[Finding]:
     """Python, word size, processors, memory, disk and brokers."""
-    import psutil
-
     bits = 64 if sys.maxsize > 2**32 else 32
-    memory = psutil.virtual_memory().available / 1e9
+    free = memory(SystemFiles()).get("free_ram_bytes")
+    free_gb = 0.0 if free is None else free.value / 1e9
     disk = shutil.disk_usage(Path.cwd()).free / 1e9
     mosquitto = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
     version_ok = (3, 11) <= sys.version_info[:2] < (3, 13)
@@ -158,8 +126,8 @@ def machine_findings() -> list[Finding]:
         Finding("processors", "ok", f"{os.cpu_count()}"),
         Finding(
             "free memory",
-            "ok" if memory > 2 else "warn",
-            f"{memory:.1f} GB",
+            "ok" if free_gb > 2 else "warn",
+            f"{free_gb:.1f} GB",
             "a coordinator with torch needs about 2 GB",
         ),
         Finding("free disk", "ok" if disk > 2 else "warn", f"{disk:.1f} GB", "runs keep weights and updates on disk"),
@@ -179,22 +147,17 @@ def machine_findings() -> list[Finding]:
 
 
 def package_findings() -> list[Finding]:
-    """Versions of what the coordinator needs, and the two ONNX Runtime wheels that overwrite each other."""
+    """Versions of what the coordinator needs, and of runtimes whose wheels overwrite each other."""
     findings = []
     for package, extra in (("torch", "coordinator"), ("onnx", "coordinator"), ("amqtt", "coordinator")):
         findings.append(_package(package, extra))
-    stock, training = _version("onnxruntime"), _version("onnxruntime-training-cpu")
-    if stock and training:
-        findings.append(
-            Finding(
-                "onnxruntime",
-                "fail",
-                f"onnxruntime {stock} and onnxruntime-training-cpu {training} are both here and overwrite each other",
-                "pip uninstall both, then install one of them per environment",
-            )
-        )
+    module = traits_of(DEFAULT).module
+    alike = [traits.distribution for traits in map(traits_of, RUNTIMES) if traits.module == module]
+    if len(here := [f"{package} {version}" for package in alike if (version := _version(package))]) > 1:
+        both = f"{' and '.join(here)} are both here and overwrite each other"
+        findings.append(Finding(module, "fail", both, "pip uninstall both, then install one of them per environment"))
     else:
-        findings.append(_package("onnxruntime", "onnxruntime"))
+        findings.append(_package(traits_of(DEFAULT).distribution, DEFAULT))
     return findings
 
 
@@ -228,13 +191,13 @@ def config_findings(path: Path) -> list[Finding]:
     Raises:
         ConfigError: there is no such file.
     """
-    from coordinator.cli.exporting import dense_module
     from coordinator.cli.identity_findings import identity_findings
     from coordinator.cli.page_findings import page_findings
     from coordinator.cli.runtime_findings import runtime_findings
-    from coordinator.configuration_file import load_config
-    from coordinator.datasets import load_dataset
+    from coordinator.data.datasets import load_dataset
+    from coordinator.exporting.cut_exporter import dense_module
     from coordinator.methods import build_method
+    from coordinator.run_file.loading import load_config
     from edge.contracts.errors import ConfigError
 
     if not path.is_file():
@@ -265,8 +228,8 @@ def broker_finding(config: RunConfig) -> Finding:
     """Whether the broker that a run file names can be started here, or lets us in where it runs."""
     import tempfile
 
-    from coordinator.broker import open_broker
-    from coordinator.local_devices import connection_address
+    from coordinator.brokers.opening import open_broker
+    from coordinator.local_devices.processes import connection_address
     from edge.contracts import topics
     from edge.transport.mqtt import MqttTransport
 

@@ -115,11 +115,11 @@ def model_report(arguments: ModelArguments) -> ModelReport:
         ConfigError: an unknown model or cut.
         ExportRefused: the model does not run on its own input.
     """
-    from export.formats import FORMATS
+    from edge.runtimes import KNOWN
     from export.layer_support import layer_support
 
     prepared = arguments.prepare()
-    support = layer_support(prepared.module, prepared.step, list(FORMATS))
+    support = layer_support(prepared.module, prepared.step, list(KNOWN))
     return ModelReport(
         arguments.model,
         _rows(support),

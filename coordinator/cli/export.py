@@ -9,6 +9,7 @@ import typer
 
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.model_arguments import ModelArguments, parse_shape
+from edge.runtimes import DEFAULT
 from export.step_form import StepForm
 
 EXAMPLE = "Example: apportion export --model resnet20 --batch 32 --out artifact --json"
@@ -26,7 +27,7 @@ def export(
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
     classes: Annotated[int, typer.Option(min=0, help="number of classes; 0: the model's own")] = 0,
     batch: Annotated[int, typer.Option(min=1, help="batch size the figures are for")] = 32,
-    runtime: Annotated[str, typer.Option(help="device runtime")] = "onnxruntime",
+    runtime: Annotated[str, typer.Option(help="device runtime")] = DEFAULT,
     freeze: Annotated[int, typer.Option(min=0, help="freeze the stem and the first K blocks")] = 0,
     cut: Annotated[str, typer.Option(help="submodel, method:level[,key=value], e.g. fedhm:4")] = "",
     option: Annotated[list[str] | None, typer.Option(help="of the model, key=value, e.g. norm=group")] = None,

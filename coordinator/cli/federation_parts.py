@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from coordinator.blob_store import BlobStore
-from coordinator.byte_account import ByteAccount
-from coordinator.configuration import RunConfig
-from coordinator.publisher import Publisher, Signer
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.config.run_config import RunConfig
+from edge.serving.publisher import Publisher, Signer
+from edge.serving.traffic import ByteAccount
 from edge.transport.base import Transport
 
 if TYPE_CHECKING:
-    from coordinator.blob_service import BlobService
     from coordinator.cli.page_serving import PageService
+    from coordinator.web.device_services import BlobService
 
 
 def signer(config: RunConfig) -> Signer | None:
@@ -31,16 +31,16 @@ def blob_service(config: RunConfig, blobs: BlobStore, account: ByteAccount) -> B
     """The service at ``$.broker.bulk``, not started; None without one."""
     if not config.broker.bulk:
         return None
-    from coordinator.blob_service import BlobService
-    from coordinator.fleet.claim_service import ClaimService
-    from coordinator.identity.broker_files import server_files
+    from coordinator.brokers.broker_files import server_files
+    from coordinator.fleet.claim_handler import ClaimHandler
+    from coordinator.web.device_services import BlobService
 
     identity, broker = Path(config.broker.identity), urlsplit(config.broker.url)
     certificate, key = server_files(identity, urlsplit(config.broker.bulk).hostname or "")
     # A broker that the run starts for itself is no address for other machines; a password in it is nobody else's.
     reached_at = f"{broker.scheme}://{broker.netloc.rpartition('@')[2]}" if broker.netloc else ""
-    claims = ClaimService(identity, federation=config.federation.name, broker=reached_at)
-    return BlobService(blobs, config.broker.bulk, certificate, key, beside=[claims.answer], account=account)
+    claims = ClaimHandler(identity, federation=config.federation.name, broker=reached_at)
+    return BlobService(blobs, config.broker.bulk, certificate, key, claims=claims, account=account)
 
 
 def bulk(page: PageService | None, service: BlobService | None) -> Callable[[str, float], str] | None:

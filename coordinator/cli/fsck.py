@@ -13,8 +13,8 @@ from coordinator.cli.command import verb
 from coordinator.cli.run_directory import is_live, ledger_of
 
 if TYPE_CHECKING:
-    from coordinator.garbage import Garbage
-    from coordinator.ledger import Ledger
+    from coordinator.blobs.garbage import Garbage
+    from coordinator.ledger.ledger import Ledger
 
 EXAMPLE = "Example: apportion fsck runs/first --deep"
 
@@ -38,8 +38,8 @@ def fsck(
 
     Without --repair and --gc nothing is changed, and a coordinator may be running beside it.
     """
+    from coordinator.blobs.garbage import collect_garbage
     from coordinator.cli.assembly import lock_run
-    from coordinator.garbage import collect_garbage
 
     with contextlib.ExitStack() as stack:
         ledger = stack.enter_context(ledger_of(run_dir))
@@ -76,10 +76,10 @@ def fsck(
 
 def audit_run(run_dir: Path, ledger: Ledger, *, deep: bool, repair_too: bool) -> dict[str, Any]:
     """``faults``, ``repaired`` in words, ``garbage`` (None where other runs share the folder) and the ``store``."""
-    from coordinator.blob_opening import open_blobs
-    from coordinator.configuration_file import load_config_text
-    from coordinator.garbage import find_garbage, is_collectable
-    from coordinator.store_audit import Fault, blob_faults, repair, run_dir_faults
+    from coordinator.blobs.audit import Fault, blob_faults, repair, run_dir_faults
+    from coordinator.blobs.garbage import find_garbage, is_collectable
+    from coordinator.blobs.opening import open_blobs
+    from coordinator.run_file.loading import load_config_text
 
     config = load_config_text(ledger.federation().config, folder=run_dir)
     blobs = open_blobs(config, run_dir, tidy=False)
@@ -88,7 +88,9 @@ def audit_run(run_dir: Path, ledger: Ledger, *, deep: bool, repair_too: bool) ->
     if repair_too and faults:
         done = repair(ledger, blobs, faults)
         faults = blob_faults(ledger, blobs, deep=deep)
-    ledger_faults = [Fault("ledger", "", words, "restore the ledger from a backup") for words in ledger.audit()]
+    ledger_faults = [
+        Fault("ledger", "", words, "restore the ledger from a backup") for words in ledger.audit.findings()
+    ]
     return {
         "faults": [*ledger_faults, *faults, *run_dir_faults(run_dir, ledger)],
         "repaired": done,

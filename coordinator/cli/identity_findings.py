@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from coordinator.cli.doctor import Finding
+from coordinator.cli.finding import Finding
 from edge.contracts.errors import ApportionError
 
 if TYPE_CHECKING:
-    from coordinator.configuration import RunConfig
+    from coordinator.config.run_config import RunConfig
 
 WHAT = "certificates"
 _SHOWN = 5

@@ -10,7 +10,7 @@ import typer
 from coordinator.cli.command import parse_problem, verb
 
 if TYPE_CHECKING:
-    from coordinator.configuration import RunConfig
+    from coordinator.config.run_config import RunConfig
 
 EXAMPLE = (
     "Example: apportion join postgresql://apportion@db.example/apportion --federation digits --run-dir runs/second"
@@ -42,8 +42,8 @@ def join(
     """
     from coordinator.cli.assembly import RunOptions, join_run
     from coordinator.cli.run import default_run_dir, resumable, show
-    from coordinator.configuration_file import load_config_text
-    from coordinator.ledger import Ledger
+    from coordinator.ledger.ledger import Ledger
+    from coordinator.run_file.loading import load_config_text
 
     place, name = _place(where, federation)
     with Ledger.open(place, federation=name) as ledger:
@@ -67,8 +67,8 @@ def _place(where: str, federation: str) -> tuple[str, str]:
         ConfigError: they cannot be known, or a password is shown to everyone who lists processes.
     """
     if where.startswith(_ADDRESS):
-        from coordinator.ledger_address import has_password
-        from coordinator.ledger_file import read_address
+        from coordinator.config.store import has_password
+        from coordinator.ledger.database import read_address
 
         if not federation:
             raise parse_problem("--federation", "the address of a ledger goes with the name of the run; give both")
@@ -85,6 +85,6 @@ def _place(where: str, federation: str) -> tuple[str, str]:
 
 
 def _written(where: Path) -> RunConfig:
-    from coordinator.configuration_file import load_config
+    from coordinator.run_file.loading import load_config
 
     return load_config(where / "config.toml" if where.is_dir() else where)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,11 @@ from typing import Any
 import msgspec
 
 from coordinator.cli.model_arguments import ModelArguments
-from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.manifest import ArtifactManifest
-from edge.profile_ladder import Ladder, Rung, ladder_path, read_ladder
-from edge.runtimes import RUNTIMES
-from edge.runtimes.checking import SAME_GRAPHS
+from edge.measuring.ladder import Ladder, Rung, ladder_path, read_ladder
+from edge.runtimes import DEFAULT, RUNTIMES, traits_of
+from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from profiles.stored_profile import write_whole
 
 
@@ -44,7 +45,6 @@ class Shape:
         return f"{self.model}:{level}" if level else self.model
 
 
-DEFAULT_RUNTIME = "onnxruntime"
 _TOLD = ("shape", "runtime", "batch", "parameters", "macs", "predicted_bytes", "is_quick")
 
 # Work and memory must not rise together, or a fit cannot tell one from the other: perceptrons and the LSTM have much
@@ -108,11 +108,11 @@ def written_values(folder: Path, *, runtime: str, quick: bool) -> dict[str, Any]
     Raises:
         ConfigError: an unknown runtime, or none of the shapes can be exported; also OSError.
     """
-    if runtime in SAME_GRAPHS:
+    if same := traits_of(runtime).checked_by:
         raise ConfigError(
             [
                 f"--runtime: a browser measures itself on the artifacts it is ordered, '{runtime}' has no ladder; "
-                f"for this machine take {SAME_GRAPHS[runtime]}, which has the same operators"
+                f"for this machine take {same}, which has the same operators"
             ]
         )
     if runtime and runtime not in RUNTIMES:
@@ -121,7 +121,7 @@ def written_values(folder: Path, *, runtime: str, quick: bool) -> dict[str, Any]
     print(f"writing a ladder to {folder}, once", file=sys.stderr)
     ladder = write_ladder(
         folder,
-        runtimes=(runtime or DEFAULT_RUNTIME,),
+        runtimes=(runtime or DEFAULT,),
         quick=quick,
         tell=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
     )
@@ -173,3 +173,79 @@ def _rung(folder: Path, shape: Shape, manifest: ArtifactManifest, *, is_quick: b
         work=cost.step_work,
         is_quick=is_quick,
     )
+
+
+BATCH = 20
+"""Of the publication's device measurements (PruneFL, section VI)."""
+
+ROOM = 0.3
+"""Share of a layer that there is room for: beyond a quarter or so the dense kernels are faster."""
+
+
+@contextlib.contextmanager
+def layer_artifact(what: str) -> Iterator[Path]:
+    """The folder ``what``, if it is an artifact's, or one exported for the model of that name, gone with the context.
+
+    Raises:
+        ConfigError: an unknown model, or one without such layers; also ExportRefused.
+    """
+    if (Path(what) / MANIFEST_NAME).exists():
+        yield Path(what)
+        return
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "artifact"
+        print(f"exporting {what} for {_sparse_runtime()}", file=sys.stderr)
+        export_layers(what, folder)
+        yield folder
+
+
+def layer_artifact_values(folder: Path, model: str) -> dict[str, Any]:
+    """The values of ``--ladder-out DIR --layer-times MODEL --json``: the artifact is in ``folder``."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(
+            [f"--ladder-out: {folder} is there already and is not an empty folder"], hint="name a new one"
+        )
+    started = time.monotonic()
+    manifest = export_layers(model, folder)
+    layers = [spec.name for spec in manifest.specs("grad_mask") if spec.capacity]
+    print(f"{folder}: {model} with {len(layers)} layers by their kept entries; on the device: "
+          f"apportion profile --layer-times {folder.name}", file=sys.stderr)  # fmt: skip
+    return {"out": str(folder), "layers": layers, "seconds": round(time.monotonic() - started, 1)}
+
+
+def export_layers(model: str, folder: Path) -> ArtifactManifest:
+    """The artifact of ``model`` in ``folder``, masked as PruneFL masks it.
+
+    Raises:
+        ConfigError: an unknown model, or one none of whose prunable layers has such kernels; also ExportRefused.
+    """
+    from coordinator.exporting.step import step_of
+    from coordinator.methods import build_method
+    from coordinator.models.catalog import build_model, input_spec, model_entry
+    from coordinator.submodels.sparse_layers import SMALLEST
+    from coordinator.submodels.values import DeviceProgram
+    from export.bundle import export_artifact
+    from export.training_step import Optimizer
+
+    entry = model_entry(model)
+    if entry is None:
+        raise ConfigError([f"--layer-times: {model} has no number of classes of its own"], hint="give a model by name")
+    module = build_model(model)
+    method = build_method("prunefl", module, {})
+    program = method.program(method.cut_shape(method.levels()[0], round_index=0, device="", seed=0))
+    sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
+    room = tuple((name, int(ROOM * sizes[name])) for name in program.masked if sizes[name] >= SMALLEST)
+    program = DeviceProgram(masked=program.masked, sparse=room)
+    step = step_of(
+        program, module, input_spec=input_spec(model), classes=entry.classes, batch=BATCH, optimizer=Optimizer()
+    )
+    if not step.sparse:
+        raise ConfigError([f"--layer-times: {model} has no layer with sparse kernels of {SMALLEST} weights or more"])
+    return export_artifact(module, step, folder, build={"model": model}, runtime=_sparse_runtime())
+
+
+def _sparse_runtime() -> str:
+    """The one with kernels whose time falls with what a mask keeps."""
+    from export.formats import format_for
+
+    return next(name for name in RUNTIMES if "sparse" in format_for(name).features)

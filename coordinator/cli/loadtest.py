@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import parse_problem, verb
+from edge.runtimes import DEFAULT
 
 EXAMPLE = "Example: apportion loadtest --devices 200 --participants 50 --rounds 2 --json"
 
@@ -111,10 +112,10 @@ def _runtimes(config: Path | None) -> dict[str, str]:
     """What light devices say they have: the runtimes that the run allows, in the versions that are here."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from coordinator.configuration_file import load_config
+    from coordinator.run_file.loading import load_config
 
     found = {}
-    for runtime in ("onnxruntime",) if config is None else load_config(config).runtime.names:
+    for runtime in (DEFAULT,) if config is None else load_config(config).runtime.names:
         try:
             found[runtime] = version(runtime)
         except PackageNotFoundError:

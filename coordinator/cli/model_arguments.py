@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from coordinator.cli.command import parse_problem
+from coordinator.exporting.step import rebuilt_from, step_of
 from coordinator.methods import METHODS, build_method
-from coordinator.methods.method import DeviceProgram, Level, Method
-from coordinator.models import build_model, input_spec, model_entry
+from coordinator.methods.method import Method
+from coordinator.models.catalog import build_model, input_spec, model_entry
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.freeze import frozen_prefix
-from coordinator.submodels.record import Cut, cut_to_json
-from coordinator.submodels.width import shape_of_cut
+from coordinator.submodels.record import Cut
+from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.errors import ConfigError
 from export.step_form import PLAIN, StepForm, in_form
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from export.training_step import Loss, StepSpec
+    from export.training_step import StepSpec
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
@@ -64,7 +65,7 @@ class ModelArguments:
         Raises:
             ConfigError: an unknown model, method or level, or more blocks to freeze than there are.
         """
-        from export.training_step import FactorPair, Optimizer, StepSpec, Variant
+        from export.training_step import Optimizer
 
         if self.optimizer not in OPTIMIZERS:
             raise parse_problem("--optimizer", f"'{self.optimizer}' is unknown, known are {', '.join(OPTIMIZERS)}")
@@ -77,28 +78,17 @@ class ModelArguments:
         dense = build_model(self.model, input_shape=spec.shape, classes=classes, **options)
         cut, program = parse_cut(dense, self.cut)
         module = apply_cut(dense, cut)
-        step = StepSpec(
-            input=spec,
+        optimizer = Optimizer(kind=cast('Literal["sgd", "adam", "adamw"]', self.optimizer))
+        frozen = tuple(dict.fromkeys((*program.frozen, *frozen_prefix(module, self.freeze))))
+        step = step_of(
+            replace(program, frozen=frozen),
+            dense,
+            input_spec=spec,
             classes=classes,
             batch=self.batch,
-            loss=cast("Loss", program.loss),
-            optimizer=Optimizer(kind=cast('Literal["sgd", "adam", "adamw"]', self.optimizer)),
-            frobenius=tuple(FactorPair(u=u, v=v) for u, v in program.frobenius),
-            frozen=tuple(dict.fromkeys((*program.frozen, *frozen_prefix(module, self.freeze)))),
-            squared_gradient=program.accumulators,
-            masked=program.masked,
-            distillation=program.distillation,
-            norm=cast('Literal["running", "batch"]', program.norm),
-            variants=tuple(Variant(v.name, v.sizes, v.submodule) for v in program.variants),
-            probe=program.probe,
+            optimizer=optimizer,
         )
-        build = {
-            "model": self.model,
-            "input": list(spec.shape),
-            "classes": classes,
-            "options": options,
-            "cut": cut_to_json(shape_of_cut(dense, cut)),
-        }
+        build = rebuilt_from(self.model, dense, cut, shape=spec.shape, classes=classes, options=options)
         return Prepared(dense, cut, module, in_form(step, self.form), build, tuple(str(i) for i in range(classes)))
 
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from coordinator.cli.doctor import Finding
+from coordinator.cli.finding import Finding
 from edge.contracts.errors import ApportionError
 
 if TYPE_CHECKING:
-    from coordinator.configuration import RunConfig
+    from coordinator.config.run_config import RunConfig
 
 WHAT = "page for phones"
 
 
 def page_finding() -> Finding:
     """Whether a run with ``[broker] web`` could serve the page; without one, nobody needs it."""
-    from coordinator.cli.page_serving import built_pages
+    from coordinator.web.pages import Pages
 
     try:
-        pages = built_pages()
+        pages = Pages()
     except ApportionError as error:
         problems = getattr(error, "problems", (str(error),))
-        return Finding(WHAT, "warn", problems[0].removeprefix("$.broker.web: "), error.hint)
+        return Finding(WHAT, "warn", problems[0], error.hint)
     return Finding(WHAT, "ok", f"built, {len(pages.paths())} files")
 
 
@@ -30,11 +30,12 @@ def page_findings(config: RunConfig) -> list[Finding]:
     """The same for a run file that has a page, where its lack is a failure; and the certificate of its host."""
     if not config.broker.web:
         return []
-    from coordinator.cli.page_serving import built_pages, given_certificate, page_files
+    from coordinator.cli.page_serving import given_certificate, page_files
+    from coordinator.web.pages import Pages
 
     findings = []
     try:
-        built_pages()
+        Pages()
         findings.append(Finding(WHAT, "ok", f"to be served at {config.broker.web}"))
     except ApportionError as error:
         findings.append(Finding.failure(WHAT, error))

@@ -1,35 +1,30 @@
-"""Puts the web server for phones beside a run, or beside the claims of a fleet: its page, claims, blobs and broker.
-
-Needs the extra ``dashboard`` and the built page; both are looked for before anything is started.
-"""
+"""Puts the web server for phones beside a run, or beside the claims of a fleet: its page, claims, blobs and broker."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from coordinator.blob_store import BlobStore
-from coordinator.broker import BrokerAddress
-from coordinator.byte_account import ByteAccount
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.brokers.broker_files import server_files
+from coordinator.brokers.mosquitto import WebSocketListener
+from coordinator.brokers.opening import BrokerAddress
 from coordinator.cli.revocation_watch import RevocationWatch
-from coordinator.configuration import BrokerConfig
-from coordinator.fleet.claim_desk import ClaimDesk
+from coordinator.config.run_config import BrokerConfig
+from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.fleet.revocation import tell_broker
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import server_files
 from coordinator.identity.web_certificate import WebCertificate, read_web_certificate
-from coordinator.mosquitto import WebSocketListener
-from coordinator.tickets import Tickets
+from coordinator.web.app import web_application
+from coordinator.web.blobs import Blobs
+from coordinator.web.pages import Pages
+from coordinator.web.server import WebServer
+from coordinator.web.tickets import Tickets
 from edge.contracts.claims import LOOPBACK_HOSTS
-from edge.contracts.errors import ApportionError, ConfigError
-
-if TYPE_CHECKING:
-    from coordinator.web.blobs import Blobs
-    from coordinator.web.pages import Pages
-    from coordinator.web.server import WebServer
+from edge.contracts.errors import ApportionError
+from edge.serving.traffic import ByteAccount
 
 
 class PageService:
@@ -103,24 +98,6 @@ def given_certificate(config: BrokerConfig) -> WebCertificate | None:
     return read_web_certificate(Path(config.web_certificate), Path(config.web_key), host)
 
 
-def built_pages() -> Pages:
-    """The built page.
-
-    Raises:
-        ConfigError: it is not built, or the web server's packages are not installed.
-    """
-    try:
-        import uvicorn  # noqa: F401
-
-        from coordinator.web.pages import Pages
-    except ImportError as error:
-        raise ConfigError(
-            [f"$.broker.web: the page for phones needs a web server's packages ({error})"],
-            hint="pip install 'apportion[dashboard]'",
-        ) from error
-    return Pages()
-
-
 @contextlib.contextmanager
 def open_page(
     config: BrokerConfig, federation: str, blobs: BlobStore, broker: BrokerAddress, say: Callable[[str], None]
@@ -132,7 +109,7 @@ def open_page(
 
     Raises:
         BrokerUnreachable: nobody can listen there.
-        ConfigError: as :func:`built_pages`.
+        ConfigError: the page is not built.
         IdentityRefused: as :func:`page_files`.
     """
     if not config.web:
@@ -141,13 +118,11 @@ def open_page(
         with RevocationWatch(Path(config.identity), broker.reload) if is_told else contextlib.nullcontext():
             yield None
         return
-    built_pages()  # before anything else is imported that may be missing
+    Pages()  # before anything else is asked for
     files = page_files(config) if config.web.startswith("https://") else None
     given = given_certificate(config)
     if given is not None and (warning := given.warning()):
         say(warning)
-    from coordinator.web.blobs import Blobs
-
     identity, tickets = Path(config.identity), Tickets()
 
     def claimed(device: str) -> None:
@@ -160,14 +135,14 @@ def open_page(
     parts = urlsplit(config.url)
     # A password in the broker's URL is the coordinator's own.
     reached_at = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
-    desk = ClaimDesk(
+    handler = ClaimHandler(
         identity, federation=federation, broker=reached_at, web_socket=broker.web_socket, on_claimed=claimed
     )
     with contextlib.ExitStack() as stack:
         if broker.kind != "external":
             stack.enter_context(RevocationWatch(identity, broker.reload))
         served = Blobs(blobs, tickets)
-        server = stack.enter_context(page_server(config.web, identity, desk, broker.web_socket, served, files=files))
+        server = stack.enter_context(page_server(config.web, identity, handler, broker.web_socket, served, files=files))
         yield PageService(server.address, tickets, identity, served.account)
 
 
@@ -183,7 +158,7 @@ def told_broker(identity: Path, folder: Path | None, pid_file: Path | None = Non
 def page_server(
     url: str,
     identity: Path,
-    desk: ClaimDesk,
+    handler: ClaimHandler,
     web_socket: str,
     blobs: Blobs | None = None,
     *,
@@ -197,15 +172,11 @@ def page_server(
 
     Raises:
         BrokerUnreachable: nobody can listen there.
-        ConfigError: as :func:`built_pages`.
+        ConfigError: the page is not built.
         IdentityRefused: the identity has no certificate for that host.
     """
-    pages = built_pages()
-    from coordinator.web.app import web_application
-    from coordinator.web.server import WebServer
-
-    parts = urlsplit(url)
+    pages, parts = Pages(), urlsplit(url)
     if files is None and parts.scheme == "https":
         files = server_files(identity, parts.hostname or "")
-    app = web_application(pages, desk, web_socket=web_socket, blobs=blobs)
+    app = web_application(pages, handler, web_socket=web_socket, blobs=blobs)
     return WebServer(url, app, *(files or (None, None)), hint=hint or "free the port, or change $.broker.web")

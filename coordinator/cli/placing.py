@@ -15,23 +15,24 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.artifacts import Artifacts
-from coordinator.blob_store import BlobStore
-from coordinator.cli.exporting import dense_module, run_exporter
-from coordinator.configuration import RunConfig, canonical_toml
-from coordinator.configuration_planning import LocalGroup
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.config.cohort import LocalGroup
+from coordinator.config.run_config import RunConfig, canonical_toml
 from coordinator.distillation.proxy import require_proxy
-from coordinator.ledger import Ledger
+from coordinator.exporting.cut_exporter import CutExporter, dense_module
+from coordinator.ledger.ledger import Ledger
 from coordinator.methods import build_method
-from coordinator.methods.method import DeviceProgram, Level, Method
-from coordinator.planner import MB, Placement, choose_runtimes, place, require_able
+from coordinator.methods.method import Method
+from coordinator.planning.artifacts import Artifacts
+from coordinator.planning.capacity_levels import group_level
+from coordinator.planning.planner import MB, Placement, choose_runtimes, place, require_able
+from coordinator.planning.requests import Requests
 from coordinator.planning.steps import ArtifactSteps
-from coordinator.planning.wishes import Wishes
-from coordinator.simulation.capacity import group_level
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.errors import ConfigError, DeviceRefused, ExportRefused, ParityError, PlanError
-from edge.idle_size import measure_idle_sizes
-from edge.runtimes.checking import SAME_GRAPHS
+from edge.measuring.idle_size import measure_idle_sizes
+from edge.runtimes import traits_of
 from edge.runtimes.environments import runtime_python
 from profiles.device import DeviceProfile
 from profiles.known_devices import known_device
@@ -61,13 +62,13 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placed]]:
             several, that is the reason for its groups.
     """
     placed = []
-    with _Desk.open(config) as desk:
+    with _Handler.open(config) as handler:
         for number, group in enumerate(config.cohort.local):
             name = f"cohort.local[{number}]"
             profile = DeviceProfile(device=name, budget_bytes=round(group.budget_mb * MB))
             runtime = config.runtime.of_group(group)
-            given = group_level(config, number, desk.method.levels())
-            placed.append((group, desk.place(profile, (runtime,), name, given)))
+            given = group_level(config, number, handler.method.levels())
+            placed.append((group, handler.place(profile, (runtime,), name, given)))
     return placed
 
 
@@ -79,13 +80,13 @@ def place_devices(config: RunConfig, names: Sequence[str], profiles: Path | None
     """
     found = [_named(name, profiles) for name in names]
     placed = []
-    with _Desk.open(config) as desk:
+    with _Handler.open(config) as handler:
         for profile, title in found:
             if budget_mb:
                 profile = msgspec.structs.replace(profile, budget_bytes=round(budget_mb * MB))
             has = [name for name, size in profile.trainer_idle_bytes.items() if size]
             runtimes = [name for name in config.runtime.names if name in has] if has else config.runtime.names
-            placed.append(desk.place(profile, runtimes or config.runtime.names, title, None))
+            placed.append(handler.place(profile, runtimes or config.runtime.names, title, None))
     return placed
 
 
@@ -102,7 +103,7 @@ def _named(name: str, folder: Path | None) -> tuple[DeviceProfile, str]:
 
 
 @dataclass(frozen=True)
-class _Desk:
+class _Handler:
     config: RunConfig
     method: Method
     artifacts: Artifacts
@@ -110,21 +111,22 @@ class _Desk:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, config: RunConfig) -> Iterator[_Desk]:
+    def open(cls, config: RunConfig) -> Iterator[_Handler]:
         method = build_method(config.method.name, dense_module(config), config.method.options)
         require_proxy(method)
 
         @cache
         def idle_sizes(runtime: str) -> tuple[int, int]:
             # A browser's own cannot be measured here: that of the runtime with the same operators stands in for it.
-            here = SAME_GRAPHS.get(runtime, runtime)
+            here = traits_of(runtime).checked_by or runtime
             python = runtime_python(here, config.runtime.environments.get(here, ""))
             return measure_idle_sizes(here, python=str(python))
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ledger.sqlite"
             with Ledger.create(path, federation="plan", config=canonical_toml(config), seed=0) as ledger:
-                artifacts = Artifacts(run_exporter(config), ledger, BlobStore(Path(folder) / "blobs"))
+                blobs = BlobStore(Path(folder) / "blobs")
+                artifacts = Artifacts(CutExporter(config), ledger, blobs, cache=config.planner.export_cache)
                 yield cls(config, method, artifacts, idle_sizes)
 
     def place(self, profile: DeviceProfile, runtimes: Sequence[str], title: str, given: Level | None) -> Placed:
@@ -156,7 +158,7 @@ class _Desk:
                 choose_runtimes(profile, able if self.config.planner.runtimes == "best" else able[:1]),
                 self.method.levels() if given is None else (given,),
                 ArtifactSteps(self.artifacts, shape, batch=self.config.training.batch),
-                Wishes.of(self.config),
+                Requests.of(self.config),
             )
         except PlanError as error:
             return Placed(profile, title, error)

@@ -39,7 +39,7 @@ def plan(
 ) -> dict[str, Any]:
     """Place devices on the largest cuts that fit them: those of [[cohort.local]], or the ones named."""
     from coordinator.cli.placing import place_devices, place_groups
-    from coordinator.configuration_file import load_config
+    from coordinator.run_file.loading import load_config
 
     settings = load_config(config)
     placed: list[tuple[dict[str, Any], str, Placed]] = []
@@ -84,7 +84,7 @@ def _names(device: list[str] | None, profiles: Path | None) -> list[str]:
 
 
 def _row(found: Placed) -> dict[str, Any]:
-    from coordinator.planner import NothingFits
+    from coordinator.planning.planner import NothingFits
     from coordinator.planning.trial import prediction_values
 
     profile, placement = found.profile, found.placement

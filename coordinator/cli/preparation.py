@@ -6,15 +6,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.cli.exporting import dense_module, run_input_spec
-from coordinator.configuration import RunConfig
-from coordinator.datasets import Dataset, load_dataset
+from coordinator.config.run_config import RunConfig
+from coordinator.data.datasets import Dataset, load_dataset
 from coordinator.distillation.proxy import open_proxy
-from coordinator.evaluation import Evaluator
-from coordinator.heap import share_one_heap
+from coordinator.exporting.cut_exporter import dense_module, run_input_spec
 from coordinator.methods import build_method
 from coordinator.methods.method import Method
-from coordinator.rebasing import require_rebasing
+from coordinator.planning.heap import share_one_heap
+from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.staleness import require_rebasing
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,10 @@ import msgspec
 import typer
 
 from coordinator.cli.command import verb
-from coordinator.cli.ladder import written_values
-from coordinator.cli.profile_layer_artifact import layer_artifact, layer_artifact_values
-from coordinator.cli.profile_plot import check_plot_file, draw_values
+from coordinator.cli.ladder import layer_artifact, layer_artifact_values, written_values
 from coordinator.cli.profile_remote import climbed_values, fleet_entry, kept_values
 from coordinator.fleet.book import DeviceEntry, FleetBook
-from edge.profile_command import (
+from edge.commands.profile import (
     AGAIN_HELP,
     CEILING_HELP,
     DESCRIPTION,
@@ -34,16 +32,16 @@ from edge.profile_command import (
     profile_lines,
     profile_values,
 )
-from edge.profile_ladder import ladder_path
-from edge.profile_report import LadderArguments
+from edge.measuring.ladder import ladder_path
+from edge.measuring.report import LadderArguments
+from edge.runtimes import DEFAULT
 from profiles.device import DeviceProfile
 from profiles.stored_profile import store_profile
 
 LAYERS_EXPORTED = "; a model's name exports one first, with --ladder-out DIR for a device"
 WRITTEN_FIRST = "; it is written first where there is none"
 LADDER_OUT_HELP = "write a ladder to this folder, for devices: copy it there and give it to --ladder"
-RUNTIMES_WRITTEN = "; with --ladder-out: write rungs for it, else for onnxruntime"
-PLOT_HELP = "with --ladder: draw memory and latency against model size, as FILE.png or FILE.svg"
+RUNTIMES_WRITTEN = f"; with --ladder-out: write rungs for it, else for {DEFAULT}"
 
 
 def register(app: typer.Typer) -> None:
@@ -69,7 +67,6 @@ def profile(
     ceiling_mb: Annotated[float, typer.Option(metavar="N", min=0, help=CEILING_HELP)] = 0.0,
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help=KEEP_HELP)] = None,
     again: Annotated[bool, typer.Option("--again", help=AGAIN_HELP)] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help=PLOT_HELP)] = None,
     layer_times_of: Annotated[
         str, typer.Option("--layer-times", metavar="MODEL", help=LAYER_TIMES_HELP + LAYERS_EXPORTED)
     ] = "",
@@ -77,11 +74,9 @@ def profile(
     fleet: Annotated[Path, typer.Option(metavar="DIR", help="folder of the fleet book")] = Path("fleet"),
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
-    """As :mod:`edge.profile_command`, whose lines go to stderr with ``--json``."""
+    """As :mod:`edge.commands.profile`, whose lines go to stderr with ``--json``."""
     if listed:
         return catalog_values(print)
-    if plot is not None:
-        check_plot_file(plot, is_climbing=ladder is not None)
     if ladder_out is not None and layer_times_of:
         return layer_artifact_values(ladder_out, layer_times_of)
     if ladder_out is not None:
@@ -101,9 +96,6 @@ def profile(
     if layer_times_of:
         with layer_artifact(layer_times_of) as artifact:
             values["layer_times"] = layer_times(artifact, iterations, values, print)
-    if plot is not None:
-        values["plot"] = str(draw_values(values, plot))
-        print(f"drawn in {plot}")
     return values
 
 

@@ -18,14 +18,14 @@ from typing import Any
 import msgspec
 
 from coordinator.cli.device_reaching import Login, Reach, open_host
-from coordinator.cli.device_wishes import installation_of
+from coordinator.cli.device_requests import installation_of
 from coordinator.fleet.book import DeviceEntry, FleetBook
 from coordinator.fleet.commands import opening
 from coordinator.fleet.host import CommandFailed, Host
 from coordinator.fleet.installation import Installation
 from edge.contracts.errors import ConfigError
-from edge.profile_ladder import FILE_NAME, Ladder, chosen_rungs, ladder_path, read_ladder
-from edge.profile_report import LadderArguments
+from edge.measuring.ladder import FILE_NAME, Ladder, chosen_rungs, ladder_path, read_ladder
+from edge.measuring.report import LadderArguments
 from profiles.device import DeviceProfile
 from profiles.stored_profile import ProfileUnusable, read_profile
 

@@ -12,8 +12,8 @@ from coordinator.cli.command import verb
 from coordinator.cli.run_directory import ledger_of
 
 if TYPE_CHECKING:
-    from coordinator.ledger import Ledger
-    from coordinator.ledger_conduct import Quarantined
+    from coordinator.ledger.ledger import Ledger
+    from coordinator.ledger.quarantine import Quarantined
 
 EXAMPLE = "Example: apportion quarantine ls runs/first"
 
@@ -33,8 +33,10 @@ def register(app: typer.Typer) -> None:
 def ls(run_dir: RunDir, as_json: Json = False) -> dict[str, Any]:
     """Every update in quarantine, and which devices sit out."""
     with ledger_of(run_dir) as ledger:
-        entries = ledger.quarantined()
-        barred = {name: s.barred_until for name, s in ledger.standings().items() if s.barred_until > _next(ledger)}
+        entries = ledger.quarantine.all()
+        barred = {
+            name: s.barred_until for name, s in ledger.reliabilities.all().items() if s.barred_until > _next(ledger)
+        }
     if not as_json:
         for entry in entries:
             e = entry.evidence
@@ -67,29 +69,29 @@ def show(
 @verb("quarantine-release")
 def release(
     run_dir: RunDir,
-    device: Annotated[str, typer.Option("--device", help="whose updates to let go, and whose standing to clear")],
+    device: Annotated[str, typer.Option("--device", help="whose updates to let go, and whose reliability to clear")],
     as_json: Json = False,
 ) -> dict[str, Any]:
     """Drop a device's updates from quarantine and let it take part again from the next round on; none is counted."""
-    from coordinator.defences.standing import cleared
+    from coordinator.defences.reliability import cleared
     from edge.contracts.errors import LedgerError
 
     with ledger_of(run_dir) as ledger:
-        mine = [entry for entry in ledger.quarantined() if entry.device == device]
-        if not mine and device not in ledger.standings() and device not in ledger.offenders(0):
+        mine = [entry for entry in ledger.quarantine.all() if entry.device == device]
+        if not mine and device not in ledger.reliabilities.all() and device not in ledger.reliabilities.offenders(0):
             raise LedgerError(f"{run_dir}: nothing is held against device '{device}'; see `apportion quarantine ls`")
-        standing = cleared(ledger, device, _next(ledger))
+        reliability = cleared(ledger, device, _next(ledger))
         for entry in mine:
-            ledger.release_quarantined(entry.assignment_id)
+            ledger.quarantine.release(entry.assignment_id)
     if not as_json:
-        print(f"{device}: {len(mine)} updates dropped; it may take part from round {standing.barred_until + 1} on")
-    return {"device": device, "released": len(mine), "barred_until": standing.barred_until}
+        print(f"{device}: {len(mine)} updates dropped; it may take part from round {reliability.barred_until + 1} on")
+    return {"device": device, "released": len(mine), "barred_until": reliability.barred_until}
 
 
 def _find(ledger: Ledger, start: str) -> Quarantined:
     from edge.contracts.errors import LedgerError
 
-    found = [entry for entry in ledger.quarantined() if entry.assignment_id.startswith(start)]
+    found = [entry for entry in ledger.quarantine.all() if entry.assignment_id.startswith(start)]
     if len(found) != 1:
         raise LedgerError(
             f"{len(found)} updates in quarantine begin with '{start[:64]}', one expected; see `apportion quarantine ls`"
@@ -110,5 +112,5 @@ def _values(entry: Quarantined) -> dict[str, Any]:
 
 def _next(ledger: Ledger) -> int:
     """Index of the round after the last committed one."""
-    last = ledger.last_committed()
+    last = ledger.rounds.last_committed()
     return 0 if last is None else last.round + 1

@@ -9,15 +9,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.byte_account import write_account
-from coordinator.control_groups import CeilingReport
-from coordinator.evaluation import Evaluator
-from coordinator.federation import Federation
-from coordinator.global_model import write_atomically, write_final
-from coordinator.methods.method import State
-from coordinator.privacy.noisy_sum import privacy_summary
-from coordinator.publisher import read_order
-from coordinator.report_page import report_page
+from coordinator.local_devices.control_groups import CeilingReport
+from coordinator.reporting.report_page import report_page
+from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.federation import Federation
+from coordinator.rounds.global_model import write_atomically, write_final
+from coordinator.rounds.stages.differential_privacy import privacy_summary
+from coordinator.rounds.stages.traffic_account import write_account
+from coordinator.submodels.values import State
+from edge.contracts.plan import read_order
+from edge.runtimes import DEFAULT
 
 
 def finish_run(
@@ -39,7 +40,7 @@ def finish_run(
     scores = federation.evaluate(state)
     onnx_accuracy, agrees = _write_and_score_onnx(federation, evaluator, state, checkpoints)
     table = device_table(federation)
-    rounds = [r for r in federation.ledger.rounds() if r.state == "committed"]
+    rounds = [r for r in federation.ledger.rounds.all() if r.state == "committed"]
     evaluated = {
         label: {"accuracy": score.accuracy, "loss": score.loss, "examples": score.examples}
         for label, score in scores.items()
@@ -66,7 +67,7 @@ def finish_run(
             "onnx_predictions_equal": agrees,
         },
         "exports": federation.artifacts.exports,
-        "attempts": len(federation.ledger.rounds()),
+        "attempts": len(federation.ledger.rounds.all()),
         "committed_rounds": len(rounds),
         "device_table": table,
         **ceiling_summary(ceilings or {}),
@@ -123,7 +124,7 @@ def _write_and_score_onnx(
     if program.norm == "batch" and evaluator.norm != "batch":
         # Trained on batch statistics and evaluated with those gathered at the end: deployed with them, too.
         program = replace(program, norm="running")
-    artifact = federation.artifacts.get(submodel.cut, program, "onnxruntime")
+    artifact = federation.artifacts.get(submodel.cut, program, DEFAULT)
     folder = checkpoints / "artifact"
     federation.artifacts.write_folder(artifact, folder)
     path = checkpoints / "final.onnx"
@@ -139,8 +140,8 @@ def device_table(federation: Federation) -> list[dict[str, Any]]:
     write_account(federation)
     ledger = federation.ledger
     rows: dict[str, dict[str, Any]] = {}
-    for attempt in ledger.rounds():
-        for update in ledger.updates(attempt.round, attempt.attempt):
+    for attempt in ledger.rounds.all():
+        for update in ledger.updates.of_attempt(attempt.round, attempt.attempt):
             order, report = read_order(update.assignment.order), update.report
             row = rows.setdefault(
                 report.device,
@@ -172,13 +173,13 @@ def device_table(federation: Federation) -> list[dict[str, Any]]:
             )
             if order.schedule.turns[0].program != "stats":
                 row["step_ms"].append(report.step_ms_p50)
-    for part in ledger.traffic():
+    for part in ledger.traffic.all():
         if part.device in rows:
             rows[part.device].setdefault("traffic", {})[f"{part.direction} {part.scheme}"] = {
                 "payload": part.payload_bytes,
                 "wire": part.wire_bytes,
             }
-    for device, (_, rejected, quarantined) in ledger.outcomes().items():
+    for device, (_, rejected, quarantined) in ledger.reliabilities.outcomes().items():
         if device in rows:
             rows[device] |= {"rejected": rejected, "quarantined": quarantined}
     for row in rows.values():

@@ -14,7 +14,7 @@ import typer
 
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.run_directory import holds_run, is_begun
-from coordinator.configuration import RunConfig
+from coordinator.config.run_config import RunConfig
 from edge.contracts.errors import ApportionError
 
 EXAMPLE = "Example: apportion run examples/digits.toml --run-dir runs/first --json"
@@ -40,7 +40,7 @@ def run(
 ) -> dict[str, Any]:
     """Start a federation and run it to its last round."""
     from coordinator.cli.assembly import RunOptions, start_run
-    from coordinator.configuration_file import load_config
+    from coordinator.run_file.loading import load_config
 
     settings = with_seed(load_config(config), seed)
     folder = run_dir or default_run_dir(settings)
@@ -64,7 +64,7 @@ def default_run_dir(config: RunConfig) -> Path:
 
 
 def check_new(run_dir: Path) -> None:
-    """Nothing when a run can begin in ``run_dir``.
+    """Check that a run can begin in ``run_dir``.
 
     Raises:
         ConfigError: a run is there already, or something that is no folder.

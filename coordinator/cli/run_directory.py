@@ -10,8 +10,8 @@ from coordinator.cli.command import parse_problem
 from edge.contracts.errors import LedgerError
 
 if TYPE_CHECKING:
-    from coordinator.configuration import RunConfig
-    from coordinator.ledger import Ledger
+    from coordinator.config.run_config import RunConfig
+    from coordinator.ledger.ledger import Ledger
 
 
 def ledger_place(config: RunConfig, run_dir: Path) -> Path | str:
@@ -30,7 +30,7 @@ def holds_run(run_dir: Path) -> bool:
     Raises:
         LedgerError: the server that it would be on does not answer.
     """
-    from coordinator.ledger import Ledger
+    from coordinator.ledger.ledger import Ledger
 
     config = _with_address(run_dir)
     if config is None:
@@ -40,7 +40,7 @@ def holds_run(run_dir: Path) -> bool:
 
 def _with_address(run_dir: Path) -> RunConfig | None:
     """The run's configuration when it names a server for the ledger."""
-    from coordinator.configuration_file import load_config
+    from coordinator.run_file.loading import load_config
 
     written = run_dir / "config.toml"
     if (run_dir / "ledger.sqlite").is_file() or not written.is_file():
@@ -55,7 +55,7 @@ def ledger_of(run_dir: Path) -> Ledger:
     Raises:
         ConfigError: no run is there.
     """
-    from coordinator.ledger import Ledger
+    from coordinator.ledger.ledger import Ledger
 
     file = run_dir / "ledger.sqlite"
     if file.is_file():

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.cli.doctor import Finding
-from coordinator.planner import MB
+from coordinator.cli.finding import Finding
+from coordinator.planning.planner import MB
 from edge.contracts.errors import ApportionError
-from edge.idle_size import measure_idle_sizes
-from edge.runtimes import RUNTIMES
+from edge.measuring.idle_size import measure_idle_sizes
+from edge.runtimes import RUNTIMES, traits_of
 from edge.runtimes.environments import runtime_python
 
 if TYPE_CHECKING:
-    from coordinator.configuration import RunConfig
+    from coordinator.config.run_config import RunConfig
 
 EXIT_CONFIG = 2
 """What a run ends with whose local devices cannot start their trainers."""
@@ -28,9 +28,7 @@ def _finding(config: RunConfig, name: str, *, is_needed: bool) -> Finding:
     what = f"runtime {name}"
     if name not in RUNTIMES:
         return Finding(what, "ok", "nothing to start here: browsers bring it with the page")
-    install = f"make runtime-{name.replace('_', '-')}"
-    if name == "onnxruntime":
-        install = "pip install 'apportion[onnxruntime]'"
+    install = traits_of(name).install
     try:
         python = runtime_python(name, config.runtime.environments.get(name, ""))
         _, idle_bytes = measure_idle_sizes(name, python=str(python))

@@ -9,38 +9,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.artifacts import Artifacts
-from coordinator.blob_opening import open_blobs
-from coordinator.blob_store import BlobStore
-from coordinator.broker import BrokerAddress as Broker
-from coordinator.broker import open_broker
-from coordinator.byte_account import ByteAccount
-from coordinator.cli.exporting import run_exporter
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.blobs.garbage import collect_at_start
+from coordinator.blobs.opening import open_blobs
+from coordinator.brokers.opening import BrokerAddress as Broker
+from coordinator.brokers.opening import open_broker
 from coordinator.cli.federation_parts import publisher_to
-from coordinator.cli.identity_desk import IdentityDesk
+from coordinator.cli.identity_handler import IdentityHandler
 from coordinator.cli.preparation import Prepared, prepare
 from coordinator.cli.results import finish_run
 from coordinator.cli.run_directory import ledger_place
 from coordinator.cli.taking_turns import held_at, owner_name, take_turns
-from coordinator.configuration import RunConfig
-from coordinator.evaluation import Score
-from coordinator.federation import Federation, RoundClock
-from coordinator.garbage import collect_at_start
-from coordinator.global_model import write_atomically
+from coordinator.config.run_config import RunConfig
+from coordinator.exporting.cut_exporter import CutExporter
 from coordinator.identity.names import shard_name
-from coordinator.leadership import LEADER, Leadership
-from coordinator.ledger import Ledger
-from coordinator.local_devices import connection_address
-from coordinator.methods.method import State
-from coordinator.points import known_only
-from coordinator.progress import Progress
-from coordinator.round import run_rounds
-from coordinator.round_status import RoundStatus
-from coordinator.shard_desk import Served
-from coordinator.shard_leading import LeaderPublisher, LedgerArrivals
-from coordinator.shard_service import ShardService
-from coordinator.shared_cohort import ReadCohort
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.processes import connection_address
+from coordinator.planning.artifacts import Artifacts
+from coordinator.reporting.progress import Progress
+from coordinator.rounds.crash_points import known_only
+from coordinator.rounds.evaluation import Score
+from coordinator.rounds.federation import Federation, Stages
+from coordinator.rounds.global_model import write_atomically
+from coordinator.rounds.run import run_rounds
+from coordinator.rounds.stages import stages_of
+from coordinator.rounds.status import RoundStatus
+from coordinator.shards.cohort import ReadCohort
+from coordinator.shards.devices import ShardedDevices
+from coordinator.shards.handler import Served
+from coordinator.shards.leadership import LEADER, Leadership
+from coordinator.shards.service import ShardService
+from coordinator.submodels.values import State
 from edge.contracts.errors import ConfigError
+from edge.serving.traffic import ByteAccount
 from edge.transport.growing import GrowingTransport
 from edge.transport.mqtt import BrokerAddress
 
@@ -70,7 +71,7 @@ def run_shards(
             [f"--local-devices {local_devices}: agents that this process starts end with it, and others serve them"],
             hint="start them by themselves: apportion agent",
         )
-    name, arrivals = config.federation.name, LedgerArrivals()
+    name = config.federation.name
 
     def open_ledger() -> Ledger:
         return Ledger.open(ledger_place(config, run_dir), federation=name)
@@ -92,7 +93,7 @@ def run_shards(
             publisher=lambda transport: publisher_to(
                 transport, name, config, blobs, page=None, service=None, account=ByteAccount()
             ),
-            identity=lambda publisher: IdentityDesk(config, name, publisher, progress.say),
+            identity=lambda publisher: IdentityHandler(config, name, publisher, progress.say),
             uploads_at_once=config.updates.at_once,
             on_point=on_point,
             say=progress.say,
@@ -107,7 +108,7 @@ def run_shards(
             run_dir,
             prepare=lambda: prepare(config),
             lead=lambda prepared, leadership: _lead(
-                config, run_dir, on_point, prepared, progress, leadership, open_ledger(), blobs, service, arrivals
+                config, run_dir, on_point, prepared, progress, leadership, open_ledger(), blobs, service
             ),
             say=progress.say,
             until_finished=is_joined,
@@ -121,7 +122,7 @@ def _address_of(broker: Broker, federation: str, number: int) -> BrokerAddress:
         IdentityRefused: it has none.
     """
     if broker.identity is not None:
-        from coordinator.identity.broker_files import coordinator_files
+        from coordinator.brokers.broker_files import coordinator_files
 
         own = coordinator_files(broker.identity, federation, issue=False, shard=number)
         broker = replace(broker, certificate_file=own.certificate, key_file=own.key)
@@ -140,7 +141,7 @@ def _new_owner(ledger: Ledger, run_dir: Path) -> str:
     """The name of this process; frees what an earlier one of this directory held, which is dead: nobody else has it."""
     before = run_dir / _OWNER
     if before.is_file():
-        ledger.release_leases(before.read_text(encoding="utf-8").strip())
+        ledger.leases.release_all(before.read_text(encoding="utf-8").strip())
     owner = owner_name()
     write_atomically(before, f"{owner}\n".encode())
     return owner
@@ -156,7 +157,6 @@ def _lead(
     ledger: Ledger,
     blobs: BlobStore,
     service: ShardService,
-    arrivals: LedgerArrivals,
 ) -> dict[str, Any]:
     """Run every round that is left, with what the holders of shards write of the devices."""
 
@@ -165,31 +165,28 @@ def _lead(
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(ledger)
-        ledger.fenced_by(LEADER, leadership.owner, leadership.term)
+        ledger.leases.fence(LEADER, leadership.owner, leadership.term)
         if ledger.federation().state == "new":
             ledger.move_federation("running")
         if collected := collect_at_start(ledger, blobs, is_alone=False):
             progress.say(collected)
         cohort = stack.enter_context(ReadCohort(ledger, config.runtime.names))
-        stack.enter_context(leadership.when_lost(arrivals.notify))
-        publisher = LeaderPublisher(config.federation.name, blobs, service, config.store.shards)
-        stack.callback(publisher.close)
+        devices = ShardedDevices(cohort, service, config.store.shards)
+        stack.enter_context(leadership.when_lost(devices.notify))
         federation = Federation(
             name=config.federation.name,
             config=config,
             method=prepared.method,
-            artifacts=Artifacts(run_exporter(config), ledger, blobs),
+            artifacts=Artifacts(CutExporter(config), ledger, blobs, cache=config.planner.export_cache),
             ledger=ledger,
             blobs=blobs,
-            cohort=cohort,
-            publisher=publisher,
-            inbox=arrivals,
-            clock=RoundClock(),
+            devices=devices,
             progress=progress,
             evaluate=evaluate,
+            stages=Stages(stages_of(config)),
             on_point=known_only(held_at(leadership, on_point)),
         )
-        status = RoundStatus(config, ledger, cohort, federation.clock, say=progress.say)
+        status = RoundStatus(config, ledger, cohort, devices.clock, say=progress.say)
         with progress.watching(status.line):
             state = run_rounds(federation)
         wall_s = time.monotonic() - prepared.started

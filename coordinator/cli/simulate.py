@@ -11,7 +11,7 @@ import typer
 
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.run import check_new, default_run_dir, with_seed
-from coordinator.configuration import RunConfig, canonical_toml
+from coordinator.config.run_config import RunConfig, canonical_toml
 from edge.contracts.errors import ApportionError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def simulate(
 ) -> dict[str, Any]:
     """Run a federation with simulated devices: same cuts, batches and aggregation; no broker, no export."""
     from coordinator.cli.assembly import lock_run
-    from coordinator.configuration_file import load_config
+    from coordinator.run_file.loading import load_config
     from coordinator.simulation.assembly import SimulationOptions
     from coordinator.simulation.assembly import simulate as run_simulation
     from coordinator.simulation.local_training import checked_device
@@ -79,7 +79,7 @@ def begin(config: RunConfig, run_dir: Path) -> Record:
     Raises:
         ConfigError: another configuration is simulated there.
     """
-    from coordinator.global_model import write_atomically
+    from coordinator.rounds.global_model import write_atomically
     from coordinator.simulation.record import Record, read_record, write_record
 
     text, path = canonical_toml(config), run_dir / "config.toml"

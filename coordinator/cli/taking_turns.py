@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coordinator.cli.run_directory import ledger_place
-from coordinator.configuration import RunConfig
-from coordinator.global_model import write_atomically
-from coordinator.leadership import LEADER, Leadership, wait_for_lead
-from coordinator.ledger import Ledger
-from coordinator.ledger_file import LedgerAway
+from coordinator.config.run_config import RunConfig
+from coordinator.ledger.database import LedgerAway
+from coordinator.ledger.ledger import Ledger
+from coordinator.rounds.global_model import write_atomically
+from coordinator.shards.leadership import LEADER, Leadership, wait_for_lead
 from edge.contracts.errors import ApportionError, ConfigError, LeaseLost
 
 Prepared = TypeVar("Prepared")
@@ -58,7 +58,7 @@ def take_turns(
 
 
 def check_shareable(config: RunConfig) -> None:
-    """Nothing when coordinators elsewhere find all that they need of a run.
+    """Check that coordinators elsewhere find all that they need of a run.
 
     Raises:
         ConfigError: every place that is one process's own.
@@ -99,4 +99,4 @@ def _release_earlier(ledger: Ledger, run_dir: Path) -> None:
         return
     owner, _, term = (run_dir / _OWNER).read_text(encoding="utf-8").strip().rpartition(" ")
     if term.isdigit():
-        ledger.release_lease(LEADER, owner, int(term))
+        ledger.leases.release(LEADER, owner, int(term))

@@ -31,8 +31,8 @@ def verify(
         import torch  # noqa: F401
     except ImportError:
         return _self_test(folder, as_json=as_json)
-    from coordinator.cli.exporting import rebuild_module
-    from edge.artifact_folder import read_artifact_folder
+    from coordinator.exporting.cut_exporter import rebuild_module
+    from edge.training.artifact_folder import read_artifact_folder
     from export.bundle import verify_artifact
 
     manifest, _ = read_artifact_folder(folder)
@@ -53,8 +53,8 @@ def verify(
 
 
 def _self_test(folder: Path, *, as_json: bool) -> dict[str, Any]:
-    from edge.artifact_folder import self_test_folder
-    from edge.verify_command import SELF_TEST_ONLY, describe, self_test_values
+    from edge.commands.verify import SELF_TEST_ONLY, describe, self_test_values
+    from edge.training.artifact_folder import self_test_folder
 
     print(SELF_TEST_ONLY, file=sys.stderr)
     result = self_test_folder(folder)

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from edge.artifact_folder import read_artifact_folder
 from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.contracts.packing import KEPT, kept_values, pack_mask
 from edge.contracts.plan import WorkOrder
 from edge.contracts.streams import self_test_value
+from edge.runtimes import DEFAULT
+from edge.training.artifact_folder import read_artifact_folder
 
 if TYPE_CHECKING:
     from torch import nn
 
     from export.training_step import StepSpec
 
-REFERENCE_RUNTIME = "onnxruntime"
+REFERENCE_RUNTIME = DEFAULT
 IMAGE = InputSpec(layout="chw", shape=(3, 8, 8), scale=1 / 255, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
 CLASSES, BATCH = 5, 8
 HYPER = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
@@ -126,12 +127,12 @@ def reference(
     artifact: KitArtifact, order: WorkOrder, weights: bytes, constants: bytes | None, data: Path
 ) -> Reference:
     """Carry ``order`` out here."""
-    from edge.batches import Examples
-    from edge.local_data import read_local_data
     from edge.runtimes import runtime
-    from edge.training import train, uploaded
-    from edge.update_file import write_update
-    from edge.weights_file import WeightsFile
+    from edge.runtimes.weights_file import WeightsFile
+    from edge.training.batches import Examples
+    from edge.training.local_data import read_local_data
+    from edge.training.steps import train, uploaded
+    from edge.training.update_file import write_update
 
     manifest = artifact.reference
     with tempfile.TemporaryDirectory() as name:

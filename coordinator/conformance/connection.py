@@ -51,7 +51,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     def examples(self) -> int:
         """How many examples the data folder holds; 0 when it cannot be read."""
         from edge.contracts.errors import ApportionError
-        from edge.local_data import read_local_data
+        from edge.training.local_data import read_local_data
 
         try:
             return len(read_local_data(str(Path(self.data))))

@@ -20,14 +20,15 @@ from starlette.types import ASGIApp
 from coordinator.conformance.connection import Connection
 from coordinator.conformance.drivers import AttachedDriver
 from coordinator.conformance.findings import NotApplicable
-from coordinator.fleet.claim_desk import Answer, ClaimDesk
+from coordinator.fleet.claim_handler import Answer, ClaimHandler
 from coordinator.web.app import web_application
 from coordinator.web.headers import WithHeaders, security_headers
 from coordinator.web.pages import Pages
 from coordinator.web.server import WebServer
 from edge.contracts.claims import ClaimLink, KeyClaimReply, KeyClaimRequest
+from edge.runtimes import BROWSER
 
-RUNTIME = "onnxruntime_web"
+RUNTIME = BROWSER
 TOKEN = f"{'0' * 16}.{'k' * 43}"
 """In every link: whoever reaches the door is on this machine, and may come in again."""
 
@@ -48,8 +49,8 @@ class PageDoor:
         self.connection = connection
         self.public_key = b""
         socket = connection.web_socket_url
-        # What else is asked of the desk fails: there is no authority behind it.
-        app = web_application(Pages(), _Desk(self), web_socket=socket)
+        # What else is asked of the handler fails: there is no authority behind it.
+        app = web_application(Pages(), _Handler(self), web_socket=socket)
         self._server = WebServer("http://127.0.0.1:0", _with_blobs_elsewhere(app, socket))
         self._server.__enter__()
         self.address = self._server.address
@@ -102,7 +103,7 @@ class PageDriver(AttachedDriver):
             self._door.close()
 
 
-class _Desk(ClaimDesk):
+class _Handler(ClaimHandler):
     """Answers every claim of a key with the kit's connection."""
 
     def __init__(self, door: PageDoor) -> None:
@@ -110,7 +111,7 @@ class _Desk(ClaimDesk):
         self._door = door
 
     def admitted(self, body: bytes, address: str, *, is_key: bool) -> Answer:
-        """As :meth:`coordinator.fleet.claim_desk.ClaimDesk.admitted`; any token is good."""
+        """As :meth:`coordinator.fleet.claim_handler.ClaimHandler.admitted`; any token is good."""
         if not is_key:
             return super().admitted(body, address, is_key=False)
         asked, given = KeyClaimRequest.from_bytes(body), self._door.connection

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.conformance.connection import AgentDriver
-from coordinator.conformance.findings import Failed, Finding, NotApplicable, Outcome, Scenario
+from coordinator.conformance.findings import Failed, Finding, NotApplicable, Outcome
+from coordinator.conformance.registry import Scenario
 from edge.contracts.errors import ApportionError, ConfigError
+from edge.runtimes import DEFAULT
 
 if TYPE_CHECKING:
     from coordinator.conformance.kit import Kit
@@ -32,7 +34,7 @@ class KitOptions:
         artifacts: folder that keeps the kit's artifacts from one session to the next; None: exported anew.
     """
 
-    runtime: str = "onnxruntime"
+    runtime: str = DEFAULT
     tls: bool = False
     broker: str = ""
     patience: float = 1.0

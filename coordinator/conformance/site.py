@@ -13,15 +13,15 @@ from urllib.parse import urlsplit
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.broker_certificates import ServerCertificate, server_certificate
-from coordinator.broker_process import BrokerProcess
+from coordinator.brokers.certificates import ServerCertificate, server_certificate
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.process import BrokerProcess
 from coordinator.conformance.artifacts import write_data
 from coordinator.conformance.connection import Connection
 from coordinator.conformance.relay import Relay
 from coordinator.conformance.script import Script
 from coordinator.conformance.web_socket_relay import WebSocketRelay
 from coordinator.identity.signing import SigningKey
-from coordinator.mosquitto import find_mosquitto
 from edge.transport.base import Qos
 from edge.transport.mqtt import MqttTransport, parse_broker
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coordinator.aggregation.summing import squared_difference
-from coordinator.ledger_records import RecordedUpdate
+from coordinator.ledger.records import RecordedUpdate
 
 if TYPE_CHECKING:
-    from coordinator.ledger import Ledger
-    from coordinator.methods.method import Tensors
+    from coordinator.ledger.ledger import Ledger
+    from coordinator.submodels.values import Tensors
 
 LEAST = 3
 """Updates that a median takes to tell one of them from the others."""
@@ -99,7 +99,7 @@ def screened(
         factor: ``[defences] quarantine-factor``; 0 = nothing is compared.
         note: called with every update that is set aside, and the evidence.
     """
-    aside = {entry.assignment_id for entry in ledger.quarantined()}
+    aside = {entry.assignment_id for entry in ledger.quarantine.all()}
     kept = [entry for entry in recorded if entry.assignment.assignment_id not in aside]
     if not factor:
         return kept
@@ -111,7 +111,7 @@ def screened(
         if key not in apart:
             continue
         evidence = evidence_of(entry, movements[key], apart[key], factor)
-        ledger.quarantine(key, code=CODE, evidence=evidence)
+        ledger.quarantine.add(key, code=CODE, evidence=evidence)
         note(entry, evidence)
         say(
             f"{entry.assignment.device}, round {entry.assignment.round + 1}: update set aside, it moved "

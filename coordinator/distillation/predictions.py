@@ -16,7 +16,7 @@ from coordinator.submodels.build import load_tensors
 from edge.contracts.errors import UpdateRejected
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
+    from coordinator.submodels.values import Tensors
 
 BATCH = 256
 """Examples per forward pass, as an evaluation's; with batch statistics the logits depend on it."""

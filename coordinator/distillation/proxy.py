@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from coordinator.datasets import Dataset, load_dataset
-from coordinator.evaluation import prepare_inputs
+from coordinator.data.datasets import Dataset, load_dataset
+from coordinator.data.inputs import prepare_inputs
 from edge.contracts.errors import ConfigError, DataError
 from edge.contracts.streams import permutation, stream_seed
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from coordinator.configuration import RunConfig
-    from coordinator.methods.options import Options
+    from coordinator.config.method_options import Options
+    from coordinator.config.run_config import RunConfig
     from edge.contracts.manifest import InputSpec
 
 HELD_BACK = "held-back"
@@ -51,7 +51,7 @@ class ProxySet:
     Options of the methods that use it, in kebab case:
 
     - ``proxy``: ``held-back``, examples of the run's own training data that no device started here gets; a source of
-      ``coordinator.datasets``; or ``package.module:function``. Its labels are not used.
+      ``coordinator.data.datasets``; or ``package.module:function``. Its labels are not used.
     - ``proxy-path``: folder of the source; the run's ``[data] path`` unless given.
     - ``proxy-examples``: how many of its training examples, drawn by the run's seed; 0, all, where it is a source of
       its own.
@@ -72,7 +72,7 @@ class ProxySet:
         self.seed, self.device, self.threads = 0, "cpu", 1
 
     def require(self) -> None:
-        """Nothing when a source is named.
+        """Check that a source is named.
 
         Raises:
             ConfigError: none is.
@@ -160,7 +160,7 @@ class ProxySet:
 
 
 def require_proxy(method: object) -> None:
-    """Nothing when ``method`` needs no proxy set, or its options name one.
+    """Check that ``method`` needs no proxy set, or its options name one.
 
     Raises:
         ConfigError: they do not.

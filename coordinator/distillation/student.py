@@ -16,8 +16,8 @@ from edge.contracts.errors import PlanError
 from edge.contracts.streams import permutation, stream_seed
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
-    from coordinator.methods.options import Options
+    from coordinator.config.method_options import Options
+    from coordinator.submodels.values import Tensors
 
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "constant")

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from importlib import metadata, resources
 from pathlib import Path
 
+from edge.runtimes import INSTALLABLE
+
 DISTRIBUTION = "apportion"
 PACKAGES = ("edge", "profiles")
-EXTRAS = ("onnxruntime", "executorch", "identity", "images")
+EXTRAS = (*INSTALLABLE, "identity", "images")
 _SUFFIXES = frozenset({".py", ".toml", ".typed", ".cpp", ".h"})
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -82,7 +84,7 @@ def _metadata(version: str) -> bytes:
     lines = ["Metadata-Version: 2.1", f"Name: {DISTRIBUTION}", f"Version: {version}", "Requires-Python: >=3.11,<3.13"]
     lines += [f"Requires-Dist: {requirement}" for requirement in requirements()]
     for extra in EXTRAS:
-        # The executorch wheel goes without its dependencies on a device: they are torch.
+        # What an exporter imports of a runtime stays away from devices.
         lines.append(f"Provides-Extra: {extra}")
         named = [r for r in requirements(extra) if not r.startswith("torch")]
         lines += [f'Requires-Dist: {requirement}; extra == "{extra}"' for requirement in named]

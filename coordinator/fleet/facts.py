@@ -11,7 +11,7 @@ from coordinator.fleet.installation import Installation, home_path
 MACHINES = ("aarch64", "x86_64")
 PYTHONS = ((3, 11), (3, 12))
 OLDEST_GLIBC = (2, 28)
-"""Of the wheels: onnxruntime's are built for 2.28, NumPy's for 2.27 (releases of 2026-11)."""
+"""Of the wheels: a runtime's are built for 2.28, NumPy's for 2.27 (releases of 2026-11)."""
 
 SPARE_BYTES = 64 * 2**20
 """Left free for the agent's store and log, beside what is installed."""
@@ -179,7 +179,7 @@ async def probe_host(host: Host, folder: str = "") -> HostFacts:
 
 
 def require_fit(facts: HostFacts, installation: Installation, needed_bytes: int) -> None:
-    """Nothing when a device can be made of the host.
+    """Check that a device can be made of the host.
 
     Args:
         needed_bytes: what will be copied and installed; 0 when that is not known yet.

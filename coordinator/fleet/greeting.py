@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from coordinator.identity.broker_files import fleet_files
+from coordinator.brokers.broker_files import fleet_files
 from coordinator.identity.names import fleet_name
 from edge.contracts import topics
 from edge.contracts.envelope import seal, unseal

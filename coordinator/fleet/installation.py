@@ -23,10 +23,8 @@ from urllib.parse import urlsplit
 
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.topics import check_name
+from edge.runtimes import DEFAULT, INSTALLABLE
 from edge.transport.mqtt import parse_broker
-
-RUNTIMES = ("onnxruntime", "executorch")
-"""Those whose trainers have wheels for both processors; ONNX Runtime Training has none for aarch64."""
 
 _FOLDER = re.compile(r"/?[A-Za-z0-9._+-]+(?:/[A-Za-z0-9._+-]+)*")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -58,7 +56,7 @@ class Installation:
     broker_url: str
     data: str
     folder: str = ""
-    runtime: str = "onnxruntime"
+    runtime: str = DEFAULT
     budget_mb: float = 0.0
     threads: int = 0
     extra_flags: tuple[str, ...] = ()
@@ -73,8 +71,8 @@ class Installation:
         if not self.folder:
             object.__setattr__(self, "folder", f".apportion/{self.device}")
         problems += self._wrong_folder() + self._wrong_broker() + self._wrong_data() + self._wrong_flags()
-        if self.runtime not in RUNTIMES:
-            problems.append(f"runtime: {self.runtime!r} is not one of {', '.join(RUNTIMES)}")
+        if self.runtime not in INSTALLABLE:
+            problems.append(f"runtime: {self.runtime!r} is not one of {', '.join(INSTALLABLE)}")
         for what, value in (("budget-mb", self.budget_mb), ("threads", self.threads)):
             if not 0 <= value < 1e9:
                 problems.append(f"{what}: {value} is not between 0 (no limit) and 1e9")

@@ -12,12 +12,12 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from coordinator.clusters.cluster_files import node_folders, read_from, renew_cluster_lists, users_in
+from coordinator.brokers.broker_files import CONFIG_NAME, renew_broker_lists
+from coordinator.brokers.cluster_files import node_folders, read_from, renew_cluster_lists, users_in
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import CONFIG_NAME, renew_broker_lists
 from coordinator.identity.folder import EMBEDDED_PID_NAME
 
-_PROGRAM, _EMBEDDED = "mosquitto", "coordinator.embedded_broker"
+_PROGRAM, _EMBEDDED = "mosquitto", "coordinator.brokers.amqtt"
 _PROCESSES = Path("/proc")
 
 

@@ -23,12 +23,13 @@ from importlib import metadata
 from pathlib import Path
 
 from coordinator.fleet.device_wheel import requirements, write_device_wheel
-from coordinator.fleet.executorch_wheels import PLACE as LIBRARY_PLACE
-from coordinator.fleet.executorch_wheels import compiler_for, portable_library, slim_wheel
 from coordinator.fleet.facts import HostFacts
 from coordinator.fleet.host import HostUnfit
+from coordinator.fleet.native_wheels import PLACE as LIBRARY_PLACE
+from coordinator.fleet.native_wheels import compiler_for, native_build, portable_library, slim_wheel
 from edge.contracts.errors import ApportionError, ConfigError
-from edge.native.build import portable_name
+from edge.runtimes import traits_of
+from edge.runtimes.base import NativeBuild
 
 OLDEST_GLIBC = 17
 """Minor version of the oldest glibc 2.x that wheels are tagged for."""
@@ -82,7 +83,7 @@ def build_wheelhouse(
         WheelsUnavailable: pip is not here, or finds nothing.
         ConfigError: an unknown extra.
         HostUnfit: nothing is built for such a host.
-        CompilerMissing: executorch is wanted, and nothing here compiles for the host's processor.
+        CompilerMissing: the runtime has a library that nothing here compiles for the host's processor.
     """
     if unknown := sorted(set(extras) - {"images"}):
         raise ConfigError([f"extras: {', '.join(unknown)} is not known to devices; there is images"])
@@ -91,16 +92,25 @@ def build_wheelhouse(
     python, minor = "{}.{}".format(*facts.python.version), facts.libc_version[1]
     wanted = _releases(runtime, extras)
     stamped = dict(wanted)
-    if "executorch" in wanted:
-        compiler_for(facts.machine)  # before anything is fetched for nothing
-        stamped[SESSION] = portable_name(wanted["executorch"].rpartition("=")[2])
+    build, compiled = native_build(runtime), traits_of(runtime).distribution
+    if build is not None:
+        compiler_for(build, facts.machine)  # before anything is fetched for nothing
+        stamped[SESSION] = build.portable_name(wanted[compiled].rpartition("=")[2])
     place = folder / "-".join((facts.machine, f"glibc2.{minor}", f"python{python}", runtime, *sorted(extras)))
     stamp = place / _STAMP
     platforms = [f"manylinux_2_{m}_{facts.machine}" for m in range(OLDEST_GLIBC, minor + 1)]
     platforms.append(f"manylinux2014_{facts.machine}")
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / f".{place.name}.lock"):
-        fetched = _fetched(stamp, stamped) or _fetch(place, wanted, stamped, python, platforms, facts)
+        fetched = _fetched(stamp, stamped)
+        if not fetched:
+            with _replaced(place) as unfinished:
+                plain = [asked for name, asked in wanted.items() if build is None or name != compiled]
+                _download(unfinished, plain, python, platforms)
+                if build is not None:
+                    _fetch_compiled(build, unfinished, wanted[compiled], python, platforms, facts)
+                fetched = {path.name: _digest(path) for path in sorted(unfinished.glob("*.whl"))}
+                (unfinished / _STAMP).write_text(json.dumps({"wanted": stamped, "digests": fetched}, indent=1))
         libraries = sorted(place.glob("*.portable.so"))
         own = write_device_wheel(place, {f"{LIBRARY_PLACE}/{path.name}": path.read_bytes() for path in libraries})
     digests = {**fetched, own.name: _digest(own)}
@@ -120,7 +130,7 @@ def _releases(runtime: str, extras: Sequence[str]) -> dict[str, str]:
     wanted = {"pip": "pip"}
     for requirement in asked:
         name = _NAME.match(requirement)
-        if name is None or name[0] == "torch":  # the dependencies of the executorch wheel stay away from devices
+        if name is None or name[0] == "torch":  # what exporters import of a runtime stays away from devices
             continue
         try:
             wanted[name[0]] = f"{name[0]}=={metadata.version(name[0]).partition('+')[0]}"
@@ -149,36 +159,27 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(
-    place: Path,
-    wanted: Mapping[str, str],
-    stamped: Mapping[str, str],
-    python: str,
-    platforms: Sequence[str],
-    facts: HostFacts,
-) -> dict[str, str]:
-    """File name -> digest of everything in ``wanted``, in ``place``, which appears whole or stays as it was."""
+@contextmanager
+def _replaced(place: Path) -> Iterator[Path]:
+    """A folder to fill that then is ``place``, which appears whole or stays as it was."""
     unfinished = Path(tempfile.mkdtemp(prefix=".wheels.", dir=place.parent))
     try:
-        _download(unfinished, [asked for name, asked in wanted.items() if name != "executorch"], python, platforms)
-        if "executorch" in wanted:
-            _fetch_executorch(unfinished, wanted["executorch"], python, platforms, facts)
-        digests = {path.name: _digest(path) for path in sorted(unfinished.glob("*.whl"))}
-        (unfinished / _STAMP).write_text(json.dumps({"wanted": stamped, "digests": digests}, indent=1))
+        yield unfinished
         shutil.rmtree(place, ignore_errors=True)
         os.rename(unfinished, place)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return digests
 
 
-def _fetch_executorch(place: Path, requirement: str, python: str, platforms: Sequence[str], facts: HostFacts) -> None:
+def _fetch_compiled(
+    build: NativeBuild, place: Path, requirement: str, python: str, platforms: Sequence[str], facts: HostFacts
+) -> None:
     """What a device needs of the wheel, and the session library compiled against it."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         _download(Path(folder), [requirement], python, platforms, flags=("--no-deps",))
-        (whole,) = Path(folder).glob("executorch-*.whl")
-        portable_library(whole, facts, place)
-        slim_wheel(whole, place)
+        (whole,) = Path(folder).glob("*.whl")
+        portable_library(build, whole, facts, place)
+        slim_wheel(build, whole, place)
 
 
 def _download(

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 from coordinator.identity.authority import SUPERSEDED, Authority
 from coordinator.identity.certificates import public_bytes
 from coordinator.identity.claims import known_token, token_expired, token_used
+from coordinator.identity.password_hash import mosquitto_password
 from coordinator.identity.records import BrowserDevice
-from coordinator.mosquitto import mosquitto_password
 from edge.contracts.errors import IdentityRefused
 from edge.contracts.signing import SIGNATURE_BYTES, claim_text
 

@@ -23,7 +23,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.artifact_store import publish_file, sync
+from edge.system.atomic_files import publish_file, sync
 
 PUBLIC, PRIVATE = 0o644, 0o600
 EMBEDDED_PID_NAME = "amqtt.pid"

@@ -34,7 +34,7 @@ class Issuer:
     chain: bytes = b""
 
     def require_valid(self, now: datetime.datetime, is_root: bool) -> None:
-        """Nothing when it may sign at ``now``.
+        """Check that it may sign at ``now``.
 
         Raises:
             IdentityRefused: its validity ends within a day.

@@ -41,7 +41,7 @@ class BrowserSignatures:
         self._keys: dict[str, ec.EllipticCurvePublicKey | None] = {}
 
     def __call__(self, device: str, envelope: Envelope) -> None:
-        """Nothing when ``envelope``, on a topic of ``device``, may be used.
+        """Check that ``envelope``, on a topic of ``device``, may be used.
 
         Raises:
             SignatureRejected: the device has a browser's key and this is not signed by it, or that key was revoked.

@@ -44,11 +44,11 @@ def renew_device(authority: Authority, device: str, request: bytes) -> bytes:
     return authority.sign_device(request, device).certificate.pem
 
 
-class RenewalDesk:
+class RenewalHandler:
     """Answers ``renew`` messages from the authority in ``identity`` while its context is open.
 
     Args:
-        answer: sends a body of a kind to a device; called from this desk's thread.
+        answer: sends a body of a kind to a device; called from this handler's thread.
         say: progress lines for people.
     """
 
@@ -64,7 +64,7 @@ class RenewalDesk:
         """What an inbox needs of it: it takes no longer than a look at the message."""
         return {"renew": self._take}
 
-    def __enter__(self) -> RenewalDesk:
+    def __enter__(self) -> RenewalHandler:
         self._thread.start()
         return self
 

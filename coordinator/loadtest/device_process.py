@@ -31,7 +31,7 @@ class DeviceProcess:
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         command = [sys.executable, "-m", "coordinator.loadtest.population"]
-        parent = [sys.executable, "-m", "coordinator.parent_death", str(os.getpid())]
+        parent = [sys.executable, "-m", "coordinator.brokers.parent_death", str(os.getpid())]
         self._process = subprocess.Popen(
             [*parent, *command],
             stdin=subprocess.PIPE,

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 from coordinator.loadtest.connection import SocketBytes
 from coordinator.loadtest.figures import Figures
-from coordinator.loadtest.light_messages import hello_of, report_of
+from coordinator.loadtest.light_messages import WorkInHand, hello_of, report_of
 from coordinator.loadtest.stand_in import Shelf
-from coordinator.loadtest.work_in_hand import WorkInHand
 from edge.contracts import topics
 from edge.contracts.codec import decode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope, unseal
@@ -215,7 +214,7 @@ class LightDevice:
         self._ask(work, now)
 
     def _check(self, order: WorkOrder) -> None:
-        """Nothing when the order is one for this device; MessageRejected or DeviceRefused otherwise."""
+        """Check that the order is one for this device; MessageRejected or DeviceRefused otherwise."""
         expected = assignment_id(self._ways.federation, order.round, self.name, order.attempt)
         if (order.federation, order.device, order.assignment_id) != (self._ways.federation, self.name, expected):
             raise MessageRejected(
@@ -295,7 +294,7 @@ class LightDevice:
         self._settled, self._work = ack.assignment_id, None
 
     def _go_on(self, work: WorkInHand, now: float) -> None:
-        """Offer, send blocks, or report, whichever is due; the same order of things as ``edge.uploader``."""
+        """Offer, send blocks, or report, whichever is due; the same order of things as ``edge.transfer.uploader``."""
         upload = work.upload
         assert upload is not None
         assert work.report is not None

@@ -20,7 +20,7 @@ def raise_open_files() -> int:
 
 
 def check_room(devices: int, processes: int, open_files: int) -> None:
-    """Nothing when a broker on this machine can hold ``devices`` connections and ``processes`` can make them.
+    """Check that a broker on this machine can hold ``devices`` connections and ``processes`` can make them.
 
     Args:
         open_files: as :func:`raise_open_files` gave it; negative for no limit.

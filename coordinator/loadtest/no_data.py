@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.datasets import Dataset
+from coordinator.data.datasets import Dataset
 
 FEATURES, CLASSES, EXAMPLES = 64, 10, 20
 

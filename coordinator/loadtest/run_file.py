@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.configuration import BrokerConfig, RunConfig, canonical_toml
-from coordinator.configuration_file import load_config_text
+from coordinator.config.run_config import BrokerConfig, RunConfig, canonical_toml
+from coordinator.run_file.loading import load_config_text
 
 FEDERATION = "load"
 SMALLEST_MB = 0.001

@@ -7,19 +7,19 @@ restart; its call to everyone brings their hellos. Everything is on this machine
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from coordinator.broker import BrokerAddress, BrokerProcess
-from coordinator.loadtest.certificates import device_certificates
+from coordinator.brokers.opening import BrokerAddress, BrokerProcess
 from coordinator.loadtest.device_process import DeviceProcess
 from coordinator.loadtest.figures import Figures, together
 from coordinator.loadtest.light_device import PREFIX
@@ -156,8 +156,8 @@ def _broker(plan: Plan, folder: Path, pids: dict[str, int]) -> Iterator[BrokerAd
         return
     identity = None
     if plan.tls:
+        from coordinator.brokers.broker_files import coordinator_files
         from coordinator.identity.authority import Authority
-        from coordinator.identity.broker_files import coordinator_files
 
         identity = folder / "identity"
         Authority.create(identity).close()
@@ -214,7 +214,7 @@ def _coordinator(plan: Plan, address: BrokerAddress, folder: Path, log: Path) ->
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
     environment[PASSWORD_VARIABLE] = address.password
     command = [sys.executable, "-m", "edge", "run", str(path), "--run-dir", str(folder / "run"), "--local-devices", "0"]
-    parent = [sys.executable, "-m", "coordinator.parent_death", str(os.getpid())]
+    parent = [sys.executable, "-m", "coordinator.brokers.amqtt", str(os.getpid())]
     with log.open("ab") as out:
         process = subprocess.Popen(
             [*parent, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
@@ -241,3 +241,44 @@ def _wait(
             process.check()
         time.sleep(0.1)
     return None
+
+
+VALID = datetime.timedelta(days=1)
+SLACK = datetime.timedelta(hours=1)
+"""A certificate is valid from so long before it is made, but not from before its root."""
+
+
+def device_certificates(identity: Path, folder: Path, names: Iterable[str]) -> Path:
+    """``folder`` with ``<name>.pem`` for each name, and their ``key.pem``."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    root = x509.load_pem_x509_certificate((identity / "ca.pem").read_bytes())
+    root_key = serialization.load_pem_private_key((identity / "ca.key").read_bytes(), None)
+    assert isinstance(root_key, ec.EllipticCurvePrivateKey)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "key.pem").write_bytes(private)
+    base = (
+        x509.CertificateBuilder()
+        .issuer_name(root.subject)
+        .public_key(key.public_key())
+        .not_valid_before(max(now - SLACK, root.not_valid_before_utc))
+        .not_valid_after(now + VALID)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key()), critical=False)
+    )
+    for name in names:
+        made = (
+            base.subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .serial_number(x509.random_serial_number())
+            .sign(root_key, hashes.SHA256())
+        )
+        (folder / f"{name}.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return folder

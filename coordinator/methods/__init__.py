@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from coordinator.methods.method import DeviceProgram, Level, Method, State, Submodel, Update
-from coordinator.methods.options import build_method
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from coordinator.methods.method import Method
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update
+from edge.contracts.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["METHODS", "DeviceProgram", "Level", "Method", "State", "Submodel", "Update", "build_method"]
 
@@ -36,3 +44,26 @@ METHODS: dict[str, str] = {
     "synflow": "coordinator.methods.synflow:SynFlow",
 }
 """Name -> ``module:class``, imported when used."""
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of the method ``name``.
+
+    Raises:
+        ConfigError: an unknown method; lists the known ones.
+    """
+    if name not in METHODS:
+        raise ConfigError([f"$.method.name: unknown method '{name}'; known: {', '.join(sorted(METHODS))}"])
+    module_name, _, class_name = METHODS[name].partition(":")
+    found: type[Method] = getattr(importlib.import_module(module_name), class_name)
+    return found
+
+
+def build_method(name: str, module: nn.Module, options: Mapping[str, Any]) -> Method:
+    """The method ``name`` for ``module``. ``options`` has kebab-case keys, without the name.
+
+    Raises:
+        ConfigError: an unknown method (lists the known ones), unknown or impossible options, a module to which the
+            options do not apply.
+    """
+    return method_class(name)(module, options)

@@ -6,8 +6,8 @@ block; FedHM, journal version, for its use as a baseline of FedLoRA with bottlen
 
 from __future__ import annotations
 
+from coordinator.config.method_options import Options
 from coordinator.methods.additions import AdditionMethod
-from coordinator.methods.options import Options
 from coordinator.submodels.frozen_base import transformer_blocks
 from coordinator.submodels.lora import adapted_layers
 from coordinator.submodels.record import Added, LayerCut

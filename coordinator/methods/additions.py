@@ -14,19 +14,19 @@ from msgspec.structs import replace
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
+from coordinator.config.method_options import LOSSES, NORMS, Options
 from coordinator.methods.fedavg import examples
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.submodels.additions import draw_additions
 from coordinator.submodels.build import apply_cut, module_tensors
 from coordinator.submodels.frozen_base import classifier, frozen_but
 from coordinator.submodels.record import Cut, LayerCut
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update, require_level
 from edge.contracts.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from coordinator.methods.method import Tensors
+    from coordinator.submodels.values import Tensors
 
 
 class AdditionMethod:
@@ -39,6 +39,7 @@ class AdditionMethod:
 
     name: ClassVar[str]
     synchronous_only: ClassVar[str] = ""
+    needs_each_update: ClassVar[str] = ""
     default_size: ClassVar[int]
     unit: ClassVar[str]
     """What a level counts, in the name of the level."""
@@ -89,10 +90,7 @@ class AdditionMethod:
         Raises:
             PlanError: another level.
         """
-        if level != self._level:
-            raise PlanError(
-                f"{self.name} has no level '{level.name}' ({level.value:g}); its only level is '{self._level.name}'"
-            )
+        require_level(self.name, level, self.levels())
         return self._cut
 
     def program(self, cut: Cut) -> DeviceProgram:
@@ -135,7 +133,7 @@ class AdditionMethod:
 
 
 def initial_seed(module: nn.Module) -> int:
-    """The seed the module was built with; 0 for one that :func:`coordinator.models.build_model` did not build."""
+    """The seed the module was built with; 0 where :func:`coordinator.models.catalog.build_model` did not build it."""
     return int(getattr(module, "initial_seed", 0))
 
 

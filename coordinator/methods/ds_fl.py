@@ -19,14 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from coordinator.aggregation.accumulator import Rule
-from coordinator.defences.combinations import WITHOUT_RULE
+from coordinator.config.method_options import Options
 from coordinator.distillation.ensembles import Mean, SoftTargets, sharpened, softmax
-from coordinator.distillation.level_models import owned, under
 from coordinator.distillation.student import Distillation
 from coordinator.methods.fedavg import examples
-from coordinator.methods.method import Level, State, Submodel, Tensors, Update
-from coordinator.methods.options import Options
+from coordinator.methods.level_models import owned, under
 from coordinator.methods.proxy_method import ProxyMethod
+from coordinator.submodels.values import Level, State, Submodel, Tensors, Update
 from edge.contracts.errors import PlanError
 
 _PERSONAL = "personal/"
@@ -51,6 +50,7 @@ class DSFL(ProxyMethod):
     """
 
     name = "ds_fl"
+    refuses_rules = "averages probabilities for an open set and no weights, so there is nothing for a rule to do"
     distillation = Distillation(steps=100, batch=100, lr=0.1, optimizer="sgd", schedule="constant")
 
     def read_own(self, read: Options) -> None:
@@ -74,7 +74,7 @@ class DSFL(ProxyMethod):
             ConfigError, DataError: the proxy set cannot be opened.
         """
         if rule is not None:
-            raise PlanError(f"ds_fl {WITHOUT_RULE[self.name]}; give $.aggregation.rule = 'mean'")
+            raise PlanError(f"ds_fl {self.refuses_rules}; give $.aggregation.rule = 'mean'")
         ensemble = Mean()
         trained: dict[str, tuple[Level, Tensors]] = {}
         count = 0

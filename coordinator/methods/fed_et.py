@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
+from coordinator.config.method_options import Options
 from coordinator.distillation.ensembles import consensus
-from coordinator.distillation.level_models import GroupMeans
 from coordinator.distillation.student import Distillation
-from coordinator.methods.method import Level, State, Tensors, Update
-from coordinator.methods.options import Options
+from coordinator.methods.level_models import GroupMeans
 from coordinator.methods.proxy_method import ProxyMethod
 from coordinator.submodels.build import apply_cut
+from coordinator.submodels.values import Level, State, Tensors, Update
 from coordinator.submodels.width import cut_tensors
 from edge.contracts.errors import ConfigError, PlanError
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
+from coordinator.config.method_options import LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update, require_level
 from edge.contracts.errors import PlanError, UpdateRejected
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class FedAvg:
 
     name = "fedavg"
     synchronous_only = ""
+    needs_each_update = ""
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options."""
@@ -51,8 +52,7 @@ class FedAvg:
         Raises:
             PlanError: another level than ``full``.
         """
-        if level != FULL:
-            raise PlanError(f"fedavg has no level '{level.name}' ({level.value:g}); its only level is 'full'")
+        require_level("fedavg", level, (FULL,))
         return {}
 
     def program(self, cut: Cut) -> DeviceProgram:

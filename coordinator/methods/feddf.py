@@ -19,9 +19,9 @@ from collections.abc import Iterable
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.distillation.ensembles import Mean, SoftTargets, softmax
-from coordinator.distillation.level_models import GroupMeans
-from coordinator.methods.method import Level, State, Tensors, Update
+from coordinator.methods.level_models import GroupMeans
 from coordinator.methods.proxy_method import ProxyMethod
+from coordinator.submodels.values import Level, State, Tensors, Update
 from edge.contracts.errors import PlanError
 
 

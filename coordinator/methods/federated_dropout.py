@@ -7,9 +7,9 @@ per device and round as in SLT's comparison.
 
 from __future__ import annotations
 
-from coordinator.methods.method import Level
 from coordinator.methods.width_method import WidthMethod
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import Level
 from coordinator.submodels.width import random_channels
 
 

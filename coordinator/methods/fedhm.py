@@ -16,14 +16,14 @@ from torch import nn
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
+from coordinator.config.method_options import LABEL_MASKED, LOSSES, NORMS, Options
 from coordinator.methods.fedavg import examples
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
-from coordinator.methods.options import LABEL_MASKED, LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.factorize import SpectrumCache, factorize_tensors, recover_tensors, unrolled, weight_name
 from coordinator.submodels.layout import factorized_cut, hybrid_layout, largest_ranks
 from coordinator.submodels.record import Cut, LayerCut
 from coordinator.submodels.spectrum import singular_values
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Tensors, Update, require_level
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 
 AGGREGATIONS = {"journal": 1.0, "preprint": 5.0, "reference": 1.0}
@@ -61,6 +61,9 @@ class FedHM:
     name = "fedhm"
     synchronous_only = (
         "its factors come from a decomposition of each state, and a step in one basis means nothing in another"
+    )
+    needs_each_update = (
+        "its aggregate is a mean of products of factors, which the mean of the factors does not determine"
     )
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
@@ -130,9 +133,7 @@ class FedHM:
         Raises:
             PlanError: a level this ladder does not have.
         """
-        if level not in self._cuts:
-            known = ", ".join(f"'{known.name}'" for known in self._cuts)
-            raise PlanError(f"fedhm has no level '{level.name}' ({level.value:g}); its levels are {known}")
+        require_level("fedhm", level, self._cuts)
         return self._cuts[level]
 
     def program(self, cut: Cut) -> DeviceProgram:

@@ -16,20 +16,20 @@ import numpy as np
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
+from coordinator.config.method_options import LOSSES, NORMS, Options
 from coordinator.methods.fedavg import examples
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.frozen_base import classifier
 from coordinator.submodels.lora import adapted_layers, additive_cut, additive_factors, learnt_differences
 from coordinator.submodels.record import Cut, LayerCut
 from coordinator.submodels.spectrum import Spectrum, truncated_svd
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update, require_level
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from coordinator.methods.method import Tensors
+    from coordinator.submodels.values import Tensors
 
 DEFAULT_LEVELS = (2, 4, 8, 16)
 """Ranks of the paper's table."""
@@ -51,6 +51,9 @@ class FedLoRA:
     name = "fedlora"
     synchronous_only = (
         "its factors come from a decomposition of each state, and a step in one basis means nothing in another"
+    )
+    needs_each_update = (
+        "its aggregate is a mean of products of factors, which the mean of the factors does not determine"
     )
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
@@ -102,9 +105,7 @@ class FedLoRA:
         Raises:
             PlanError: a level this ladder does not have.
         """
-        if level not in self._cuts:
-            known = ", ".join(f"'{known.name}'" for known in self._cuts)
-            raise PlanError(f"fedlora has no level '{level.name}' ({level.value:g}); its levels are {known}")
+        require_level("fedlora", level, self._cuts)
         return self._cuts[level]
 
     def program(self, cut: Cut) -> DeviceProgram:

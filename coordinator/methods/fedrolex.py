@@ -7,9 +7,9 @@ Source: Alam et al., "FedRolex: model-heterogeneous federated learning with roll
 
 from __future__ import annotations
 
-from coordinator.methods.method import Level
 from coordinator.methods.width_method import WidthMethod
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import Level
 from coordinator.submodels.width import window
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Variant
 from coordinator.methods.width_ladder import leading_sizes
 from coordinator.methods.width_method import WidthMethod
 from coordinator.submodels.record import Cut, cut_digest
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Variant
 
 if TYPE_CHECKING:
     from torch import nn

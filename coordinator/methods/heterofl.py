@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coordinator.methods.method import Level, State, Submodel
-from coordinator.methods.options import Options
+from coordinator.config.method_options import Options
 from coordinator.methods.width_method import WidthMethod
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import Level, State, Submodel
 
 
 class HeteroFL(WidthMethod):

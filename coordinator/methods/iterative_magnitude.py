@@ -5,10 +5,10 @@ Source: the baseline of PruneFL, section VI; Frankle and Carbin, "The lottery ti
 
 from __future__ import annotations
 
-from coordinator.methods.method import State
-from coordinator.methods.options import Options
+from coordinator.config.method_options import Options
 from coordinator.methods.sparse import SparseMethod
 from coordinator.pruning.masks import prune_by_magnitude
+from coordinator.submodels.values import State
 from edge.contracts.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.methods.options import Options
+from coordinator.config.method_options import Options
 from coordinator.methods.sparse import FixedMask
 from edge.contracts.errors import ArtifactCorrupt, ConfigError
 from edge.contracts.tensor_file import read_tensor_file

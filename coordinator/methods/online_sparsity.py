@@ -16,13 +16,13 @@ from dataclasses import replace
 import numpy as np
 
 from coordinator.aggregation.accumulator import Rule
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import Options
+from coordinator.config.method_options import Options
 from coordinator.methods.sparse import SparseMethod
 from coordinator.pruning.masks import MASK, largest
 from coordinator.pruning.size_control import SizeControl
 from coordinator.pruning.time_model import read_time_model
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update
 from edge.contracts.streams import stream_seed, uniform
 from export.loss_probe import LOSSES, PREVIOUS, THRESHOLD
 
@@ -43,6 +43,7 @@ class OnlineSparsity(SparseMethod):
     """
 
     name = "online_sparsity"
+    needs_each_update = "devices send scores or losses of their data beside the weights, and it prunes by them"
     can_compact = False
 
     def read_own(self, read: Options) -> None:

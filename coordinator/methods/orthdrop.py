@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coordinator.methods.options import Options
+from coordinator.config.method_options import Options
 from coordinator.methods.prism import PriSM
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ as a baseline of FedLoRA with re-parameterisations of 4, 8, 16 and 32 hidden uni
 
 from __future__ import annotations
 
+from coordinator.config.method_options import Options
 from coordinator.methods.additions import AdditionMethod
-from coordinator.methods.options import Options
 from coordinator.submodels.frozen_base import transformer_blocks
 from coordinator.submodels.record import Added, LayerCut
 

@@ -19,25 +19,18 @@ from torch import nn
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
+from coordinator.config.method_options import LOSSES, NORMS, Options
 from coordinator.methods.fedavg import FULL, examples
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.channel_groups import ChannelMap, channel_map
 from coordinator.submodels.component_sampling import SAMPLINGS, drawn_components
 from coordinator.submodels.factorize import unrolled, weight_name
 from coordinator.submodels.layout import dense_weight, hybrid_layout, principal_layers
+from coordinator.submodels.module_paths import named_part
 from coordinator.submodels.record import Cut, Factor, Form, LayerCut
 from coordinator.submodels.spectrum import one_blas_thread, truncated_svd
-from coordinator.submodels.width import (
-    Kept,
-    cut_tensors,
-    first_channels,
-    kept_count,
-    named_part,
-    random_channels,
-    tensor_slices,
-)
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Tensors, Update, require_level
+from coordinator.submodels.width import Kept, cut_tensors, first_channels, kept_count, random_channels, tensor_slices
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 from edge.contracts.streams import stream_seed
 
@@ -73,6 +66,7 @@ class PriSM:
     synchronous_only = (
         "its components come from a decomposition of each state, and a step in one basis means nothing in another"
     )
+    needs_each_update = "its devices hold different parts of the model and every entry has its own count"
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError for a model that cannot be cut so."""
@@ -126,9 +120,7 @@ class PriSM:
         Raises:
             PlanError: a level this ladder does not have.
         """
-        if level not in self._levels:
-            known = ", ".join(f"'{known.name}'" for known in self._levels)
-            raise PlanError(f"{self.name} has no level '{level.name}' ({level.value:g}); its levels are {known}")
+        require_level(self.name, level, self._levels)
         if level not in self._cuts:
             ranks = {path: tuple(range(self._rank(path, level))) for path in self._layers}
             self._cuts[level] = self._cut(self._kept(level, "first", 0, "", 0), ranks)

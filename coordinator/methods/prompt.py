@@ -6,8 +6,8 @@ FedLoRA with prompts of 16, 32, 64 and 128 tokens.
 
 from __future__ import annotations
 
+from coordinator.config.method_options import Options
 from coordinator.methods.additions import AdditionMethod
-from coordinator.methods.options import Options
 from coordinator.submodels.frozen_base import transformer_blocks
 from coordinator.submodels.record import Added, LayerCut
 from edge.contracts.errors import ConfigError

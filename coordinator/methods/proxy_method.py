@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from coordinator.distillation.level_models import LevelModels
+from coordinator.config.method_options import Options
 from coordinator.distillation.predictions import proxy_logits, torch_threads
 from coordinator.distillation.proxy import ProxySet
 from coordinator.distillation.student import Distillation, distilled, read_distillation
-from coordinator.methods.method import Level, State, Submodel, Tensors, Update
-from coordinator.methods.options import Options
+from coordinator.methods.level_models import LevelModels
 from coordinator.methods.width_method import WidthMethod
+from coordinator.submodels.values import Level, State, Submodel, Tensors, Update
 from edge.contracts.streams import stream_seed
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class ProxyMethod(WidthMethod):
     """
 
     synchronous_only = "its teachers are the devices' own models of one round, not steps that could be added up"
+    needs_each_update = "it distils from the devices' models one by one"
     distillation: ClassVar[Distillation] = Distillation()
     without_distillation: ClassVar[Mapping[str, Any]] = {"distillation-steps": 0}
     rounding = "round"

@@ -13,13 +13,13 @@ from dataclasses import replace
 import numpy as np
 
 from coordinator.aggregation.accumulator import Rule
-from coordinator.methods.method import Level, State, Update
-from coordinator.methods.options import Options
+from coordinator.config.method_options import Options
 from coordinator.methods.sparse import SparseMethod
 from coordinator.pruning.masks import density
 from coordinator.pruning.reconfigure import PRUNABLE_SHARE, largest_density, prunable_share, reconfigure
 from coordinator.pruning.time_model import read_time_model
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import Level, State, Update
 
 SETTLED_CHANGE, SETTLED_COUNT = 0.1, 5
 """Initial pruning ends when the density changed by at most a tenth in five reconfigurations in a row."""
@@ -46,6 +46,7 @@ class PruneFL(SparseMethod):
     """
 
     name = "prunefl"
+    needs_each_update = "devices send scores or losses of their data beside the weights, and it prunes by them"
 
     def read_own(self, read: Options) -> None:
         """All but ``loss`` and ``norm``; raises ConfigError for a time model of another number of layers."""

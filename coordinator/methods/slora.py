@@ -16,10 +16,9 @@ import numpy as np
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
+from coordinator.config.method_options import LOSSES, NORMS, Options
 from coordinator.methods.additions import initial_seed, one_size
 from coordinator.methods.fedavg import FULL, examples
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.pruning.masks import MASK
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.differences import random_mask
@@ -27,13 +26,14 @@ from coordinator.submodels.frozen_base import classifier, frozen_but
 from coordinator.submodels.lora import adapted_layers, additive_cut, additive_factors
 from coordinator.submodels.record import Added, Cut, LayerCut
 from coordinator.submodels.spectrum import one_blas_thread, truncated_svd
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update, require_level
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.streams import stream_seed
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from coordinator.methods.method import Tensors
+    from coordinator.submodels.values import Tensors
 
 
 class SLoRA:
@@ -50,6 +50,7 @@ class SLoRA:
 
     name = "slora"
     synchronous_only = "its second stage trains other tensors than its first"
+    needs_each_update = ""
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError when no layer can be adapted so."""
@@ -99,10 +100,7 @@ class SLoRA:
         Raises:
             PlanError: another level.
         """
-        if level != self._level:
-            raise PlanError(
-                f"slora has no level '{level.name}' ({level.value:g}); its only level is '{self._level.name}'"
-            )
+        require_level("slora", level, self.levels())
         return self._sparse_cut if round_index < self._rounds else self._factor_cut
 
     def program(self, cut: Cut) -> DeviceProgram:

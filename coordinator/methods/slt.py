@@ -20,12 +20,12 @@ from torch import nn
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
+from coordinator.config.method_options import LOSSES, NORMS, Options
 from coordinator.methods.fedavg import FULL, examples
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.layer_steps import Configuration, LayerSteps
 from coordinator.submodels.record import Cut, LayerCut
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update, require_level
 from coordinator.submodels.width import cut_tensors, tensor_slices
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 
@@ -56,6 +56,7 @@ class SLT:
 
     name = "slt"
     synchronous_only = "its steps train other layers, at other widths, one after the other"
+    needs_each_update = "its devices hold different parts of the model and every entry has its own count"
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError for a model that cannot be cut so."""
@@ -107,9 +108,7 @@ class SLT:
         Raises:
             PlanError: a level this ladder does not have.
         """
-        if level not in self._limits:
-            known = ", ".join(f"'{known.name}'" for known in self._limits)
-            raise PlanError(f"slt has no level '{level.name}' ({level.value:g}); its levels are {known}")
+        require_level("slt", level, self._limits)
         if (level, step) not in self._configurations:
             self._configurations[level, step] = self._configured(level, step)
         return self._configurations[level, step]

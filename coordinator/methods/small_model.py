@@ -18,6 +18,7 @@ class SmallModel(WidthMethod):
     """
 
     name = "small_model"
+    needs_each_update = ""
     default_levels = (0.25,)
     rounding = "floor"
     by_examples = True

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from coordinator.aggregation.accumulator import Rule
-from coordinator.methods.method import Level, State, Update
-from coordinator.methods.options import Options
+from coordinator.config.method_options import Options
 from coordinator.methods.sparse import SparseMethod
 from coordinator.pruning.masks import top_scores
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import Level, State, Update
 from edge.contracts.errors import ConfigError
 
 

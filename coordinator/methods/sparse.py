@@ -18,13 +18,13 @@ import numpy as np
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
+from coordinator.config.method_options import LOSSES, NORMS, Options
 from coordinator.methods.fedavg import FULL, examples
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.pruning.compaction import LIVE, Compaction, mask_records
 from coordinator.pruning.masks import MASK, Masks, masked, prunable_weights
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update, require_level
 from coordinator.submodels.width import cut_tensors, lift_tensors, tensor_slices
 from edge.contracts.errors import PlanError
 
@@ -44,6 +44,7 @@ class SparseMethod:
 
     name: ClassVar[str]
     synchronous_only: ClassVar[str] = "its masks change between rounds, and what an update has trained may be masked"
+    needs_each_update: ClassVar[str] = ""
     can_compact: ClassVar[bool] = True
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
@@ -117,8 +118,7 @@ class SparseMethod:
         Raises:
             PlanError: another level than ``full``.
         """
-        if level != FULL:
-            raise PlanError(f"{self.name} has no level '{level.name}' ({level.value:g}); its only level is 'full'")
+        require_level(self.name, level, (FULL,))
         return mask_records(self.prunable, scored=scored)
 
     def program(self, cut: Cut) -> DeviceProgram:

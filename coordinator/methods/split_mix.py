@@ -18,13 +18,13 @@ import numpy as np
 
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.weighted_mean import WeightedMean
+from coordinator.config.method_options import LOSSES, NORMS, Options
 from coordinator.methods.fedavg import examples
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update, Variant
-from coordinator.methods.options import LOSSES, NORMS, Options
 from coordinator.methods.width_ladder import ROUNDINGS, WidthLadder
 from coordinator.submodels.build import module_tensors
 from coordinator.submodels.channel_groups import ChannelGroup
 from coordinator.submodels.record import Cut, LayerCut
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update, Variant, require_level
 from coordinator.submodels.width import cut_tensors, tensor_slices, window
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 from edge.contracts.streams import permutation, stream_seed
@@ -49,6 +49,7 @@ class SplitMix:
 
     name = "split_mix"
     synchronous_only = ""
+    needs_each_update = "its devices hold different parts of the model and every entry has its own count"
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError for a module that cannot be cut so."""
@@ -94,9 +95,7 @@ class SplitMix:
         Raises:
             PlanError: a level this ladder does not have.
         """
-        if level not in self._levels:
-            known = ", ".join(f"'{known.name}'" for known in self._levels)
-            raise PlanError(f"split_mix has no level '{level.name}' ({level.value:g}); its levels are {known}")
+        require_level("split_mix", level, self._levels)
         order = permutation(stream_seed(seed, "atoms", round_index, device), self.atoms)
         return self._cut(sorted(order[: int(level.value)].tolist()))
 

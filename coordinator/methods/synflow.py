@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from coordinator.methods.options import Options
+from coordinator.config.method_options import Options
 from coordinator.methods.sparse import FixedMask
 from coordinator.pruning.masks import top_scores
 from edge.contracts.errors import ConfigError, PlanError

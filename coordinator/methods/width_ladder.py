@@ -15,13 +15,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from coordinator.aggregation.accumulator import Accumulator, Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
+from coordinator.config.method_options import Options
 from coordinator.methods.fedavg import examples
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Tensors, Update
-from coordinator.methods.options import Options
 from coordinator.submodels.build import apply_cut, module_tensors
 from coordinator.submodels.channel_groups import ChannelMap, channel_map
+from coordinator.submodels.module_paths import named_part
 from coordinator.submodels.narrowed import SCALED, Slice
 from coordinator.submodels.record import Cut, LayerCut, cut_digest
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Tensors, Update, require_level
 from coordinator.submodels.width import (
     Kept,
     Rounding,
@@ -29,7 +30,6 @@ from coordinator.submodels.width import (
     cut_tensors,
     first_channels,
     group_counts,
-    named_part,
     tensor_slices,
     within,
 )
@@ -122,9 +122,7 @@ class WidthLadder:
         Raises:
             PlanError: a level this ladder does not have.
         """
-        if level not in self._counts:
-            known = ", ".join(f"'{known.name}'" for known in self.levels)
-            raise PlanError(f"{self.method} has no level '{level.name}' ({level.value:g}); its levels are {known}")
+        require_level(self.method, level, self.levels)
         return self._counts[level]
 
     def first(self, level: Level) -> Cut:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coordinator.aggregation.accumulator import Rule
-from coordinator.methods.method import DeviceProgram, Level, State, Submodel, Update
-from coordinator.methods.options import LABEL_MASKED, LOSSES, NORMS, Options
+from coordinator.config.method_options import LABEL_MASKED, LOSSES, NORMS, Options
 from coordinator.methods.width_ladder import WidthLadder, read_width_options
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,6 +31,7 @@ class WidthMethod:
 
     name: ClassVar[str]
     synchronous_only: ClassVar[str] = ""
+    needs_each_update: ClassVar[str] = "its devices hold different parts of the model and every entry has its own count"
     default_levels: ClassVar[tuple[float, ...]] = (1, 0.5, 0.25, 0.125, 0.0625)
     rounding: ClassVar[str] = "ceil"
     loss: ClassVar[str] = "cross_entropy"

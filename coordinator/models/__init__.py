@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.models.catalog import ModelEntry, build_model, example_input, input_spec, model_entry
+from coordinator.models.entry import ModelEntry
 
-__all__ = ["MODELS", "ModelEntry", "build_model", "example_input", "input_spec", "model_entry"]
+__all__ = ["MODELS", "ModelEntry"]
 
 MODELS: dict[str, ModelEntry] = {
     "mlp": ModelEntry("coordinator.models.mlp:mlp", (64,), 10, layout="features"),

@@ -1,4 +1,4 @@
-"""From a model's name to a torch module, its input and its number of classes. The names are in the package's registry.
+"""From a model's name to a torch module, its input and its number of classes.
 
 ``package.module:function`` builds the user's own module: the function (or ``nn.Module`` class) is called with
 ``input_shape`` and ``classes`` where its signature takes them, and with the run's model options.
@@ -9,33 +9,14 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from coordinator.models import MODELS, ModelEntry
 from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.manifest import InputSpec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-
-@dataclass(frozen=True)
-class ModelEntry:
-    """One line of the registry.
-
-    Attributes:
-        target: ``module:function`` that builds the module; imported when first built.
-        input_shape: canonical shape of one example, batch dimension not included.
-        classes: canonical number of classes.
-        layout: how local data becomes the input, as in ``InputSpec``.
-        vocabulary: number of symbols of a ``tokens`` input.
-    """
-
-    target: str
-    input_shape: tuple[int, ...]
-    classes: int
-    layout: Literal["features", "chw", "tokens"] = "chw"
-    vocabulary: int = 0
 
 
 def model_entry(name: str) -> ModelEntry | None:
@@ -44,8 +25,6 @@ def model_entry(name: str) -> ModelEntry | None:
     Raises:
         ConfigError: an unknown name; lists the known ones.
     """
-    from coordinator.models import MODELS
-
     if name in MODELS:
         return MODELS[name]
     if ":" in name:

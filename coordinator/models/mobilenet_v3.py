@@ -1,7 +1,7 @@
 """MobileNetV3-Small: inverted residuals with depthwise convolutions, squeeze-and-excitation and hard swish.
 
 Source: Howard et al., "Searching for MobileNetV3", table 2; 2,542,856 parameters with 1,000 classes. Its dropout is
-left out: a training step has no random mask of its own.
+left out.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from coordinator.planner import NothingFits, Placement
+from coordinator.planning.planner import NothingFits, Placement
 from coordinator.planning.prediction import MB, Prediction
 from coordinator.planning.trial import Trial
 from edge.contracts.errors import PlanError

@@ -11,30 +11,26 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from coordinator.artifacts import CountsSteps, Exporter
-from coordinator.methods.method import DeviceProgram
-from coordinator.planning.outlook import CountedStep
-from coordinator.submodels.record import Cut
 from edge.contracts.errors import ArtifactCorrupt, ConfigError, MessageRejected
 from edge.contracts.manifest import ArtifactManifest
-from export.step_form import PLAIN, StepForm
 
 log = logging.getLogger("apportion.coordinator")
 
 MANIFEST = "manifest.json"
 
 
-class CachedExporter:
-    """An :class:`~coordinator.artifacts.Exporter` that looks into ``folder`` before it asks another one.
+class ExportCache:
+    """The artifacts in ``folder``.
 
     Raises:
         ConfigError: the folder cannot be made or written.
     """
 
-    def __init__(self, exporter: Exporter, folder: Path) -> None:
-        self._exporter, self._folder = exporter, folder
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
@@ -45,33 +41,14 @@ class CachedExporter:
         self.taken = 0
         """Artifacts that were found in the folder."""
 
-    def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
-        """See :class:`coordinator.artifacts.Exporter`."""
-        return self._exporter.key(cut, program, runtime, form)
-
-    def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
-        """See :class:`coordinator.artifacts.Exporter`."""
-        return self._exporter.unable(program, runtime)
-
-    def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
-        """See :class:`coordinator.artifacts.Exporter`."""
-        return self._exporter.refused_form(cut, program, runtime, form)
-
-    def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
-        """See :class:`coordinator.artifacts.CountsSteps`."""
-        return self._exporter.counted(cut, program) if isinstance(self._exporter, CountsSteps) else None
-
-    def export(
-        self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
-    ) -> ArtifactManifest:
-        """As :class:`coordinator.artifacts.Exporter`; what was exported before is copied."""
-        key = self.key(cut, program, runtime, form)
+    def get(self, key: str, out_dir: Path, export: Callable[[], ArtifactManifest]) -> ArtifactManifest:
+        """The artifact of ``key``, now in ``out_dir``: copied, or made there by ``export`` and kept."""
         kept = self._folder / key[:2] / key
         found = self._taken(kept, key, out_dir)
         if found is not None:
             self.taken += 1
             return found
-        manifest = self._exporter.export(cut, program, runtime, out_dir, form)
+        manifest = export()
         try:
             self._keep(out_dir, manifest, kept)
         except OSError as error:  # a full disk must not end a run that has its artifact

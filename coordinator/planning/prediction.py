@@ -12,9 +12,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.methods.method import Level
+from coordinator.submodels.values import Level
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import Cost
+from edge.runtimes import traits_of
 from export.step_form import PLAIN, StepForm
 from profiles.device import DeviceProfile, StepLine
 from profiles.memory import SUPERVISOR_TRANSFER_BYTES, predict_process_peak
@@ -206,18 +207,13 @@ def slowdown(form: StepForm) -> float:
     return (RECOMPUTATION if form.recompute else 1.0) * (1 + MICRO_BATCH_OVERHEAD * (form.micro_batches - 1))
 
 
-UNMEASURED_THREADS = {"onnxruntime_web": 2}
-"""Threads where no step times of a device are known, of runtimes for which it is not 1. Source: measured,
-docs/measurements/2026-11-20-web.md: two take 0.56 to 0.60 of one's time."""
-
-
 def timing(profile: DeviceProfile, runtime: str, plain: Cost, form: StepForm, *, threads: int) -> Timing:
     """Threads and time of a step on the device.
 
     Args:
         plain: cost of the plain step at the same level.
         threads: as the run file says; 0 = the fastest of those that were measured on the device, without any 1, or
-            what :data:`UNMEASURED_THREADS` says.
+            what is known of the runtime.
     """
     lines = profile.step_lines.get(runtime, ())
     most = min(filter(None, (profile.max_threads.get(runtime, 0), profile.cpu_count)), default=1)
@@ -227,7 +223,7 @@ def timing(profile: DeviceProfile, runtime: str, plain: Cost, form: StepForm, *,
         return Timing(threads, found[0] if found else None, f"[runtime] threads = {threads}")
     usable = [(step_ms(line, plain, form), line.threads) for line in lines if line.threads <= most]
     if not usable:
-        used = min(most, UNMEASURED_THREADS.get(runtime, 1))
+        used = min(most, traits_of(runtime).unmeasured_threads)
         why = "" if used == 1 else f", and a step of {runtime} is faster on {used}"
         return Timing(used, None, f"no step times of this device{why}; see apportion profile")
     best_ms, best = min(usable)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinator.methods.method import Level
-from coordinator.planning.outlook import Estimate
-from coordinator.planning.past import Past
+from coordinator.planning.estimate import Estimate
+from coordinator.planning.history import DeviceHistory
 from coordinator.planning.prediction import MB, Prediction, idle_bytes, predict, timing
+from coordinator.planning.requests import Requests
 from coordinator.planning.steps import PlannedSteps
 from coordinator.planning.trial import Trial
-from coordinator.planning.wishes import Wishes
+from coordinator.submodels.values import Level
 from edge.contracts.errors import ExportRefused, ParityError, PlanError
 from export.step_form import PLAIN, StepForm
 from profiles.device import DeviceProfile
@@ -28,10 +28,15 @@ class Search:
     """The trials of one placement; ``tried`` has them in order."""
 
     def __init__(
-        self, profile: DeviceProfile, runtimes: tuple[str, ...], steps: PlannedSteps, wishes: Wishes, past: Past
+        self,
+        profile: DeviceProfile,
+        runtimes: tuple[str, ...],
+        steps: PlannedSteps,
+        requests: Requests,
+        history: DeviceHistory,
     ) -> None:
         self._profile, self._runtimes = profile, runtimes
-        self._steps, self._wishes, self._past = steps, wishes, past
+        self._steps, self._requests, self._history = steps, requests, history
         self._ceiling = profile.ceiling_bytes
         self._refusals: list[ExportRefused | ParityError] = []
         self._unseen: set[tuple[Level, str, StepForm]] = set()
@@ -99,15 +104,15 @@ class Search:
     def _forms(self, level: Level, runtime: str) -> list[StepForm]:
         """The forms to try, those that should take the least time first."""
         plain = self._steps.plain_cost(level, runtime)
-        forms = self._wishes.forms
+        forms = self._requests.forms
         if plain is None or not self._profile.step_lines.get(runtime):
             return list(forms)
-        times = {form: timing(self._profile, runtime, plain, form, threads=self._wishes.threads) for form in forms}
+        times = {form: timing(self._profile, runtime, plain, form, threads=self._requests.threads) for form in forms}
         return sorted(forms, key=lambda form: (times[form].step_ms or 0.0, forms.index(form)))
 
     def _try(self, level: Level, runtime: str, form: StepForm, *, unseen: bool = False) -> Trial:
-        steps, wishes = self._steps, self._wishes
-        if self._past.setbacks and (reason := self._past.setback(steps.key(level, runtime, form))):
+        steps, requests = self._steps, self._requests
+        if self._history.setbacks and (reason := self._history.setback(steps.key(level, runtime, form))):
             return Trial(level, runtime, form, "failed-before", reason)
         if not unseen and (passed := self._not_worth_an_export(level, runtime, form)):
             self._unseen.add((level, runtime, form))
@@ -116,13 +121,13 @@ class Search:
             return Trial(level, runtime, form, "refused", reason)
         self._unseen.discard((level, runtime, form))
         try:
-            found = predicted(self._profile, level, runtime, form, steps, wishes, self._past)
+            found = predicted(self._profile, level, runtime, form, steps, requests, self._history)
         except (ExportRefused, ParityError) as error:
             self._refusals.append(error)
             return Trial(level, runtime, form, "refused", str(error))
         if self._ceiling and found.peak_bytes > self._ceiling:
             return Trial(level, runtime, form, "too-large", "", found)
-        if wishes.max_step_s and found.step_ms is not None and found.step_ms > 1000 * wishes.max_step_s:
+        if requests.max_step_s and found.step_ms is not None and found.step_ms > 1000 * requests.max_step_s:
             return Trial(level, runtime, form, "too-slow", "", found)
         return Trial(level, runtime, form, "fits", "", found)
 
@@ -135,9 +140,9 @@ class Search:
             assert estimate is not None
             return Trial(level, runtime, form, "estimated-too-large", _about(estimate))
         plain = self._steps.plain_cost(level, runtime)
-        if plain is not None and self._wishes.max_step_s:
-            told = timing(self._profile, runtime, plain, form, threads=self._wishes.threads).step_ms
-            if told is not None and told > 1250 * self._wishes.max_step_s:  # live bytes are an estimate here
+        if plain is not None and self._requests.max_step_s:
+            told = timing(self._profile, runtime, plain, form, threads=self._requests.threads).step_ms
+            if told is not None and told > 1250 * self._requests.max_step_s:  # live bytes are an estimate here
                 return Trial(level, runtime, form, "estimated-too-slow", f"about {told:.0f} ms a step")
         return None
 
@@ -151,9 +156,9 @@ class Search:
             runtime,
             level,
             estimate.least_bytes,
-            headroom=self._wishes.headroom,
+            headroom=self._requests.headroom,
             form=form,
-            correction=self._past.usual_correction(runtime),
+            correction=self._history.usual_correction(runtime),
         )
         return least.peak_bytes > self._ceiling
 
@@ -187,7 +192,7 @@ class Search:
         timed = [p for p in predicted if p.step_ms is not None]
         best = min(timed, key=lambda p: p.step_ms or 0.0).describe() if timed else "of none that was exported"
         return NothingFits(
-            f"device {self._profile.device}: no cut takes at most {self._wishes.max_step_s:g} s a step and fits; the "
+            f"device {self._profile.device}: no cut takes at most {self._requests.max_step_s:g} s a step and fits; the "
             f"fastest is {best}; raise planner.max-step-s or add a smaller level to the method",
             self.tried,
         )
@@ -199,8 +204,8 @@ def predicted(
     runtime: str,
     form: StepForm,
     steps: PlannedSteps,
-    wishes: Wishes,
-    past: Past,
+    requests: Requests,
+    history: DeviceHistory,
 ) -> Prediction:
     """What a step needs on a device, exported now if it was not before; raises ExportRefused or ParityError."""
     cost = steps.cost(level, runtime, form)
@@ -209,10 +214,10 @@ def predicted(
         runtime,
         level,
         cost.predicted_peak_bytes,
-        headroom=wishes.headroom,
+        headroom=requests.headroom,
         form=form,
-        correction=past.correction(runtime, steps.key(level, runtime, form)),
-        timing=timing(profile, runtime, steps.plain_cost(level, runtime) or cost, form, threads=wishes.threads),
+        correction=history.correction(runtime, steps.key(level, runtime, form)),
+        timing=timing(profile, runtime, steps.plain_cost(level, runtime) or cost, form, threads=requests.threads),
         graph_bytes=cost.graph_bytes,
     )
 

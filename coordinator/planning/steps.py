@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from coordinator.artifacts import Artifacts
-from coordinator.methods.method import DeviceProgram, Level
-from coordinator.planning.outlook import Estimate
+from coordinator.planning.artifacts import Artifacts
+from coordinator.planning.estimate import Estimate
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.manifest import Cost
 from export.step_form import PLAIN, StepForm
 
@@ -71,8 +71,8 @@ class ArtifactSteps:
 
     def estimate(self, level: Level, runtime: str, form: StepForm) -> Estimate | None:
         """As :class:`PlannedSteps`."""
-        return self._artifacts.outlook.estimate(*self._of(level), runtime, form)
+        return self._artifacts.estimator.estimate(*self._of(level), runtime, form)
 
     def plain_cost(self, level: Level, runtime: str) -> Cost | None:
         """As :class:`PlannedSteps`."""
-        return self._artifacts.outlook.plain_cost(*self._of(level), runtime, batch=self._batch)
+        return self._artifacts.estimator.plain_cost(*self._of(level), runtime, batch=self._batch)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator.methods.method import Level
 from coordinator.planning.prediction import Prediction
+from coordinator.submodels.values import Level
 from export.step_form import PLAIN, StepForm
 
 Outcome = Literal[

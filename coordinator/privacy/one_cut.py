@@ -8,55 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinator.methods import METHODS, method_class
+
 if TYPE_CHECKING:
-    from coordinator.configuration import RunConfig
-    from coordinator.methods.method import DeviceProgram
-
-_FACTORS = "its aggregate is a mean of products of factors, which the mean of the factors does not determine"
-_WIDTHS = "its devices hold different parts of the model and every entry has its own count"
-_TEACHERS = "it distils from the devices' models one by one"
-_SCORES = "devices send scores or losses of their data beside the weights, and it prunes by them"
-
-ONE_CUT = (
-    "adapter",
-    "fedavg",
-    "iterative_magnitude",
-    "lottery_ticket",
-    "prefix",
-    "prompt",
-    "slora",
-    "small_model",
-    "snip",
-    "synflow",
-)
-"""Methods whose devices share one cut and whose aggregate is the weighted mean of what they send."""
-
-OTHERS = {
-    "ds_fl": _TEACHERS,
-    "fed_et": _TEACHERS,
-    "federated_dropout": _WIDTHS,
-    "feddf": _TEACHERS,
-    "fedhm": _FACTORS,
-    "fedlora": _FACTORS,
-    "fedrolex": _WIDTHS,
-    "fjord": _WIDTHS,
-    "heterofl": _WIDTHS,
-    "online_sparsity": _SCORES,
-    "origdrop": _WIDTHS,
-    "orthdrop": _WIDTHS,
-    "prism": _WIDTHS,
-    "prunefl": _SCORES,
-    "slt": _WIDTHS,
-    "split_mix": _WIDTHS,
-}
-"""Every other method, with the reason."""
+    from coordinator.config.run_config import RunConfig
+    from coordinator.submodels.values import DeviceProgram
 
 
 def refusal_of(method: str) -> str:
     """Why a mean over one cut does not stand for ``method``'s aggregate; empty when it does."""
-    if method in ONE_CUT:
-        return ""
-    return OTHERS.get(method, "whether its aggregate is a mean over one shared cut is not known")
+    return method_class(method).needs_each_update if method in METHODS else ""  # which is a problem of its own
+
+
+def summable_methods() -> list[str]:
+    """The methods whose devices share one cut and whose aggregate is the weighted mean of what they send."""
+    return [name for name in METHODS if not refusal_of(name)]
 
 
 def is_summable(config: RunConfig, program: DeviceProgram) -> bool:

@@ -114,7 +114,7 @@ class Compaction:
 
     def _size(self, live: Live) -> tuple[int, int]:
         """(Multiply-accumulates, parameters)."""
-        from coordinator.costs import cut_costs
+        from coordinator.submodels.costs import cut_costs
 
         assert self._spec is not None
         key = b"".join(name.encode() + b"\0" + np.packbits(kept).tobytes() for name, kept in sorted(live.items()))

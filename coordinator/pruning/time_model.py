@@ -14,7 +14,7 @@ from coordinator.pruning.masks import Masks
 from edge.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coordinator.methods.options import Options
+    from coordinator.config.method_options import Options
 
 SECONDS_PER_WEIGHT_SENT = 5.561621025626998e-6
 """q of the prototype: 4 bytes down and 4 up at 1.44 MB/s."""
@@ -115,23 +115,3 @@ def read_time_model(read: Options, sizes: Mapping[str, int]) -> TimeModel:
     if preset == "even":
         return TimeModel(0.1, dict.fromkeys(sizes, 1 / sum(sizes.values())))
     return PRESETS[preset].model(tuple(sizes), iterations=iterations)
-
-
-def by_macs(
-    macs: Mapping[str, int], sizes: Mapping[str, int], *, iterations: int, batch: int, seconds_per_mac: float,
-    bytes_per_s: float, constant_s: float
-) -> TimeModel:  # fmt: skip
-    """A time model from what a device measured as a whole: its seconds per multiply-accumulate and its link.
-
-    Forward, weight gradient and input gradient count once each, so a weight of a layer costs three times its share of
-    the layer's multiply-accumulates. Where a layer's own time was measured, :class:`Coefficients` is the better choice.
-
-    Args:
-        macs: of one example's forward pass, by weight name.
-        sizes: weights in each layer.
-    """
-    sent = 8 / bytes_per_s
-    per_weight = {
-        name: 3 * iterations * batch * seconds_per_mac * macs[name] / size + sent for name, size in sizes.items()
-    }
-    return TimeModel(constant_s, per_weight)

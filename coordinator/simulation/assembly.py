@@ -13,25 +13,27 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from coordinator.cli.exporting import dense_module, run_input_spec
-from coordinator.cli.local_data_folders import device_shares
-from coordinator.configuration import RunConfig
-from coordinator.costs import Costs, cut_costs
-from coordinator.datasets import Dataset, load_dataset
+from coordinator.config.run_config import RunConfig
+from coordinator.data.datasets import Dataset, load_dataset
 from coordinator.distillation.proxy import open_proxy
-from coordinator.evaluation import Score, score_logits
+from coordinator.exporting.cut_exporter import dense_module, run_input_spec
+from coordinator.local_devices.data_folders import device_shares
 from coordinator.methods import build_method
-from coordinator.methods.method import Level, Method, State, Submodel
-from coordinator.progress import Progress
-from coordinator.simulation.capacity import Capacities, device_names
+from coordinator.methods.method import Method
+from coordinator.planning.capacity_levels import Capacities, device_names
+from coordinator.reporting.progress import Progress
+from coordinator.rounds.evaluation import Score, score_logits
+from coordinator.simulation.devices import Simulation
 from coordinator.simulation.local_training import LocalTraining, SimulatedData
 from coordinator.simulation.record import Record, write_record
 from coordinator.simulation.results import finish
 from coordinator.simulation.round_clock import round_clock
-from coordinator.simulation.simulator import Simulation, run_rounds
+from coordinator.simulation.simulator import run_rounds
 from coordinator.simulation.worker import local_training
 from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers, write_data
+from coordinator.submodels.costs import Costs, cut_costs
 from coordinator.submodels.record import Cut, cut_digest
+from coordinator.submodels.values import Level, State, Submodel
 from coordinator.submodels.width import shape_of_cut
 from edge.contracts.errors import ConfigError
 

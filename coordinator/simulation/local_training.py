@@ -1,7 +1,8 @@
 """What one simulated device does with an order, and what the coordinator scores, by torch in this process.
 
-Batches, their order, augmentation, schedule and scalars are :mod:`edge.training`'s and :mod:`edge.batches`', as on a
-device; the step is the exported one. Nothing is carried from one assignment to the next.
+Batches, their order, augmentation, schedule and scalars are :mod:`edge.training.steps`'s and
+:mod:`edge.training.batches`', as on a device; the step is the exported one. Nothing is carried from one assignment to
+the next.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from coordinator.evaluation import Evaluator
-from coordinator.methods.method import DeviceProgram, Level, Submodel, Tensors
+from coordinator.rounds.evaluation import Evaluator
 from coordinator.simulation.torch_session import TorchArtifact, TorchSession
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import Cut, cut_digest
+from coordinator.submodels.values import DeviceProgram, Level, Submodel, Tensors
 from coordinator.submodels.width import shape_of_cut
-from edge.batches import Examples
 from edge.contracts.errors import ConfigError
 from edge.contracts.packing import KEPT
 from edge.contracts.plan import WorkOrder
-from edge.local_data import LocalData
-from edge.training import Outcome, train
+from edge.training.batches import Examples
+from edge.training.local_data import LocalData
+from edge.training.steps import Outcome, train
 from export.training_step import StepSpec
 
 if TYPE_CHECKING:

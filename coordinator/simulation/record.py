@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from coordinator.global_model import decode_state, encode_state, write_atomically
-from coordinator.methods.method import State
+from coordinator.rounds.global_model import decode_state, encode_state, write_atomically
+from coordinator.submodels.values import State
 from edge.contracts.codec import encode_json
 from edge.contracts.errors import LedgerError
 

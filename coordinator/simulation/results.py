@@ -1,4 +1,4 @@
-"""What a simulation says of its rounds, and what it leaves: the global model, ``summary.json`` with a run's keys."""
+"""What a simulation leaves: the global model, and ``summary.json`` with a run's keys."""
 
 from __future__ import annotations
 
@@ -7,24 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.configuration import RunConfig
-from coordinator.global_model import write_atomically, write_final
-from coordinator.methods.method import State
-from coordinator.progress import megabytes
+from coordinator.config.run_config import RunConfig
+from coordinator.rounds.global_model import write_atomically, write_final
 from coordinator.simulation.record import Record
-
-
-def describe_round(metrics: Mapping[str, Any], program: str) -> str:
-    """One line for people."""
-    what = "statistics" if program == "stats" else f"loss {metrics['train_loss']:.4f}"
-    levels = ", ".join(f"{count} {name}" for name, count in metrics["levels"].items())
-    scores = metrics.get("evaluation", {})
-    accuracy = ", ".join(f"{label} {values['accuracy']:.4f}" for label, values in scores.items())
-    return (
-        f"{metrics['reports']} reports ({levels}), {what}, down {megabytes(metrics['bytes_down'])}, "
-        f"up {megabytes(metrics['bytes_up'])}, {metrics['wall_s']:.1f} s, simulated {metrics['simulated_s']:.0f} s"
-        + (f", accuracy {accuracy}" if accuracy else "")
-    )
+from coordinator.submodels.values import State
 
 
 def finish(

@@ -12,17 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coordinator.methods.method import Method, State, Submodel, TimesRounds
-from coordinator.packed_tensors import masks_of
+from coordinator.methods.method import Method, TimesRounds
 from coordinator.pruning.masks import prunable_weights
 from coordinator.pruning.time_model import PRESETS
 from coordinator.simulation.device_speed import device_speed
+from coordinator.submodels.packed_tensors import masks_of
+from coordinator.submodels.values import State, Submodel
 from edge.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from coordinator.configuration import SimulationConfig
+    from coordinator.config.run_config import SimulationConfig
     from coordinator.submodels.record import Cut
 
 OWN = "method"

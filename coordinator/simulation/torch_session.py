@@ -1,7 +1,7 @@
 """An artifact that is not exported: its programs as torch functions, and the session that runs them eagerly.
 
 The functions are the ones that are traced for devices (:func:`export.programs.program_functions`), so a simulated step
-is the exported step; which batch and which scalars go into it is :mod:`edge.training`'s, as on a device.
+is the exported step; which batch and which scalars go into it is :mod:`edge.training.steps`'s, as on a device.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coordinator.packed_tensors import masks_of, split_tensors
+from coordinator.submodels.packed_tensors import masks_of, split_tensors
 from edge.contracts.packing import KEPT
 from edge.contracts.precision import SCALE, is_coded, scale_shape
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from coordinator.methods.method import Submodel, Tensors
+    from coordinator.submodels.values import Submodel, Tensors
     from edge.contracts.manifest import ArtifactManifest
     from edge.contracts.plan import Precision, WorkOrder
 

@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from coordinator.cli.exporting import CutExporter, class_names, dense_module
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config
+from coordinator.config.run_config import RunConfig
+from coordinator.exporting.cut_exporter import CutExporter, class_names, dense_module
+from coordinator.run_file.loading import load_config
 from coordinator.simulation.allocator import keep_freed_memory
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, repeatable_torch
 from coordinator.simulation.worker_messages import (
@@ -32,7 +32,7 @@ from coordinator.simulation.worker_messages import (
 from coordinator.submodels.record import cut_from_json
 from edge.contracts.errors import ApportionError
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
-from edge.pipe_frames import write_frame
+from edge.system.pipe_frames import write_frame
 from edge.trainer import follow_parent
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")

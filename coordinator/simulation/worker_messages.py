@@ -9,10 +9,10 @@ from typing import IO, Any
 
 import msgspec
 
-from coordinator.methods.method import DeviceProgram
+from coordinator.submodels.values import DeviceProgram
 from edge.contracts.plan import WorkOrder
-from edge.pipe_frames import read_frame
-from edge.training import Outcome
+from edge.system.pipe_frames import read_frame
+from edge.training.steps import Outcome
 
 MAX_FRAME_BYTES = 1 << 36
 """A request carries a whole submodel."""

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from coordinator.methods.method import Submodel
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, Trained
 from coordinator.simulation.worker import ARRAYS
 from coordinator.simulation.worker_messages import (
@@ -34,10 +33,11 @@ from coordinator.simulation.worker_messages import (
     read_reply,
 )
 from coordinator.submodels.record import cut_to_json
+from coordinator.submodels.values import Submodel
 from edge.contracts.errors import ApportionError, DataError, DeviceRefused
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
-from edge.pipe_frames import write_frame
+from edge.system.pipe_frames import write_frame
 
 EXIT_WAIT_S = 5.0
 

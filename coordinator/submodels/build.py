@@ -12,10 +12,10 @@ from torch import nn
 from coordinator.submodels.additions import with_addition
 from coordinator.submodels.factorize import factorized_layer
 from coordinator.submodels.lora import FORM, additive_layer
+from coordinator.submodels.module_paths import named_part
 from coordinator.submodels.narrowed import AtomEnsemble, narrowed_layer, narrowed_parameter, scaled_layer
 from coordinator.submodels.record import Cut, LayerCut
 from coordinator.submodels.recurrent import factorized_lstm
-from coordinator.submodels.width import named_part
 from edge.contracts.errors import PlanError
 
 

@@ -21,11 +21,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from coordinator.submodels.channel_groups import Side
 from edge.contracts.errors import PlanError
 
 if TYPE_CHECKING:
     from edge.contracts.manifest import InputSpec
+
+Side = tuple[str, str]
+"""(path of a layer or of a bare parameter, ``out`` or ``in``)."""
 
 BATCH = 2
 """Examples traced with; one would make a batch dimension look like a channel of size 1."""

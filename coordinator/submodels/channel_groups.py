@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.submodels.channel_graph import Side, trace
 from coordinator.submodels.record import LayerCut
 from edge.contracts.errors import PlanError
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from edge.contracts.manifest import InputSpec
-
-Side = tuple[str, str]
-"""(path of a layer or of a bare parameter, ``out`` or ``in``)."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +143,6 @@ def channel_map(module: nn.Module, spec: InputSpec | None = None, *, selections:
     Raises:
         PlanError: no example is known, the module cannot be traced, or nothing in it can be cut; names the layers.
     """
-    from coordinator.submodels.channel_graph import trace
-
     spec = spec or getattr(module, "input_spec", None)
     if spec is None:
         raise PlanError(

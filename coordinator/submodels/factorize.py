@@ -25,7 +25,7 @@ from coordinator.submodels.spectrum import Spectrum, one_blas_thread, truncated_
 from edge.contracts.errors import PlanError
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
+    from coordinator.submodels.values import Tensors
 
 FORMS: dict[type[nn.Module], Form] = {nn.Conv2d: "spatial", nn.Conv1d: "conv1x1", nn.Linear: "linear"}
 """Layers that can be factorized and the form each takes. Subclasses may read ``weight`` directly and are left alone."""

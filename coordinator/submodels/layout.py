@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from coordinator.submodels.factorize import FORMS
+from coordinator.submodels.module_paths import named_part
 from coordinator.submodels.record import Factor, Form, LayerCut
 from coordinator.submodels.recurrent import gate_matrices, layer_outputs
-from coordinator.submodels.width import named_part
 from edge.contracts.errors import ConfigError
 
 Rounding = Literal["round", "floor"]

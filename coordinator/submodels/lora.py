@@ -25,8 +25,8 @@ from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.streams import stream_seed, uniform
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
     from coordinator.submodels.spectrum import Spectrum
+    from coordinator.submodels.values import Tensors
 
 FORM: Final = "additive_lora"
 SILENT = 1e-6

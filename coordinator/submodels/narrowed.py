@@ -47,43 +47,29 @@ class ChannelSelection(nn.Module):
         return ", ".join(f"{first}:{end}" for first, end in self.runs)
 
 
-class ScaledConv1d(nn.Conv1d):
-    """A convolution whose outputs are divided by ``scale`` in training."""
+class _Scaled(nn.Module):
+    """A layer whose outputs are divided by ``scale`` in training. Source: HeteroFL, the Scaler."""
 
     scale = 1.0
 
     def forward(self, input: Tensor) -> Tensor:
-        out = super().forward(input)
+        out: Tensor = super().forward(input)
         return out / self.scale if self.training else out
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, scale={self.scale}"
 
 
-class ScaledConv2d(nn.Conv2d):
-    """A convolution whose outputs are divided by ``scale`` in training. Source: HeteroFL, the Scaler."""
-
-    scale = 1.0
-
-    def forward(self, input: Tensor) -> Tensor:
-        out = super().forward(input)
-        return out / self.scale if self.training else out
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, scale={self.scale}"
+class ScaledConv1d(_Scaled, nn.Conv1d):
+    """A convolution over one dimension."""
 
 
-class ScaledLinear(nn.Linear):
-    """A linear layer whose outputs are divided by ``scale`` in training."""
+class ScaledConv2d(_Scaled, nn.Conv2d):
+    """A convolution over two."""
 
-    scale = 1.0
 
-    def forward(self, input: Tensor) -> Tensor:
-        out = super().forward(input)
-        return out / self.scale if self.training else out
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, scale={self.scale}"
+class ScaledLinear(_Scaled, nn.Linear):
+    """A linear layer."""
 
 
 SCALED: dict[type[nn.Module], type[nn.Module]] = {

@@ -17,7 +17,7 @@ from edge.contracts.packing import MASK
 if TYPE_CHECKING:
     from torch import nn
 
-    from coordinator.methods.method import Submodel
+    from coordinator.submodels.values import Submodel
     from edge.contracts.manifest import ArtifactManifest
 
 KINDS = {2: "linear", 4: "convolution"}

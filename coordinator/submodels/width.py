@@ -15,7 +15,9 @@ import msgspec
 import numpy as np
 from torch import nn
 
+from coordinator.submodels.build import apply_cut
 from coordinator.submodels.channel_groups import ChannelGroup, ChannelMap
+from coordinator.submodels.module_paths import named_part
 from coordinator.submodels.narrowed import Slice, layer_slices, selected_positions
 from coordinator.submodels.read_columns import read_positions
 from coordinator.submodels.record import Cut, Factor, LayerCut
@@ -23,7 +25,7 @@ from edge.contracts.errors import PlanError
 from edge.contracts.streams import permutation, stream_seed
 
 if TYPE_CHECKING:
-    from coordinator.methods.method import Tensors
+    from coordinator.submodels.values import Tensors
     from edge.contracts.manifest import InputSpec
 
 Rounding = Literal["ceil", "round", "floor"]
@@ -193,14 +195,12 @@ def shape_of_cut(module: nn.Module, cut: Cut) -> dict[str, LayerCut]:
 
 
 def check_runs(module: nn.Module, cut: Cut, spec: InputSpec) -> None:
-    """Nothing when the cut module runs on a batch of ``spec`` and gives what the whole one gives, in shape.
+    """Check that the cut module runs on a batch of ``spec`` and gives what the whole one gives, in shape.
 
     Raises:
         PlanError: naming the layer that does not, and what to do.
     """
     import torch
-
-    from coordinator.submodels.build import apply_cut
 
     dtype = torch.int64 if spec.dtype == "int64" else torch.float32
     x = torch.zeros(2, *spec.shape, dtype=dtype, device="meta")
@@ -234,21 +234,6 @@ def copy_to_meta(module: nn.Module) -> nn.Module:
     import copy
 
     return copy.deepcopy(module).to("meta").train()
-
-
-def named_part(module: nn.Module, path: str) -> nn.Module | nn.Parameter:
-    """The layer, or the parameter a module holds directly, at ``path``.
-
-    Raises:
-        PlanError: there is neither.
-    """
-    try:
-        return module.get_submodule(path)
-    except AttributeError:
-        try:
-            return module.get_parameter(path)
-        except AttributeError as error:
-            raise PlanError(f"the cut names layer '{path}', which {type(module).__name__} does not have") from error
 
 
 def _positions(path: str, outer: tuple[int, ...] | None, inner: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -1,64 +1,94 @@
-"""Blobs for browsers with a ticket: ``GET /v1/<ticket>/<digest>``, whole or a range, at the page's own address.
+"""Blobs for devices with a ticket, beside blocks over MQTT: ``GET /v1/<ticket>/<digest>``, whole or a range.
 
-The same tickets as :mod:`coordinator.blob_service`'s; without ``Range`` a browser gets the whole blob and a 200.
+What may be asked for is what MQTT's ``get`` gives: any blob, by digest. Updates come the other way, by ``PUT``, and are
+:mod:`coordinator.web.uploads`'. Who may ask is :mod:`coordinator.web.tickets`'.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
+from http import HTTPStatus
+from typing import Any
 
-import anyio
-import anyio.to_thread
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from coordinator.blob_store import BlobStore
-from coordinator.byte_account import ByteAccount
-from coordinator.tickets import Tickets, asked_range
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.web.tickets import Tickets, asked_range
+from coordinator.web.uploads import RefusedUpload, take_piece
 from edge.contracts.errors import ApportionError
+from edge.serving.traffic import ByteAccount
+from edge.serving.uploads import UploadHandler
 
 _PIECE = 1 << 18
 
 
 class Blobs:
-    """Answers requests for blobs of ``store``, and counts their bytes by device in ``account``."""
+    """Answers requests for blobs of ``store``, and counts their bytes by device in ``account``.
+
+    Attributes:
+        uploads: takes updates; None takes none.
+    """
 
     def __init__(self, store: BlobStore, tickets: Tickets, account: ByteAccount | None = None) -> None:
         self.account = account or ByteAccount()
+        self.uploads: UploadHandler[Any] | None = None
         self._store = store
         self._tickets = tickets
 
     async def answer(self, request: Request) -> Response:
-        """The blob, a part of it, or why not."""
+        """The blob, a part of it, how far an update has come, or why not."""
+        return await (self._take(request) if request.method == "PUT" else self._give(request))
+
+    async def _take(self, request: Request) -> Response:
+        if self.uploads is None:
+            return RefusedUpload(HTTPStatus.NOT_FOUND)
+        opened = self._tickets.opened_upload(request.url.path)
+        if opened is None:
+            return RefusedUpload(HTTPStatus.FORBIDDEN)
+        return await take_piece(request, self.uploads, *opened)
+
+    async def _give(self, request: Request) -> Response:
         # A ticket is for its device and its time: nothing in between keeps what it opened.
         headers = {"Cache-Control": "no-store", "Accept-Ranges": "bytes"}
         opened = self._tickets.opened(request.url.path)
         if opened is None:
             return Response(status_code=403, headers=headers)
         device, digest = opened
+        asked = request.headers.get("range")
         try:
             # In a thread: a blob that is kept elsewhere is fetched first.
-            path = await anyio.to_thread.run_sync(self._store.path, digest)
-            size = path.stat().st_size
+            size, part, piece = await run_in_threadpool(self._look_up, digest, asked)
         except (ApportionError, OSError):
             return Response(status_code=404, headers=headers)
-        asked = request.headers.get("range")
-        part = asked_range(asked, size)
         if part is None:
             return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{size}"})
         first, last = part
         headers |= {"Content-Length": str(last - first + 1), "Content-Type": "application/octet-stream"}
         if asked is not None:
             headers["Content-Range"] = f"bytes {first}-{last}/{size}"
-        pieces = self._pieces(path, first, last, device)
-        return StreamingResponse(pieces, status_code=200 if asked is None else 206, headers=headers)
+        status = 200 if asked is None else 206
+        if piece:
+            self._count(device, piece)
+            return Response(piece, status, headers)
+        return StreamingResponse(self._pieces(digest, first, last, device), status, headers)
 
-    async def _pieces(self, path: Path, first: int, last: int, device: str) -> AsyncIterator[bytes]:
+    def _look_up(self, digest: str, asked: str | None) -> tuple[int, tuple[int, int] | None, bytes]:
+        """Size of the blob, the part of it that is asked for, and its bytes where they are no more than a piece."""
+        size = self._store.size(digest)
+        part = asked_range(asked, size)
+        is_small = part is not None and part[1] - part[0] < _PIECE
+        return size, part, self._store.read(digest, part[0], part[1] - part[0] + 1) if part and is_small else b""
+
+    async def _pieces(self, digest: str, first: int, last: int, device: str) -> AsyncIterator[bytes]:
         left = last - first + 1
-        async with await anyio.open_file(path, "rb") as file:
-            await file.seek(first)
-            while left and (piece := await file.read(min(left, _PIECE))):
+        with await run_in_threadpool(self._store.open, digest) as file:
+            file.seek(first)
+            while left and (piece := await run_in_threadpool(file.read, min(left, _PIECE))):
                 left -= len(piece)
-                self.account.add(device, "down", "https", payload=len(piece), wire=len(piece))
+                self._count(device, piece)
                 yield piece
+
+    def _count(self, device: str, piece: bytes) -> None:
+        self.account.add(device, "down", "https", payload=len(piece), wire=len(piece))

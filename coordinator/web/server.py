@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import math
 import socket
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -23,10 +26,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from edge.contracts.errors import BrokerUnreachable
 
 REQUEST_TIMEOUT_S = 15.0
-"""For a request's head to arrive."""
+"""For TLS to be agreed on, for a request's head to arrive, and for the next request of a connection."""
 STALL_TIMEOUT_S = 30.0
 """For a client to read the 64 KB that are under way to it."""
-KEEP_ALIVE_S = 15
 MAX_CONNECTIONS = 512
 MAX_HEAD_BYTES = 16_384
 START_TIMEOUT_S = 10.0
@@ -41,7 +43,7 @@ class WebServer:
         url: ``https://host:port`` as phones reach it, port 0 for any. On a loopback name it listens there only, else
             everywhere.
         certificate, key: PEM files for that host; None for ``http://``, which is for a loopback name alone.
-        hint: for the message when the port is taken.
+        what, hint: for the message when the port is taken.
 
     Attributes:
         address: ``url`` with the port that was found.
@@ -57,6 +59,7 @@ class WebServer:
         certificate: Path | None = None,
         key: Path | None = None,
         *,
+        what: str = "the page",
         hint: str = "free the port, or change $.broker.web",
         max_connections: int = MAX_CONNECTIONS,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
@@ -64,12 +67,16 @@ class WebServer:
     ) -> None:
         parts = urlsplit(url)
         host = parts.hostname or ""
-        self._socket = _listening(host, parts.port or 0, url, hint)
+        try:
+            self._tls = None if certificate is None or key is None else _server_tls(certificate, key)
+            self._socket = _Listener(host, parts.port or 0, max_connections)
+        except (OSError, ValueError) as error:
+            raise BrokerUnreachable(f"{what} cannot be served at {url}: {error}", hint=hint) from error
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{parts.scheme}://{shown}:{self._socket.getsockname()[1]}"
+        self._request_timeout_s = request_timeout_s
 
         class Connection(_Connection):
-            max_count = max_connections
             head_timeout_s = request_timeout_s
             read_timeout_s = stall_timeout_s
 
@@ -83,19 +90,14 @@ class WebServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=math.ceil(request_timeout_s),
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            ssl_certfile=None if certificate is None else str(certificate),
-            ssl_keyfile=None if key is None else str(key),
         )
         # Of strangers' requests; it also tells of every start and stop, which the run does in its own words.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        try:
-            config.load()
-        except (OSError, ValueError) as error:
-            self._socket.close()
-            raise BrokerUnreachable(f"the page cannot be served at {url}: {error}", hint=hint) from error
+        config.load()
+        config.ssl = self._tls
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="web", daemon=True)
         self._url, self._hint = url, hint
@@ -116,27 +118,64 @@ class WebServer:
 
     def _serve(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            asyncio.run(self._server.serve(sockets=[self._socket]))
+            asyncio.run(self._serve_here())
+
+    async def _serve_here(self) -> None:
+        if self._tls is not None:
+            # Who says nothing would else be waited for a minute before a request of theirs is.
+            loop: Any = asyncio.get_running_loop()
+            loop.create_server = functools.partial(loop.create_server, ssl_handshake_timeout=self._request_timeout_s)
+        await self._server.serve(sockets=[self._socket])
 
 
-def _listening(host: str, port: int, url: str, hint: str) -> socket.socket:
-    is_v6 = ":" in host
-    here = host if is_v6 and host in LOOPBACK else "127.0.0.1" if host in LOOPBACK else ""
-    listener = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((here, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise BrokerUnreachable(f"the page cannot be served at {url}: {error}", hint=hint) from error
-    return listener
+def _server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+class _Listener(socket.socket):
+    """Accepts no more than ``max_count`` connections at a time; they count from before TLS until they are closed."""
+
+    def __init__(self, host: str, port: int, max_count: int) -> None:
+        is_v6 = ":" in host
+        super().__init__(socket.AF_INET6 if is_v6 else socket.AF_INET)
+        self._max_count = max_count
+        self._open: set[socket.socket] = set()
+        here = host if is_v6 and host in LOOPBACK else "127.0.0.1" if host in LOOPBACK else ""
+        try:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.bind((here, port))
+            self.listen(128)
+        except OSError:
+            self.close()
+            raise
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        accepted, address = super().accept()
+        if len(self._open) >= self._max_count:
+            accepted.close()
+            raise BlockingIOError("too many connections")
+        connection = _Counted(fileno=accepted.detach())
+        connection.among = self._open
+        self._open.add(connection)
+        return connection, address
+
+
+class _Counted(socket.socket):
+    """A connection that is one ``among`` others until it is closed."""
+
+    among: set[socket.socket]
+
+    def close(self) -> None:
+        self.among.discard(self)
+        super().close()
 
 
 class _Connection(H11Protocol):
     """A connection that is not waited for: uvicorn's own waits for a head, or for a reader, without end."""
 
-    max_count = MAX_CONNECTIONS
     head_timeout_s = REQUEST_TIMEOUT_S
     read_timeout_s = STALL_TIMEOUT_S
 
@@ -145,10 +184,8 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > self.max_count:
-            transport.abort()
-        else:
-            self._expect()
+        self.access_log = False  # uvicorn's own logs paths wherever its logger has a handler
+        self._expect()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

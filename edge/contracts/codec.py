@@ -54,7 +54,7 @@ def decode_msgpack(data: bytes, kind: type[T], *, limit: int) -> T:
 
 
 def check_size(data: bytes, limit: int, *, what: str) -> None:
-    """Nothing when ``data`` is at most ``limit`` bytes.
+    """Check that ``data`` is at most ``limit`` bytes.
 
     Raises:
         MessageRejected: it is longer.

@@ -89,14 +89,19 @@ class SelfTest(msgspec.Struct, frozen=True):
     """A run a device can repeat without torch: formula weights, a fixed batch, the losses of the first steps.
 
     The formula is named so that it can be written down once (docs/wire-protocol.md, "Self-test weights").
+
+    Attributes:
+        bias, gain: of formula ``splitmix64-uniform/2``; 0 and 1 in the first one, which has neither.
     """
 
-    formula: Literal["splitmix64-uniform/1"]
+    formula: Literal["splitmix64-uniform/1", "splitmix64-uniform/2"]
     seed: int
     batch: int
     hyper: dict[str, float]
     losses: tuple[float, ...]
     rel_tolerance: float
+    bias: float = 0.0
+    gain: float = 1.0
 
 
 class Parity(msgspec.Struct, frozen=True):
@@ -144,7 +149,7 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a device must know to train one cut, and everything ``verify`` needs to rebuild it.
 
     Attributes:
-        format: exporter that wrote the files (``onnx_step``).
+        format: exporter that wrote the files, as registered in ``export/formats``.
         runtime: the runtime that executes them, as registered in ``edge/runtimes``.
         minimum_runtime_version: oldest release the programs were checked with.
         build: how the coordinator rebuilds the torch module (model, input, classes, cut); opaque to devices.
@@ -152,7 +157,7 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
         export_key: SHA-256 of the canonical step specification, the key of the export cache.
         batch: examples of one step.
         micro_batches: parts of a batch that a step runs one after the other: each through program ``accumulate``,
-            then ``train`` moves the parameters, see :mod:`edge.micro_batches`.
+            then ``train`` moves the parameters, see :mod:`edge.runtimes.micro_batches`.
     """
 
     format: str

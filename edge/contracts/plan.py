@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from edge.contracts.codec import decode_msgpack
+from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.masking import Masking
 
 Encoding = Literal["raw", "zstd"]
@@ -101,3 +103,8 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
 def assignment_id(federation: str, round_index: int, device: str, attempt: int) -> str:
     """SHA-256 over ``"<federation>\\n<round>\\n<device>\\n<attempt>"``, hex; the key by which an update counts once."""
     return hashlib.sha256(f"{federation}\n{round_index}\n{device}\n{attempt}".encode()).hexdigest()
+
+
+def read_order(data: bytes) -> WorkOrder:
+    """The work order the ledger holds."""
+    return decode_msgpack(data, WorkOrder, limit=MAX_MESSAGE_BYTES)

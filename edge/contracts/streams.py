@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
+_PIECE = 1 << 14
+"""Outputs of a stream held at a time while drawing."""
 
 
 def stream_seed(seed: int, purpose: str, round_index: int = 0, device: str = "") -> int:
@@ -63,15 +65,34 @@ def permutation(seed: int, count: int) -> np.ndarray:
     return np.asarray(order, dtype=np.int64)
 
 
-def self_test_value(spec: TensorSpec, seed: int, batch: int, *, high: int = 2) -> np.ndarray:
-    """The value tensor ``spec`` takes in an artifact's self-test (formula ``splitmix64-uniform/1``).
+def drawn_value(spec: TensorSpec, seed: int, step: int, batch: int) -> np.ndarray:
+    """What ``spec`` of role ``draw`` is in a step: the same for a restarted assignment, on every runtime.
+
+    The stream is that of (seed, "draw", step, name). Each of its outputs gives two lanes of 32 bits, the low one first;
+    the top 24 bits of a lane are k. A ``float32`` draw is k / 2^24, a ``bool`` one k < floor(2^24 probability + 0.5).
+
+    Args:
+        seed: the order's ``data_seed``.
+        step: number of the step within the assignment, from 0.
+        batch: examples of the whole batch, which micro-batches share out.
+    """
+    return _drawn(spec, stream_seed(seed, "draw", step, spec.name), batch)
+
+
+def self_test_value(
+    spec: TensorSpec, seed: int, batch: int, *, high: int = 2, bias: float = 0.0, gain: float = 1.0
+) -> np.ndarray:
+    """The value tensor ``spec`` takes in an artifact's self-test (formula ``splitmix64-uniform/2``; ``/1`` without
+    ``bias`` and ``gain``).
 
     With u drawn from the stream (seed, "self-test", 0, name):
 
-    - parameters and frozen tensors of two or more dims: (2u - 1) / sqrt(product of shape[1:]);
-    - one-dimensional ones named ``...weight``: 0.75 + 0.5 u; other one-dimensional or scalar ones: 0.1 (2u - 1);
+    - parameters and frozen tensors of two or more dims: gain (2u - 1) / sqrt(product of shape[1:]);
+    - one-dimensional ones named ``...weight``: 0.75 + 0.5 u; other one-dimensional or scalar ones:
+      bias + 0.1 (2u - 1);
     - buffers: ``running_var`` 0.5 + u, integer buffers 0, others 0.1 (2u - 1);
     - slots and accumulators: 0;
+    - draws: as :func:`drawn_value`, from the stream above;
     - float inputs: sqrt(3) (2u - 1), unit variance; integer inputs and targets: floor(u * high);
     - label masks and gradient masks: 1; a mask with a capacity c of n entries keeps c: those i for which
       floor((i + 1) c / n) > floor(i c / n).
@@ -79,6 +100,7 @@ def self_test_value(spec: TensorSpec, seed: int, batch: int, *, high: int = 2) -
     Args:
         batch: size of the batch dimension.
         high: vocabulary (integer inputs) or number of classes (targets).
+        bias, gain: of the manifest's self-test.
     """
     import numpy as np
 
@@ -92,15 +114,35 @@ def self_test_value(spec: TensorSpec, seed: int, batch: int, *, high: int = 2) -
         return np.asarray(np.diff(reached) > 0).reshape(shape)
     if spec.role in ("label_mask", "grad_mask"):
         return np.ones(shape, dtype)
+    if spec.role == "draw":
+        return _drawn(spec, stream_seed(seed, "self-test", 0, spec.name), batch)
     u = uniform(stream_seed(seed, "self-test", 0, spec.name), int(np.prod(shape, dtype=np.int64))).reshape(shape)
     if spec.role in ("input", "target"):
         value = np.sqrt(3.0) * (2 * u - 1) if dtype.kind == "f" else np.floor(u * high)
     elif spec.role == "buffer" and spec.name.endswith("running_var"):
         value = 0.5 + u
     elif spec.role in ("parameter", "frozen") and len(shape) >= 2:
-        value = (2 * u - 1) / np.sqrt(max(1.0, float(np.prod(shape[1:]))))
+        value = gain * ((2 * u - 1) / np.sqrt(max(1.0, float(np.prod(shape[1:])))))
     elif spec.role in ("parameter", "frozen") and spec.name.endswith("weight"):
         value = 0.75 + 0.5 * u
+    elif spec.role in ("parameter", "frozen"):
+        value = bias + 0.1 * (2 * u - 1)
     else:
         value = 0.1 * (2 * u - 1)
     return np.asarray(value.astype(dtype))
+
+
+def _drawn(spec: TensorSpec, seed: int, batch: int) -> np.ndarray:
+    """A draw from the stream that starts at ``seed``, made piece by piece: the whole stream is eight times a mask."""
+    import numpy as np
+
+    shape = tuple(batch if size == "batch" else int(size) for size in spec.shape)
+    value = np.empty(shape, spec.dtype)
+    flat = value.reshape(-1)
+    below = np.uint32(int(spec.probability * 2.0**24 + 0.5))
+    for start in range(0, flat.size, 2 * _PIECE):
+        part = flat[start : start + 2 * _PIECE]
+        outputs = splitmix64(seed + start // 2 * _GAMMA, (part.size + 1) // 2)
+        top = outputs.astype("<u8").view("<u4")[: part.size] >> np.uint32(8)
+        part[:] = top < below if spec.dtype == "bool" else top.astype(np.float32) * np.float32(2.0**-24)
+    return value

@@ -155,7 +155,7 @@ def read_tensor_file(path: Path, *, where: str) -> dict[str, np.ndarray]:
 
 
 def check_tensors(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec], *, where: str) -> None:
-    """Nothing when ``tensors`` are exactly ``specs``: names, shapes, dtypes, and only finite values.
+    """Check that ``tensors`` are exactly ``specs``: names, shapes, dtypes, and only finite values.
 
     Raises:
         UpdateRejected: naming the first tensor that differs, both values, and the next step.
@@ -189,7 +189,7 @@ def check_tensors(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec]
 
 
 def check_trained(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec], *, where: str) -> None:
-    """Nothing when ``tensors`` are exactly ``specs``, finite and of a trained model's magnitude.
+    """Check that ``tensors`` are exactly ``specs``, finite and of a trained model's magnitude.
 
     Raises:
         UpdateRejected: they are not.

@@ -23,6 +23,7 @@ Role = Literal[
     "grad_mask",
     "teacher",
     "hyper",
+    "draw",
     "loss",
     "metric",
 ]
@@ -57,12 +58,14 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """One named tensor of an artifact.
 
     Attributes:
-        name: module path (``layer1.0.conv1.weight``), slots ``path#momentum``, factors ``<layer>.u`` and ``<layer>.v``.
+        name: module path (``layer1.0.conv1.weight``), slots ``path#momentum``, factors ``<layer>.u`` and ``<layer>.v``,
+            draws ``<layer>#draw``.
         shape: sizes in order; ``"batch"`` marks the dynamic batch dimension.
         dtype: element type.
         role: what the tensor is to the training step.
         capacity: of a masked parameter, its slots and its mask: a device holds nothing but the entries that the mask
             keeps, and of those at most so many; 0: it holds all entries. On the wire nothing is different.
+        probability: of a ``bool`` draw, that an element is true. A ``float32`` draw is uniform in [0, 1).
     """
 
     name: str
@@ -70,6 +73,7 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     dtype: DType
     role: Role
     capacity: int = 0
+    probability: float = 0.0
 
     def element_count(self, batch: int = 1) -> int:
         """Number of elements, with the batch dimension taken as ``batch``."""

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from edge.artifact_store import ArtifactStore
 from edge.contracts import topics
 from edge.contracts.errors import ConfigError, MessageRejected
-from edge.long_running import EXIT_STATUSES, run_until_stopped
-from edge.outbox import farewell_message
+from edge.identity.trust import Trust
 from edge.relay.relay import Relay
 from edge.relay.settings import RelaySettings
 from edge.relay.site_key import SiteKey
-from edge.runtimes import RUNTIMES
+from edge.runtimes import DEFAULT, RUNTIMES
+from edge.supervisor.outbox import farewell_message
+from edge.system.long_running import EXIT_STATUSES, run_until_stopped
+from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.mqtt import PASSWORD_VARIABLE, BrokerAddress, MqttTransport, parse_broker
-from edge.trust import Trust
 
 MB = 2**20
 T = TypeVar("T")
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         help="folder for artifacts, weights and the devices' updates",
     )
     add("--quota-mb", type=float, default=0.0, metavar="N", help="disk for the store; 0 = no limit")
-    add("--runtime", default="onnxruntime", choices=sorted(RUNTIMES), help="runtime that the site's devices train with")
+    add("--runtime", default=DEFAULT, choices=sorted(RUNTIMES), help="runtime that the site's devices train with")
     add("--min-devices", type=int, default=1, metavar="N", help="pass nothing on that fewer devices stand behind")
     add("--least-budget-mb", type=float, default=0.0, metavar="N", help="serve no device with a smaller budget")
     add("--share", type=float, default=0.8, metavar="S", help="share of an order's time that the devices have")

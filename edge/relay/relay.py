@@ -1,7 +1,7 @@
 """The relay of a site: take one order, hand it to the site's devices, collect, sum, upload one update. In that order.
 
 One thread takes events from one queue; the transports of both sides put them there. Above, it is an agent without a
-trainer; what it answers its devices is :mod:`edge.relay.device_desk`'s. Everything it is told twice it does once.
+trainer; what it answers its devices is :mod:`edge.relay.device_handler`'s. Everything it is told twice it does once.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from collections.abc import Iterator
 
 import msgspec
 
-from edge.artifact_store import ArtifactStore
-from edge.assignment import order_identity
 from edge.contracts.envelope import Envelope, unseal
 from edge.contracts.errors import ApportionError, DeadlineExpired, MessageRejected, StoreFull
 from edge.contracts.messages import Accept, Ack, AgentState, Block, Error, Get, Grant, Hello, Refuse
 from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
-from edge.events import Stop
-from edge.fetcher import OrderFetch
-from edge.finished_work import FinishedWork
-from edge.link_rate import LinkRate
-from edge.outbox import Outbox
-from edge.relay.device_desk import DeviceDesk
+from edge.identity.trust import complaint
+from edge.relay.device_handler import DeviceHandler
 from edge.relay.events import FromSide
 from edge.relay.settings import RelaySettings
 from edge.relay.site_devices import SiteDevices
-from edge.relay.site_hello import complaint, nobody, shortfall, site_heartbeat, site_hello, unable
+from edge.relay.site_hello import nobody, shortfall, site_heartbeat, site_hello, unable
 from edge.relay.site_sum import make_update, upload_specs
 from edge.relay.site_work import SiteRecord, SiteWork
-from edge.settled_work import REPLAYED, SettledWork
+from edge.supervisor.assignment import order_identity
+from edge.supervisor.events import Stop
+from edge.supervisor.finished_work import FinishedWork
+from edge.supervisor.outbox import Outbox
+from edge.supervisor.settled_work import REPLAYED, SettledWork
+from edge.transfer.artifact_store import ArtifactStore
+from edge.transfer.fetcher import OrderFetch
+from edge.transfer.link_rate import LinkRate
+from edge.transfer.uploader import Uploader
 from edge.transport.base import Connected, Disconnected, Received, Transport
 from edge.transport.blocks import BlockRejected
-from edge.uploader import Uploader
 
 log = logging.getLogger("apportion.relay")
 
@@ -55,7 +56,7 @@ class Relay:
         self._outbox = Outbox(above, settings.federation, settings.device)
         self._events: queue.SimpleQueue[FromSide | Stop] = queue.SimpleQueue()
         self._devices = SiteDevices(settings)
-        self._desk = DeviceDesk(settings, site, store, self._devices, self._collect_s)
+        self._handler = DeviceHandler(settings, site, store, self._devices, self._collect_s)
         self._finished = FinishedWork(store.root / "work")
         self._settled = SettledWork(store.root / "settled")
         self._work: SiteWork | None = None
@@ -98,6 +99,7 @@ class Relay:
                 if self._fetch is not None:
                     self._fetch.close()
                 self._site.stop()
+                self._handler.publisher.close()
                 self._outbox.close(self._farewell)
 
     def _restore(self) -> None:
@@ -107,7 +109,7 @@ class Relay:
                 self._finished.forget(finished.order.assignment_id)  # its devices are not known any more
             return
         log.info("assignment %s goes on: %d updates are in", work.order.assignment_id[:12], len(work.reports))
-        self._work = self._desk.work = work
+        self._work = self._handler.work = work
         self._said = work.record.hello
         self._settled.is_replay(work.order)  # never: so that it is remembered once it is acknowledged
         if finished is not None and finished.order.assignment_id == work.order.assignment_id:
@@ -122,10 +124,10 @@ class Relay:
             case Stop(reason=reason):
                 self._is_stopping, self._farewell = True, reason
             case FromSide(side="site", event=Connected()):
-                self._desk.call()
-                self._desk.hand_out()
+                self._handler.publisher.call()
+                self._handler.hand_out()
             case FromSide(side="site", event=Received(topic=topic, payload=payload)):
-                self._desk.received(topic, payload)
+                self._handler.received(topic, payload)
             case FromSide(side="above", event=Connected()):
                 self._outbox.is_connected = True
                 self._hello()
@@ -165,7 +167,7 @@ class Relay:
             self._dispatch(unseal(payload))
         except MessageRejected as error:
             log.warning("message of %d bytes ignored: %s", len(payload), error)
-            self._outbox.send(*complaint(error, self._work))
+            self._outbox.send(*complaint(error, "" if self._work is None else self._work.order.assignment_id))
         except OSError as error:
             log.error("message of %d bytes is left unanswered: %s; free disk space", len(payload), error)
 
@@ -205,7 +207,7 @@ class Relay:
             return
         if work is not None:
             self._drop(f"order {order.assignment_id[:12]} of round {order.round} takes its place")
-        self._work = self._desk.work = SiteWork.begin(self._store.root / "site", record)
+        self._work = self._handler.work = SiteWork.begin(self._store.root / "site", record)
         self._outbox.send("accept", Accept(order.assignment_id))
         self._start_fetch(self._work)
 
@@ -248,7 +250,7 @@ class Relay:
         log.info("round %d: handed to %s", order.round + 1, ", ".join(examples))
         self._began_at = time.monotonic()
         self._greet_at = 0.0
-        self._desk.hand_out()
+        self._handler.hand_out()
 
     def _collect_s(self) -> float:
         """Seconds the devices still have; infinite without a deadline."""
@@ -339,12 +341,12 @@ class Relay:
 
     def _drop(self, reason: str) -> None:
         assert self._work is not None
-        work, self._work, self._desk.work = self._work, None, None
+        work, self._work, self._handler.work = self._work, None, None
         log.info("assignment %s is over: %s", work.order.assignment_id[:12], reason)
         if self._fetch is not None:
             self._fetch.close()
         self._fetch = self._uploader = None
         work.forget()
-        self._desk.let_go(work, reason)
+        self._handler.let_go(work, reason)
         self._finished.update_path(work.order.assignment_id)  # its folder is made where there is none
         self._finished.forget(work.order.assignment_id)

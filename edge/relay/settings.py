@@ -8,8 +8,9 @@ from edge.contracts.envelope import Envelope
 from edge.contracts.errors import MessageRejected
 from edge.contracts.plan import WorkOrder
 from edge.contracts.topics import check_name
+from edge.identity.trust import Trust
 from edge.relay.site_key import SiteKey
-from edge.trust import Trust
+from edge.runtimes import DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class RelaySettings:
     federation: str
     device: str
     site: str
-    runtime: str = "onnxruntime"
+    runtime: str = DEFAULT
     min_devices: int = 1
     least_budget_bytes: int = 0
     share: float = 0.8

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from edge.contracts.errors import MessageRejected, SignatureRejected
-from edge.contracts.messages import AgentState, Error, Heartbeat, Hello, Refuse
+from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.contracts.plan import WorkOrder
-from edge.presence import AGENT_VERSION
 from edge.relay.settings import RelaySettings
 from edge.relay.site_devices import site_profile
 from edge.relay.site_work import SiteWork
+from edge.supervisor.presence import AGENT_VERSION
 from profiles.device import DeviceProfile
 
 
@@ -74,17 +73,6 @@ def shortfall(work: SiteWork, least: int) -> str:
         f"relay {work.order.device}, round {work.order.round}: {len(work.reports)} updates of at least {least}; "
         f"missing: {', '.join(work.open_devices()) or 'none'}; refused: {refused}"
     )
-
-
-def complaint(error: MessageRejected, work: SiteWork | None) -> tuple[str, msgspec.Struct]:
-    """Kind and body of the answer to a message from above that was rejected, as an agent gives it.
-
-    Source: :func:`edge.trust.complaint`, which says why the assignment in hand is never refused for one.
-    """
-    in_hand = "" if work is None else work.order.assignment_id
-    if isinstance(error, SignatureRejected) and error.assignment_id not in ("", in_hand):
-        return "refuse", Refuse(assignment_id=error.assignment_id, code=error.code, reason=str(error))
-    return "error", Error(error.code, str(error))
 
 
 def unable(order: WorkOrder, hello: Hello) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge.contracts.errors import ConfigError
+from edge.contracts.identity import KeyStatement
 from edge.contracts.signing import order_message
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class SiteKey:
-    """Signs what devices check (:mod:`edge.trust`)."""
+    """Signs what devices check (:mod:`edge.identity.trust`)."""
+
+    statements: tuple[KeyStatement, ...] = ()
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key

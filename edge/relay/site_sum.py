@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge.artifact_store import ArtifactStore
 from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import read_header, read_tensor_file
 from edge.contracts.tensors import TensorSpec
-from edge.finished_work import FinishedRecord, FinishedWork
 from edge.relay.site_work import SiteWork
+from edge.supervisor.finished_work import FinishedRecord, FinishedWork
+from edge.transfer.artifact_store import ArtifactStore
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ def make_update(work: SiteWork, store: ArtifactStore, finished: FinishedWork) ->
     Raises:
         ArtifactCorrupt: one of them is not what it was when it was acknowledged.
     """
-    from edge.update_file import write_update
+    from edge.training.update_file import write_update
 
     encoding = work.order.encoding
     counted = [work.reports[device] for device in work.closed or ()]

@@ -21,14 +21,14 @@ from pathlib import Path
 
 import msgspec
 
-from edge.artifact_store import publish_file, sync
-from edge.assignment import order_identity
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.errors import MessageRejected
 from edge.contracts.messages import Hello
 from edge.contracts.plan import WorkOrder, assignment_id
 from edge.contracts.report import TrainReport
 from edge.contracts.streams import stream_seed
+from edge.supervisor.assignment import order_identity
+from edge.system.atomic_files import publish_file, sync
 
 MAX_RECORD_BYTES = 1 << 20
 

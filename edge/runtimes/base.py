@@ -1,11 +1,11 @@
 """What a training runtime is to the trainer: it loads an artifact's programs and runs them over state tensors.
 
-A runtime knows nothing of methods, devices or data. One third-party runtime per file; the trainer imports only one.
+A runtime knows nothing of methods, devices or data. One third-party runtime per folder; the trainer imports only one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,7 +44,7 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """A module of ``edge/runtimes``."""
+    """A module ``session`` in a folder of ``edge/runtimes``."""
 
     @property
     def NAME(self) -> str:
@@ -61,4 +61,29 @@ class Runtime(Protocol):
 
         Raises:
             DeviceRefused: this release is too old for the artifact or cannot load a graph.
+        """
+
+
+class NativeBuild(Protocol):
+    """A module that compiles a runtime's session library against its wheel; the device side needs no index for it."""
+
+    @property
+    def PACKAGE(self) -> str:
+        """Folder in the wheel, with ``include`` and ``lib`` in it."""
+
+    @property
+    def LOADED(self) -> Set[str]:
+        """Files of the wheel that a device loads."""
+
+    def portable_name(self, release: str) -> str:
+        """File name of a library for another environment and that ``release`` of the wheel."""
+
+    def compile_library(self, wheel: Path, library: Path, *, compiler: str, flags: Sequence[str], search: str) -> None:
+        """Compile ``library`` against the package's folder ``wheel``; it is there whole or not at all.
+
+        Args:
+            search: folder in which the library will find those of the wheel; ``$ORIGIN`` is the library's own.
+
+        Raises:
+            DeviceRefused: no such compiler, or it failed.
         """

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edge.runtimes import runtime
+from edge.runtimes import runtime, traits_of
 
 if TYPE_CHECKING:
     from edge.runtimes.base import Runtime
 
-SAME_GRAPHS = {"onnxruntime_web": "onnxruntime"}
-"""Runtimes of agents that are not Python's -> the one here that runs their graphs: artifacts are checked with it, and
-never trained."""
-
 
 def checking_runtime(name: str) -> Runtime:
-    """The runtime that checks artifacts made for ``name``: itself, or the one of :data:`SAME_GRAPHS`.
+    """The runtime that checks artifacts made for ``name``: itself, or the one that its traits name.
 
     Raises:
         ConfigError: as :func:`edge.runtimes.runtime`.
     """
-    return runtime(SAME_GRAPHS.get(name, name))
+    return runtime(traits_of(name).checked_by or name)

@@ -1,7 +1,7 @@
 """Where a runtime's trainer runs: the environment that holds the runtime, which need not be the agent's own.
 
-The two ONNX Runtime wheels overwrite each other and the ExecuTorch wheel goes without its dependencies on a device, so
-``make runtime-NAME`` builds one environment per runtime, ``.venv-NAME``, beside the one the command runs in.
+Some wheels overwrite each other, and one goes without its dependencies on a device, so ``make runtime-NAME`` builds one
+environment per runtime, ``.venv-NAME``, beside the one the command runs in.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import numpy as np
 
 from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.tensors import TEACHER, TensorSpec
-from edge.weights_file import WeightsFile
+from edge.runtimes.weights_file import WeightsFile
 
 
 def load_value(spec: TensorSpec, target: np.ndarray, tensors: Mapping[str, np.ndarray]) -> None:

@@ -1,4 +1,4 @@
-"""Artifact formats, one per device runtime. A new one is one new file (or package) here and one line below."""
+"""Artifact formats; a runtime names the one that writes for it. A new one is a file (or folder) and a line below."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import numpy as np
     from torch import nn
 
     from edge.contracts.manifest import Parity, Program
     from edge.contracts.tensors import TensorSpec
-    from export.formats.memory_plan import MemoryPlan
     from export.formats.survey import Captured, Survey
-    from export.formats.written_programs import WrittenPrograms
+    from export.memory_plan import MemoryPlan
     from export.training_step import StepSpec
+    from export.written_programs import WrittenPrograms
 
 
 class Format(Protocol):
@@ -43,9 +44,15 @@ class Format(Protocol):
         """The parity gate on the files' bytes; raises ParityError."""
 
     def self_test_losses(
-        self, spec: StepSpec, files: Mapping[str, bytes], tensors: Iterable[TensorSpec], *, seed: int, steps: int
+        self,
+        spec: StepSpec,
+        files: Mapping[str, bytes],
+        tensors: Iterable[TensorSpec],
+        values: Mapping[str, np.ndarray],
+        *,
+        steps: int,
     ) -> tuple[float, ...]:
-        """Losses of the first steps on the self-test's formula values."""
+        """Losses of the first steps from ``values``, as in the self-test."""
 
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""
@@ -63,12 +70,12 @@ FEATURES = {
 """What a step may need of a format beyond the ordinary: attribute of the step -> what it is, in words."""
 
 FORMATS = {
-    "onnxruntime": "export.formats.onnx_step.format:OnnxStep",
-    "onnxruntime_web": "export.formats.onnx_web:OnnxWeb",
-    "onnxruntime_training": "export.formats.ort_training.format:OrtTraining",
-    "executorch": "export.formats.executorch_program.format:ExecutorchProgram",
+    "onnx_step": "export.formats.onnx_step.format:OnnxStep",
+    "onnx_web": "export.formats.onnx_web:OnnxWeb",
+    "ort_training": "export.formats.ort_training.format:OrtTraining",
+    "executorch_program": "export.formats.executorch_program.format:ExecutorchProgram",
 }
-"""Runtime name, as registered in ``edge/runtimes`` or of the browser's agent -> format class that writes for it."""
+"""Name, as in manifests and in the traits of runtimes -> class."""
 
 
 def format_for(runtime: str) -> Format:
@@ -78,11 +85,10 @@ def format_for(runtime: str) -> Format:
         ConfigError: unknown name; lists the known ones.
     """
     from edge.contracts.errors import ConfigError
+    from edge.runtimes import KNOWN, traits_of
 
-    if runtime not in FORMATS:
-        raise ConfigError(
-            [f"$.runtime.name: no exporter for '{runtime}'; there is one for {', '.join(sorted(FORMATS))}"]
-        )
-    module, _, name = FORMATS[runtime].partition(":")
+    if (written := traits_of(runtime).format) not in FORMATS:
+        raise ConfigError([f"$.runtime.name: no exporter for '{runtime}'; there is one for {', '.join(sorted(KNOWN))}"])
+    module, _, name = FORMATS[written].partition(":")
     result: Format = getattr(import_module(module), name)()
     return result

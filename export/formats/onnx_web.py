@@ -10,11 +10,11 @@ from dataclasses import replace
 import onnx
 from torch import nn
 
-from export.formats.memory_plan import MemoryPlan
 from export.formats.onnx_step.format import OnnxStep
 from export.formats.web_graph import for_web
-from export.formats.written_programs import WrittenPrograms
+from export.memory_plan import MemoryPlan
 from export.training_step import StepSpec
+from export.written_programs import WrittenPrograms
 
 _START_BYTES, _GROWTH, _MOST_GROWTH_BYTES = 16 << 20, 1.2, 96 << 20
 """The runtime's memory: its size when loaded, which holds the runtime itself; the factor it grows by; and the most it

@@ -1,1 +1,1 @@
-"""Rewrites of a traced program into the operators that ``edge/native`` implements; one file per kind of layer."""
+"""Rewrites of a traced program into the operators of a device's native library; one file per kind of layer."""

@@ -1,4 +1,4 @@
-"""The operators of ``edge/native`` as torch sees them: schemas with their out variants, shapes, and a plain meaning.
+"""The native library's operators as torch sees them: schemas with their out variants, shapes, and a plain meaning.
 
 The meanings are written in ordinary torch and serve as the numeric reference of every rewrite; the device runs the C++
 kernels of the same names. Images are [N, H, W, C] and contiguous. Legend: M rows, K depth, G groups, O output channels.

@@ -53,6 +53,8 @@ def permute(x: Any, order: Any) -> Any:
         return x
     if isinstance(x, SparseWeight) and rank == 2:
         return x.transposed()
+    if isinstance(x, Tensor) and x.dtype != torch.float32:
+        return NotImplemented  # the kernels move float32
     if rank in (2, 3) and order == [*range(rank - 2), rank - 1, rank - 2]:
         return x.base if isinstance(x, Transposed) else Transposed(tensor_of(x))
     tensor = tensor_of(x)

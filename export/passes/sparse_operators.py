@@ -1,4 +1,4 @@
-"""The operators of ``edge/native/sparse_layers.cpp`` as torch sees them: weights that are their kept values alone.
+"""The operators of the native ``sparse_layers.cpp`` as torch sees them: weights that are their kept values alone.
 
 values [capacity] and their places in the whole weights [O, ...], C order: row o has starts[o] .. starts[o + 1] - 1,
 each with its column. Gradients of the values are 0 beyond the last place. Stride 1, one group.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.mosquitto import find_mosquitto
+from coordinator.brokers.mosquitto import find_mosquitto
 from tests.arm.userland import ROOT
 from tests.coordinator.fleet.ssh_server import free_port
 

@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from edge.artifact_folder import read_artifact_folder
 from edge.runtimes import runtime
-from edge.self_test import self_test_losses
+from edge.training.artifact_folder import read_artifact_folder
+from edge.training.self_test import self_test_losses
 
 
 def main(folders: list[str]) -> None:

@@ -30,7 +30,7 @@ def cross_build(userland: Userland) -> Path:
         "PYTHONPATH": str(userland.packages),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "edge.native.build"],
+        [sys.executable, "-m", "edge.runtimes.executorch.build"],
         cwd=userland.packages,
         env=environment,
         capture_output=True,

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.models import build_model, input_spec
-from edge.artifact_folder import MANIFEST_NAME, read_artifact_folder
+from coordinator.models.catalog import build_model, input_spec
 from edge.runtimes import runtime
-from edge.self_test import self_test_losses
+from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
+from edge.training.self_test import self_test_losses
 from export.bundle import export_artifact
 from export.training_step import StepSpec
 from tests.arm.boards import EmulatedDevice

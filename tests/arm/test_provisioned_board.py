@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.cli.local_data_folders import local_devices
-from coordinator.configuration_file import load_config_text
-from coordinator.datasets import load_dataset
-from coordinator.ledger import Ledger
-from coordinator.mosquitto import find_mosquitto
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.data.datasets import load_dataset
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.data_folders import local_devices
+from coordinator.run_file.loading import load_config_text
 from tests.arm.boards import BOARDS
 from tests.arm.federation_site import FEDERATION, Site
 from tests.coordinator.fleet.ssh_server import SshServer
@@ -87,8 +87,8 @@ def test_one_command_makes_a_device_that_trains_until_it_is_revoked(
     (site.folder / "run.toml").write_text(config_text(broker=broker, local=0, size=1, rounds=1))
     trained = site.succeed("run", "run.toml", "--run-dir", "run", "--json")
     with Ledger.open(site.folder / "run/ledger.sqlite") as ledger:
-        profile = ledger.profiles()[DEVICE]
-        (update,) = ledger.updates(0, 0)
+        profile = ledger.profiles.all()[DEVICE]
+        (update,) = ledger.updates.of_attempt(0, 0)
     report = update.report
     print(f"a round: {trained.seconds:.1f} s, {report.steps} steps of {report.step_ms_p50:.0f} ms")
     assert (profile.machine, profile.board) == ("aarch64", BOARDS[1].model)

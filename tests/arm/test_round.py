@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import BrokerAddress, BrokerProcess
+from coordinator.brokers.opening import BrokerAddress, BrokerProcess
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.cli.local_data_folders import local_devices
-from coordinator.configuration_file import load_config_text
-from coordinator.datasets import load_dataset
-from coordinator.ledger import Ledger
-from coordinator.local_devices import LocalDevice
+from coordinator.data.datasets import load_dataset
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.data_folders import local_devices
+from coordinator.local_devices.processes import LocalDevice
+from coordinator.run_file.loading import load_config_text
 from edge.transport.mqtt import PASSWORD_VARIABLE
 from profiles.known_devices import recognise
 from tests.arm.boards import BOARDS, EmulatedDevice
@@ -76,8 +76,8 @@ def test_agents_on_boards_train_a_round(
     assert [process.returncode for process in agents] == [0] * len(BOARDS), logs
     assert summary["torch_loaded_on_devices"] is False
     with Ledger.open(tmp_path / "run/ledger.sqlite") as ledger:
-        profiles = ledger.profiles()
-        reports = {update.report.device: update.report for update in ledger.updates(0, 0)}
+        profiles = ledger.profiles.all()
+        reports = {update.report.device: update.report for update in ledger.updates.of_attempt(0, 0)}
     for board, place, runtime in zip(BOARDS, places, itertools.cycle(RUNTIMES), strict=False):
         profile, report = profiles[place.device], reports[place.device]
         assert (profile.machine, profile.board) == ("aarch64", board.model)

@@ -37,7 +37,7 @@ NOT_UNPACKED = ("perl", "libperl", "debconf", "adduser", "ucf", "readline-common
 MOUNT_POINTS = ("home/pi", "proc", "sys", "dev", "run", "tmp", "usr/local", "var/tmp")
 LAYOUT = 4
 """Raised when a userland made before lacks something."""
-WHEELS = ("numpy", "msgspec", "psutil", "safetensors", "paho-mqtt", "zstandard", "onnxruntime")
+WHEELS = ("numpy", "msgspec", "safetensors", "paho-mqtt", "zstandard", "onnxruntime")
 OPTIONAL_WHEELS = ("executorch",)
 OLDEST_GLIBC = 17
 """Minor version of the oldest glibc 2.x that aarch64 wheels are built for."""

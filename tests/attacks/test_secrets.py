@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.opening import BrokerProcess
 from coordinator.identity.authority import Authority
 from coordinator.identity.claims import create_token
-from coordinator.mosquitto import find_mosquitto
 from edge.__main__ import main
 from tests.federation.small_run import config_text
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.constrained_fleet import BUDGETS_MB, RUNS, Run, run_file
 from benchmarks.constrained_fleet_page import holds, page
-from coordinator.configuration_file import load_config_text
+from coordinator.run_file.loading import load_config_text
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)

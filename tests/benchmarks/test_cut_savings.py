@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.cut_savings import row, schedule, table
 
 WHOLE = {
@@ -27,6 +29,7 @@ def test_table_has_a_line_for_every_cut() -> None:
     assert lines[2] == "| `whole` | 200 | 1.000 | 100 | 95 | 1.00 | 11,000,000 |"
 
 
+@pytest.mark.slow
 def test_schedule_begins_with_the_scaled_network_and_names_rounds_of_every_step() -> None:
     steps = schedule("resnet20_slt", 0.5)
     assert [label for label, _ in steps] == [f"step {n}" for n in range(9)]

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.orderings import COMPARISONS, SEEDS, Comparison, Entry, configuration, grid
 from benchmarks.orderings_page import accuracy_within, page, reach
-from coordinator.cli.exporting import dense_module
+from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import build_method
-from coordinator.simulation.capacity import find_level
+from coordinator.planning.capacity_levels import find_level
 
 SCORED = Comparison(
     "scored", "A > B > C", (Entry("a", "f", model="step"), Entry("b", "f"), Entry("c", "f")), (("a", "b"), ("b", "c"))
@@ -85,6 +85,7 @@ def test_grid_has_every_method_before_the_next_seed() -> None:
     assert [seed for _, _, seed in runs] == sorted(seed for _, _, seed in runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("comparison", "entry"), [(c, e) for c in COMPARISONS for e in c.entries], ids=lambda x: getattr(x, "label", None)
 )

@@ -96,6 +96,7 @@ def test_cut_that_the_model_cannot_have_is_a_row_with_its_reason() -> None:
     assert "makes none of 4 layers" in row["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_losses_are_the_runtimes_own_beside_torch(tmp_path: Path) -> None:
     prepared = ModelArguments("tests.cli.own_models:wide", (8,), 3, 4, cut="fedhm:4").prepare()

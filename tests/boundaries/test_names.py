@@ -6,14 +6,17 @@ import ast
 import importlib
 import re
 import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from edge.runtimes import KNOWN
+from export.formats import FORMATS
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("profiles", "edge", "export", "coordinator")
 ODDS_AND_ENDS = {"util", "utils", "helper", "helpers", "common", "misc", "stuff", "tools"}
-MAX_LINES = 350
 
 
 def python_files() -> list[Path]:
@@ -28,28 +31,45 @@ def tracked() -> list[str]:
     return [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
 
 
-@pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_file_is_named_for_one_thing_and_not_too_long(path: Path) -> None:
-    assert not ODDS_AND_ENDS & {path.stem, *path.parent.parts}
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= MAX_LINES, f"{len(lines)} lines; look for a seam"
-    if lines:
-        assert ast.get_docstring(ast.parse("\n".join(lines))), "a module says in its docstring what it is for"
-        assert path.name == "__init__.py" or "from __future__ import annotations" in lines
+def offenders(files: Iterable[Path], problem: Callable[[Path], str]) -> list[str]:
+    """``<file>: <problem>`` of every file that has one."""
+    found = ((path.relative_to(ROOT), problem(path)) for path in files)
+    return [f"{path}: {what}" for path, what in found if what]
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in python_files() if p.name == "__init__.py"], ids=lambda p: str(p.relative_to(ROOT))
-)
-def test_package_files_hold_names_and_registries_only(path: Path) -> None:
-    """Imports, the registry, the Protocol its entries follow, and at most a function or two that look a name up."""
+def problem_of_module(path: Path) -> str:
+    """Why the file is badly named or does not say what it is for; empty where it does."""
+    if odds := ODDS_AND_ENDS & {path.stem, *path.parent.parts}:
+        return f"is named {', '.join(sorted(odds))}; name it for the one thing it holds"
+    source = path.read_text(encoding="utf-8")
+    if not source.strip():
+        return ""
+    if not ast.get_docstring(ast.parse(source)):
+        return "a module says in its docstring what it is for"
+    if path.name != "__init__.py" and "from __future__ import annotations" not in source.splitlines():
+        return "lacks from __future__ import annotations"
+    return ""
+
+
+def test_file_is_named_for_one_thing_and_says_what_it_is_for() -> None:
+    assert offenders(python_files(), problem_of_module) == []
+
+
+def problem_of_package_file(path: Path) -> str:
+    """What the file holds beside imports, the registry, the Protocol its entries follow, and look-ups of a name."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     classes = [node for node in body if isinstance(node, ast.ClassDef)]
-    assert all("Protocol" in [ast.unparse(base) for base in node.bases] for node in classes)
     allowed = (ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr, ast.If, ast.FunctionDef)
-    assert all(isinstance(node, allowed) for node in body)
-    assert len(functions) <= 2
+    if not all("Protocol" in [ast.unparse(base) for base in node.bases] for node in classes):
+        return "holds a class that is no Protocol"
+    if not all(isinstance(node, allowed) for node in body):
+        return "holds more than names and registries"
+    return "has more than two functions" if len(functions) > 2 else ""
+
+
+def test_package_files_hold_names_and_registries_only() -> None:
+    assert offenders((p for p in python_files() if p.name == "__init__.py"), problem_of_package_file) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +82,8 @@ def test_registry_names_are_importable_and_their_files_exist(package: str, regis
     for name, entry in entries.items():
         target = entry if isinstance(entry, str) else entry.target
         module = target.partition(":")[0]
-        assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), f"{name} -> {target}"
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), f"{name} -> {target}"
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
 
 
@@ -70,6 +91,29 @@ def test_registry_names_are_importable_and_their_files_exist(package: str, regis
 def test_registry_key_is_the_file_name(package: str, registry: str) -> None:
     for name, target in getattr(importlib.import_module(package), registry).items():
         assert target.partition(":")[0].rsplit(".", 1)[-1] == name
+
+
+def test_runtimes_and_formats_are_named_in_their_own_folders_alone() -> None:
+    """A new one is a folder and a line of its registry; nothing else knows its name, the agents of browsers apart."""
+    owners = [entry.partition(":")[0].removesuffix(".format") for entry in (*KNOWN.values(), *FORMATS.values())]
+    folders = (ROOT / "edge" / "web", *(ROOT / owner.replace(".", "/") for owner in owners))
+    registries = [ROOT / "edge" / "runtimes" / "__init__.py", ROOT / "export" / "formats" / "__init__.py"]
+    names = re.compile(rf"\b({'|'.join({*KNOWN, *FORMATS})})\b", re.IGNORECASE)
+    package = re.compile(r"^ *import \w+ as \w+$", re.MULTILINE)  # a third party's, which test_imports looks after
+
+    def named(path: Path) -> str:
+        if any(path.is_relative_to(folder) or path.with_suffix("") == folder for folder in folders):
+            return ""
+        found = names.findall(package.sub("", path.read_text(encoding="utf-8")))
+        return ", ".join(sorted(set(found)))
+
+    sources = (
+        path for name in PACKAGES for kind in ("py", "cpp", "h", "toml") for path in (ROOT / name).rglob(f"*.{kind}")
+    )
+    assert offenders((p for p in sources if p not in registries and "node_modules" not in p.parts), named) == []
+    for path in registries:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if names.search(line)]
+        assert len(lines) == len(KNOWN if "edge" in path.parts[-3] else FORMATS), lines
 
 
 def test_no_path_of_one_machine_is_in_the_tree() -> None:
@@ -102,6 +146,7 @@ def pickling(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_is_unpickled() -> None:
     assert pickling("import pickle\nnp.load(f, allow_pickle=True)\ntorch.load(f)") == [
         "pickle",

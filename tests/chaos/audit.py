@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
 from edge.contracts.tensor_file import decode_tensors
 from tests.chaos.director import Story
 from tests.chaos.schedule import ROUNDS, Mode
@@ -41,8 +41,8 @@ def recorded(run_dir: Path) -> dict[str, str]:
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
         return {
             u.assignment.assignment_id: u.update_digest
-            for r in ledger.rounds()
-            for u in ledger.updates(r.round, r.attempt)
+            for r in ledger.rounds.all()
+            for u in ledger.updates.of_attempt(r.round, r.attempt)
         }
 
 
@@ -68,13 +68,13 @@ def audit(site: Site, story: Story, mode: Mode, reference: bytes | None) -> Verd
 
 
 def _audit_ledger(ledger: Ledger, story: Story, mode: Mode, found: Verdict) -> None:
-    for line in ledger.audit():
+    for line in ledger.audit.findings():
         (found.duplicated if "more than once" in line else found.lost if "no update" in line else found.trouble).append(
             line
         )
     if ledger.federation().state != "finished":
         found.trouble.append(f"the run is {ledger.federation().state}, not finished")
-    committed = [r.round for r in ledger.rounds() if r.state == "committed"]
+    committed = [r.round for r in ledger.rounds.all() if r.state == "committed"]
     if committed != list(range(ROUNDS[mode])):
         found.trouble.append(f"committed rounds are {committed}")
     rows, counts = _rows_and_counts(ledger)
@@ -90,10 +90,10 @@ def _audit_ledger(ledger: Ledger, story: Story, mode: Mode, found: Verdict) -> N
 def _rows_and_counts(ledger: Ledger) -> tuple[Counter[str], Counter[str]]:
     """How many rows each update has, and how many rounds count it."""
     rows, counts = Counter[str](), Counter[str]()
-    for attempt in ledger.rounds():
+    for attempt in ledger.rounds.all():
         key = attempt.round, attempt.attempt
-        rows.update(u.assignment.assignment_id for u in ledger.updates(*key))
-        counted = ledger.contributions(*key)
+        rows.update(u.assignment.assignment_id for u in ledger.updates.of_attempt(*key))
+        counted = ledger.updates.counted(*key)
         if attempt.state == "committed":
             counts.update(u.assignment.assignment_id for u in counted)
     return rows, counts
@@ -101,11 +101,11 @@ def _rows_and_counts(ledger: Ledger) -> tuple[Counter[str], Counter[str]]:
 
 def _excused(ledger: Ledger) -> set[str]:
     """Recorded updates that no round counts, for a reason that the ledger knows."""
-    excused = {q.assignment_id for q in ledger.quarantined()}
-    excused |= {u.assignment.assignment_id for u in ledger.uncounted_updates()} if _is_buffered(ledger) else set()
-    for attempt in ledger.rounds():
+    excused = {q.assignment_id for q in ledger.quarantine.all()}
+    excused |= {u.assignment.assignment_id for u in ledger.updates.waiting()} if _is_buffered(ledger) else set()
+    for attempt in ledger.rounds.all():
         if attempt.state == "abandoned":  # its round was done again, from new orders
-            excused |= {u.assignment.assignment_id for u in ledger.updates(attempt.round, attempt.attempt)}
+            excused |= {u.assignment.assignment_id for u in ledger.updates.of_attempt(attempt.round, attempt.attempt)}
     return excused
 
 
@@ -115,13 +115,15 @@ def _is_buffered(ledger: Ledger) -> bool:
 
 
 def _audit_sums(ledger: Ledger, site: Site, found: Verdict) -> None:
-    for attempt in ledger.rounds():
+    for attempt in ledger.rounds.all():
         if attempt.state != "committed":
             continue
         where = f"round {attempt.round}.{attempt.attempt}"
         model = _tensors(site, attempt.model_digest)
         updates = [
-            u for u in ledger.updates(attempt.round, attempt.attempt) if u.assignment.device in attempt.participants
+            u
+            for u in ledger.updates.of_attempt(attempt.round, attempt.attempt)
+            if u.assignment.device in attempt.participants
         ]
         weights = [u.report.num_examples for u in updates]
         tensors = [_tensors(site, u.update_digest) for u in updates]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.mosquitto import find_mosquitto
+from coordinator.brokers.mosquitto import find_mosquitto
 from tests.chaos.disks import own_mounts, why_no_disks
 from tests.chaos.forking import Forks, die_with
 from tests.chaos.schedule import BrokerKind, Mode, Schedule, schedule, undisturbed
@@ -53,7 +53,7 @@ def import_everything() -> None:
     for name in (
         "onnxruntime", "coordinator.cli.assembly", "coordinator.cli.command", "coordinator.cli.results",
         "coordinator.cli.run", "coordinator.cli.resume", "export.bundle", "export.inference_model", "sklearn.datasets",
-        "edge.command_line", "alembic.command", "coordinator.planning.export_cache", "tests.chaos.seed_run",
+        "edge.commands.agent", "alembic.command", "coordinator.planning.export_cache", "tests.chaos.seed_run",
         "tests.chaos.planted_bugs",
     ):  # fmt: skip
         importlib.import_module(name)
@@ -71,7 +71,7 @@ class Campaign:
         self._keep = Path(keep) if keep else None
         self.work = Path(tempfile.mkdtemp(prefix="apportion-chaos-"))
         self._mosquitto = find_mosquitto() is not None
-        self._has_buffered = importlib.util.find_spec("coordinator.buffered_rounds") is not None
+        self._has_buffered = importlib.util.find_spec("coordinator.rounds.buffered") is not None
         self.outcomes: list[Outcome] = []
 
     @property

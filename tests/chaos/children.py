@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 SHORTER = {
-    "edge.uploader:REPEAT_S": 1.0,
+    "edge.transfer.uploader:REPEAT_S": 1.0,
     "edge.transport.blocks:FIRST_TIMEOUT_S": 0.5,
-    "edge.gate:CHECK_S": 0.5,
-    "coordinator.collecting:REANNOUNCE_S": 1.5,
+    "edge.supervisor.gate:CHECK_S": 0.5,
+    "coordinator.rounds.collecting:REANNOUNCE_S": 1.5,
 }
 """Module and constant -> seconds, in every process of a run. A device's heartbeat comes every second, too."""
 
@@ -114,9 +114,9 @@ def _is_importable(name: str) -> bool:
 
 def device(request: dict[str, Any], control: socket.socket) -> int:
     """``apportion agent ARGUMENTS`` with every move of its state machine told."""
-    from edge.agent_settings import AgentSettings
-    from edge.command_line import agent_command
-    from edge.states import StateMachine
+    from edge.commands.agent import agent_command
+    from edge.supervisor.settings import AgentSettings
+    from edge.supervisor.states import StateMachine
 
     _shorten()
     line = Line(control)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
 
 
 def flip(run_dir: Path, sort: str) -> bool:
@@ -31,10 +31,10 @@ def flip(run_dir: Path, sort: str) -> bool:
 def _digests(run_dir: Path, sort: str) -> list[str]:
     """Digests of ``sort`` in the order they came."""
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        rounds = ledger.rounds()
+        rounds = ledger.rounds.all()
         if sort == "model":
             return [r.model_digest for r in rounds]
         if sort == "update":
-            return [u.update_digest for r in rounds for u in ledger.updates(r.round, r.attempt)]
-        assignments = [a for r in rounds for a in ledger.assignments(r.round, r.attempt)]
+            return [u.update_digest for r in rounds for u in ledger.updates.of_attempt(r.round, r.attempt)]
+        assignments = [a for r in rounds for a in ledger.assignments.of_attempt(r.round, r.attempt)]
         return [a.weights_digest if sort == "weights" else a.artifact_digest for a in assignments]

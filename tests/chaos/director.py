@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.opening import BrokerProcess
 from edge.contracts.envelope import unseal
 from edge.contracts.messages import Ack, Block, Put
 from edge.contracts.topics import kind_of

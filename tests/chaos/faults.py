@@ -2,8 +2,8 @@
 
 Events are points that processes pass and messages that travel. They are written as they are counted:
 
-- ``coordinator@recorded``: a point of :data:`coordinator.points.POINTS`, the coordinator waiting at it;
-- ``device-01@trained``: a move of an agent's state machine (:mod:`edge.states`), the agent waiting at it;
+- ``coordinator@recorded``: a point of :data:`coordinator.rounds.crash_points.POINTS`, the coordinator waiting at it;
+- ``device-01@trained``: a move of an agent's state machine (:mod:`edge.supervisor.states`), the agent waiting at it;
 - ``device-01>offer``, ``device-01<ack``, ``coordinator<report``: a message that a party sends, or is sent, on its link.
 
 The same event with the same number is the same moment of the protocol in every run, whatever the machine's speed.
@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from coordinator.points import point_of
+from coordinator.rounds.crash_points import point_of
 from edge.contracts.messages import BODIES
-from edge.states import TABLE
+from edge.supervisor.states import TABLE
 
 COORDINATOR = "coordinator"
 BROKER = "broker"

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from coordinator import round as rounds
-from coordinator.ledger import Ledger
+from coordinator.ledger.updates import Updates
 from coordinator.methods.fedavg import FedAvg
-from coordinator.methods.method import State
+from coordinator.rounds import aggregation as rounds
+from coordinator.submodels.values import State
 
 
 def _acknowledge_unwritten() -> None:
     """The first update is acknowledged and not written."""
-    write, calls = Ledger.record_update, iter([True])
+    write, calls = Updates.record, iter([True])
 
-    def record_update(ledger: Ledger, *arguments: Any, **values: Any) -> bool:
-        return next(calls, False) or write(ledger, *arguments, **values)
+    def record(updates: Updates, *arguments: Any, **values: Any) -> bool:
+        return next(calls, False) or write(updates, *arguments, **values)
 
-    Ledger.record_update = record_update  # type: ignore[method-assign]
+    Updates.record = record  # type: ignore[method-assign]
 
 
 def _sum_one_twice() -> None:

@@ -81,9 +81,9 @@ def write_data(work: Path) -> None:
     """Each device's examples, once for all seeds."""
     import numpy as np
 
-    from coordinator.cli.local_data_folders import device_shares
-    from coordinator.configuration_file import load_config_text
-    from coordinator.datasets import load_dataset
+    from coordinator.data.datasets import load_dataset
+    from coordinator.local_devices.data_folders import device_shares
+    from coordinator.run_file.loading import load_config_text
 
     config = load_config_text(config_text(work, "synchronous", port=1, user="nobody"))
     dataset = load_dataset("digits", None, config.federation.seed)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.points import POINTS
+from coordinator.rounds.crash_points import POINTS
 from tests.chaos.faults import ACTIONS, Event, Fault
 from tests.chaos.framing import Framer, Packet
 from tests.chaos.schedule import schedule

@@ -24,8 +24,20 @@ def talkative(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def with_dropout() -> nn.Module:
-    """A layer whose training step cannot be exported."""
+    """Draws a mask in every step."""
     return nn.Sequential(nn.Linear(8, 6), nn.Dropout(0.5), nn.Linear(6, 3))
+
+
+class Sorted(nn.Module):
+    """A layer whose training step cannot be exported."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sort(1).values
+
+
+def with_sorting() -> nn.Module:
+    """A layer in the middle that no runtime trains."""
+    return nn.Sequential(nn.Linear(8, 6), Sorted(), nn.Linear(6, 3))
 
 
 def cannot_be_built() -> nn.Module:

@@ -32,7 +32,7 @@ def test_agent_bug_is_exit_5_with_its_traceback(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("counted to zero")
 
-    monkeypatch.setattr("edge.command_line.ArtifactStore", broken)
+    monkeypatch.setattr("edge.commands.agent.ArtifactStore", broken)
     assert command(*JOIN, "--store", tmp_path).status == 5
     assert "please report it" in caplog.text
     assert "ZeroDivisionError: counted to zero" in caplog.text

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import CONTROL
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
+from coordinator.rounds.control import CONTROL
 from tests.cli.conftest import Command
 from tests.cli.test_interrupt import start, wait_for_line
 from tests.federation.small_run import config_text
@@ -23,7 +23,7 @@ def finish(process: subprocess.Popen[str], *, within_s: float) -> tuple[int, str
 
 def committed(run_dir: Path) -> int:
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        return sum(entry.state == "committed" for entry in ledger.rounds())
+        return sum(entry.state == "committed" for entry in ledger.rounds.all())
 
 
 @pytest.mark.broker
@@ -51,7 +51,7 @@ def test_run_is_paused_continued_drained_stopped_and_resumed(tmp_path: Path, com
     assert json.loads(out)["error"]["code"] == "run-stopped"
     assert f"hint: go on with: apportion resume {run_dir}" in err
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        assert ledger.open_round() is None
+        assert ledger.rounds.open() is None
 
     second = start("resume", str(run_dir), "--json")
     wait_for_line(second, "3 reports")
@@ -70,7 +70,7 @@ def test_wish_for_a_run_nobody_runs_says_so(tmp_path: Path, command: Command) ->
     assert (outcome.line["wish"], outcome.line["was_live"], outcome.line["live"]) == ("stop", False, False)
     assert f"no coordinator runs here; go on with: apportion resume {tmp_path}" in outcome.err
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
-        assert ledger.wish(CONTROL) == "stop"
+        assert ledger.requests.find(CONTROL) == "stop"
 
 
 def test_wish_for_a_finished_run_or_none_is_refused(tmp_path: Path, command: Command) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.cli.model_arguments import ModelArguments, parse_cut
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
 from edge.contracts.errors import ConfigError
 
 
@@ -44,6 +44,7 @@ def test_bad_cut_is_refused(text: str, words: list[str]) -> None:
     assert all(word in str(caught.value) for word in words)
 
 
+@pytest.mark.slow
 def test_cut_of_a_later_round() -> None:
     module = build_model("resnet8", input_shape=(3, 8, 8), classes=4)
     cuts = [parse_cut(module, f"slt:0.5,rounds=100,schedule=equal,round={n}")[0] for n in (0, 99)]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.brokers.broker_files import local_device_files, write_broker_folder
 from coordinator.fleet.book import FleetBook
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import local_device_files, write_broker_folder
 from edge.__main__ import main
 from profiles.device import CoreGroup, DeviceProfile
 from tests.cli.conftest import Command
@@ -124,6 +124,7 @@ def test_bad_arguments_are_exit_2_with_the_value(
     assert words in outcome.error["message"]
 
 
+@pytest.mark.slow
 def test_broker_that_is_not_there_is_told_before_a_machine_is_touched(folder: Path, command: Command) -> None:
     outcome = command(*TARGET, *SETTINGS, "--json")
     assert (outcome.status, outcome.error["code"]) == (3, "broker-unreachable")

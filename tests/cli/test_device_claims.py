@@ -17,15 +17,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.brokers.broker_files import write_broker_folder
+from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.fleet.book import FleetBook
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import write_broker_folder
-from coordinator.mosquitto import find_mosquitto
-from edge.claim_client import EnrolmentFailed
 from edge.contracts.claims import ClaimLink
-from edge.enrolment import Enrolment, enrol
-from edge.trainer_link import child_environment
+from edge.identity.claim_client import EnrolmentFailed
+from edge.identity.enrolment import Enrolment, enrol
+from edge.supervisor.trainer_link import child_environment
 from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.slow
 
 
 def free_port() -> int:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.opening import BrokerProcess
 from coordinator.cli.device_adding import Adding, Outcome
 from coordinator.cli.device_progress import Progress
-from coordinator.cli.device_wishes import Wishes
+from coordinator.cli.device_requests import Requests
 from coordinator.fleet.book import FleetBook
 from coordinator.fleet.greeting import Greeter
 from coordinator.identity.authority import Authority
-from coordinator.mosquitto import find_mosquitto
 from edge.__main__ import main
 from edge.contracts import topics
 from edge.contracts.envelope import seal
@@ -84,7 +84,7 @@ class Scanned:
 
     def _scan(self) -> None:
         from edge.contracts.claims import ClaimLink
-        from edge.enrolment import enrol
+        from edge.identity.enrolment import enrol
 
         give_up_at = time.monotonic() + 20
         while time.monotonic() < give_up_at:
@@ -96,6 +96,7 @@ class Scanned:
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_phone_scans_the_link_and_is_one_of_the_fleet(
     book: FleetBook, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +126,7 @@ def test_phone_scans_the_link_and_is_one_of_the_fleet(
     assert "'phone-1' said no hello" in json.loads(capsys.readouterr().out)["error"]["message"]
 
 
+@pytest.mark.slow
 def test_link_that_nobody_uses_is_a_timeout(book: FleetBook, command: Command) -> None:
     words = ["--qr", "--device", "phone-2", "--listen", "https://localhost:0", "--expires", "1s", "--json"]
     outcome = command("device", "add", *words)
@@ -137,10 +139,10 @@ def test_silent_agent_is_told_with_the_end_of_its_log(book: FleetBook, tmp_path:
     folder = host.home / ".apportion/pi-1"
     folder.mkdir(parents=True)
     settings = book.settings()
-    installation = Wishes(data="~/images").installation("pi-1", settings, None)
+    installation = Requests(data="~/images").installation("pi-1", settings, None)
     progress = Progress(stream=io.StringIO())
     with Greeter(settings.broker, Path(settings.identity), settings.federation) as greeter:
-        adding = Adding(book, settings, Wishes(), greeter, 0.3)
+        adding = Adding(book, settings, Requests(), greeter, 0.3)
         (folder / "agent.log").write_text("")
         with pytest.raises(DeadlineExpired, match="its agent's log is empty"):
             asyncio.run(adding._hello(host, installation, progress))

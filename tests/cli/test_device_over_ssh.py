@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.brokers.broker_files import write_broker_folder
 from coordinator.fleet import wheelhouse
 from coordinator.fleet.book import FleetBook
 from coordinator.fleet.facts import HostFacts
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import write_broker_folder
 from tests.cli.conftest import Command
 from tests.coordinator.fleet.native_sshd import native_sshd
 from tests.coordinator.fleet.private_namespace import Unavailable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import shutil
 import time
-from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,6 +24,7 @@ from edge.contracts.claims import ClaimLink, KeyClaimReply, KeyClaimRequest
 from edge.contracts.errors import ConfigError
 from edge.contracts.signing import claim_text
 from tests.cli.conftest import Command
+from tests.waiting import wait_until
 
 RUN = """
 [federation]
@@ -183,12 +183,6 @@ def test_revocation_by_another_command_reaches_the_broker_of_a_run(folder: Path,
     assert "the run with the page at https://hub.lan:8443 tells its own within seconds" in revoked.out
 
 
+@pytest.mark.slow
 def test_plan_shows_the_runtime_of_browsers(folder: Path, command: Command) -> None:
     assert "on onnxruntime_web" in command("plan", "run.toml", "--device", "pi-4-2gb").out
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + 5
-    while not is_so():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.02)

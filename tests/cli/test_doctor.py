@@ -12,17 +12,17 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.broker_files import write_broker_folder
+from coordinator.brokers.opening import BrokerProcess
 from coordinator.cli.doctor_model import model_report
 from coordinator.cli.doctor_table import print_report
 from coordinator.cli.identity_findings import identity_findings
 from coordinator.cli.model_arguments import ModelArguments
-from coordinator.configuration_file import load_config
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import write_broker_folder
 from coordinator.identity.certificates import certificate_pem, root_certificate
+from coordinator.run_file.loading import load_config
 from edge.contracts.errors import DeviceRefused
-from export.formats import FORMATS
+from edge.runtimes import KNOWN
 from tests.cli.conftest import OWN, Command
 from tests.federation.small_run import config_text
 
@@ -119,6 +119,7 @@ def test_doctor_data_that_is_not_there_is_exit_1(command: Command, tmp_path: Pat
     assert "mnist.npz: no such file" in outcome.error["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_doctor_wrong_password_is_exit_3(
     amqtt_broker: BrokerProcess, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -137,6 +138,7 @@ def test_doctor_wrong_password_is_exit_3(
     assert findings(outcome.line, "ok")["broker"] == f"{address.url} lets us in"
 
 
+@pytest.mark.slow
 def test_doctor_shows_layers_against_runtimes(command: Command) -> None:
     outcome = command("doctor", "tests.cli.own_models:small", *OWN[:4], "--json")
     assert outcome.status == 0, outcome.err
@@ -144,7 +146,7 @@ def test_doctor_shows_layers_against_runtimes(command: Command) -> None:
     assert line["schema"] == "apportion.doctor/1"
     assert line["ok"]
     assert "onnxruntime" in line["trained_by"]
-    assert set(line["runtimes"]) == set(FORMATS)
+    assert set(line["runtimes"]) == set(KNOWN)
     assert line["runtimes"]["onnxruntime"] == {"trains": True, "layers_trained": 3, "missing": ""}
     first = line["rows"][0]
     assert (first["layers"], first["type"], first["input"], first["output"]) == (["0"], "Linear", ["Nx8"], ["Nx6"])
@@ -152,24 +154,34 @@ def test_doctor_shows_layers_against_runtimes(command: Command) -> None:
     assert first["runtimes"]["onnxruntime"] == {"state": "trains", "passes": [], "reason": "", "instead": ""}
 
 
+@pytest.mark.slow
 def test_doctor_names_the_layer_that_no_runtime_trains(command: Command) -> None:
-    outcome = command("doctor", "tests.cli.own_models:with_dropout", *OWN[:4])
+    outcome = command("doctor", "tests.cli.own_models:with_sorting", *OWN[:4])
     assert outcome.status == 1
-    assert "layer 1 (Dropout): Dropout draws a random mask with p=0.5 in every step; use p=0" in " ".join(
-        outcome.out.split()
-    )
+    assert "layer 1 (Sorted): " in " ".join(outcome.out.split())
+    assert "use amax or a softmax" in " ".join(outcome.out.split())
     assert "onnxruntime            trains 2 of 3 layers" in outcome.out
-    assert outcome.out.splitlines()[-2].startswith("FAIL  tests.cli.own_models:with_dropout: no runtime trains it: ")
+    assert outcome.out.splitlines()[-2].startswith("FAIL  tests.cli.own_models:with_sorting: no runtime trains it: ")
 
 
-def test_doctor_says_that_as_json_too(command: Command) -> None:
+@pytest.mark.slow
+def test_doctor_says_that_dropout_trains(command: Command) -> None:
     outcome = command("doctor", "tests.cli.own_models:with_dropout", *OWN[:4], "--json")
+    assert outcome.status == 0, outcome.err
+    assert outcome.line["rows"][1]["type"] == "Dropout"
+    assert outcome.line["rows"][1]["runtimes"]["onnxruntime"]["state"] == "trains"
+
+
+@pytest.mark.slow
+def test_doctor_says_that_as_json_too(command: Command) -> None:
+    outcome = command("doctor", "tests.cli.own_models:with_sorting", *OWN[:4], "--json")
     assert outcome.status == 1
     assert outcome.line["trained_by"] == []
     assert outcome.line["rows"][1]["runtimes"]["onnxruntime"]["state"] == "refused"
-    assert "layer 1 (Dropout)" in outcome.error["message"]
+    assert "layer 1 (Sorted)" in outcome.error["message"]
 
 
+@pytest.mark.slow
 def test_doctor_looks_at_the_cut_that_a_device_would_get(command: Command) -> None:
     outcome = command("doctor", "tests.cli.own_models:wide", *OWN[:4], "--cut", "fedhm:4", "--json")
     assert outcome.status == 0, outcome.err
@@ -193,6 +205,7 @@ def test_doctor_runtime_that_cannot_be_asked_is_named(command: Command, monkeypa
     assert "executorch             cannot be asked here: no kernels here" in outcome.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
 def test_doctor_table_fits(width: int) -> None:
     report = model_report(ModelArguments("lstm", (), 0, 32))

@@ -53,6 +53,7 @@ def test_export_of_an_own_model_writes_what_it_tells(command: Command, tmp_path:
     assert manifest_of(out).export_key == line["export_key"]
 
 
+@pytest.mark.slow
 def test_export_frozen_blocks_are_not_trained(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "artifact"
     arguments = ("--model", "resnet8", "--batch", "4", "--freeze", "2", "--out", out, "--json")
@@ -76,7 +77,7 @@ def test_export_cut_is_recorded_and_smaller(command: Command, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
-        ("with_dropout", "export-refused", ["layer '1'", "Dropout", "p=0.5"]),
+        ("with_sorting", "export-refused", ["layer '1'", "Sorted", "sort"]),
         ("WrongWidth", "export-refused", ["layer 'head'", "forward fails", "[2, 8]", "mat1 and mat2"]),
         ("cannot_be_built", "bad-config", ["cannot_be_built", "weights are on another disk"]),
     ],

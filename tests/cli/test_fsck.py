@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.cli.assembly import lock_run
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
 from edge.contracts.plan import assignment_id
 from tests.cli.conftest import Command
 from tests.contracts.samples import MANIFEST
@@ -75,31 +75,34 @@ def test_repair_sets_the_blob_aside_and_gives_the_attempt_up(run: StoredRun, com
     assert len(outcome.line["repaired"]) == 2
     assert (run.blobs.root / "damaged" / digest).read_bytes().endswith(b"?")
     with Ledger.open(run.folder / "ledger.sqlite") as ledger:
-        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [(0, 0, "committed"), (1, 0, "abandoned")]
-        assert digest not in ledger.blobs()
-        late = ledger.assignment(assignment_id("small", 1, "pi-2", 0))
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds.all()] == [
+            (0, 0, "committed"),
+            (1, 0, "abandoned"),
+        ]
+        assert digest not in ledger.blobs.sizes()
+        late = ledger.assignments.find(assignment_id("small", 1, "pi-2", 0))
         assert late is not None
         assert (late.state, late.code) == ("expired", "store-damaged")
-        assert ledger.uncounted_updates() == ()
+        assert ledger.updates.waiting() == ()
     assert command("fsck", run.folder, "--deep", "--repair", "--json").line["repaired"] == []
 
 
 def test_repair_during_aggregation_counts_nothing(run: StoredRun, command: Command) -> None:
-    run.ledger.move_round(1, 0, "aggregating", participants=["pi-1"])
+    run.ledger.rounds.move(1, 0, "aggregating", participants=["pi-1"])
     run.damage("update pi-1 1")
     assert command("fsck", run.folder, "--deep", "--repair").status == 0
     with Ledger.open(run.folder / "ledger.sqlite") as ledger:
-        assert ledger.open_round() is None
-        assert ledger.contributions(1, 0) == ()
-        assert len(ledger.contributions(0, 0)) == 2
+        assert ledger.rounds.open() is None
+        assert ledger.updates.counted(1, 0) == ()
+        assert len(ledger.updates.counted(0, 0)) == 2
 
 
 def test_damaged_graph_is_forgotten_so_that_it_is_exported_again(run: StoredRun, command: Command) -> None:
     run.damage("manifest")
     assert command("fsck", run.folder, "--deep", "--repair").status == 0
     with Ledger.open(run.folder / "ledger.sqlite") as ledger:
-        assert ledger.artifact(MANIFEST.export_key) is None
-        assert run.digests["manifest"] not in ledger.blobs()
+        assert ledger.artifacts.find(MANIFEST.export_key) is None
+        assert run.digests["manifest"] not in ledger.blobs.sizes()
 
 
 def test_current_model_is_left_to_resume_or_a_backup(run: StoredRun, command: Command) -> None:
@@ -137,7 +140,7 @@ def test_beside_a_running_coordinator_it_looks_and_does_not_repair(run: StoredRu
         assert refused.status == 1
         assert "another coordinator runs here" in refused.error["message"]
     with Ledger.open(run.folder / "ledger.sqlite") as ledger:
-        assert ledger.open_round() is not None
+        assert ledger.rounds.open() is not None
 
 
 def test_lost_files_of_the_run_directory_are_named(run: StoredRun, command: Command) -> None:

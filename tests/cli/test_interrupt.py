@@ -12,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
 from tests.federation.small_run import config_text
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 GONE_WITHIN_S = 5.0
@@ -51,7 +53,6 @@ def stop(process: subprocess.Popen[str], number: signal.Signals, *, everything: 
 
 
 @pytest.mark.broker
-@pytest.mark.slow
 def test_stopped_run_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
     config, run_dir = tmp_path / "run.toml", tmp_path / "run"
     config.write_text(config_text(rounds=60))
@@ -74,6 +75,6 @@ def test_stopped_run_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
         assert f"go on with: apportion resume {run_dir}" in err
         assert "Traceback" not in err
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        committed = [r.round for r in ledger.rounds() if r.state == "committed"]
+        committed = [r.round for r in ledger.rounds.all() if r.state == "committed"]
     assert committed == list(range(len(committed)))
     assert len(committed) >= 2

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.loadtest.verdict import Limits
-from coordinator.mosquitto import find_mosquitto
 from tests.cli.conftest import Command
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here")
 
 
+@pytest.mark.slow
 @needs_mosquitto
 def test_forty_devices_ten_of_them_in_each_of_two_rounds(command: Command, tmp_path: Path) -> None:
     outcome = command(
@@ -31,6 +32,7 @@ def test_forty_devices_ten_of_them_in_each_of_two_rounds(command: Command, tmp_p
     assert (tmp_path / "run" / "ledger.sqlite").is_file()
 
 
+@pytest.mark.slow
 @needs_mosquitto
 def test_three_cuts_in_each_transfer_cost_little_and_lose_nothing(command: Command) -> None:
     outcome = command(
@@ -46,6 +48,7 @@ def test_three_cuts_in_each_transfer_cost_little_and_lose_nothing(command: Comma
     assert 0.0 <= extra < 0.16
 
 
+@pytest.mark.slow
 @needs_mosquitto
 def test_devices_with_certificates_of_their_own(command: Command) -> None:
     outcome = command(
@@ -56,6 +59,7 @@ def test_devices_with_certificates_of_their_own(command: Command) -> None:
     assert (values["ok"], values["tls"], values["counts"]["acks"]) == (True, True, 3)
 
 
+@pytest.mark.slow
 def test_the_embedded_broker_and_a_limit_that_does_not_hold(command: Command) -> None:
     outcome = command(
         "loadtest", "--devices", 4, "--participants", 2, "--rounds", 1, "--tiny", "--broker", "embedded",

@@ -24,6 +24,7 @@ OURS = {"schema", "ok", "model", "runtime", "batch", "threads", "torch_layout", 
 OURS |= {"optimizer", "device_threads", "form"}
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_bench_step_has_its_keys_and_sane_figures(command: Command) -> None:
     arguments = ("--model", "mlp", "--runtime", "onnxruntime", "--batch", "8", "--threads", "1", "--blocks", "3")
@@ -44,7 +45,7 @@ def test_bench_step_has_its_keys_and_sane_figures(command: Command) -> None:
 
 
 def test_bench_of_a_model_without_a_step_is_exit_2(command: Command) -> None:
-    outcome = command("bench", "step", "--model", "tests.cli.own_models:with_dropout", *OWN, "--json")
+    outcome = command("bench", "step", "--model", "tests.cli.own_models:with_sorting", *OWN, "--json")
     assert (outcome.status, outcome.error["code"]) == (2, "export-refused")
 
 
@@ -78,6 +79,7 @@ def plan_file(folder: Path, *budgets_mb: float) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_plan_explains_what_was_too_large_and_fails_where_nothing_fits(command: Command, tmp_path: Path) -> None:
     outcome = command("plan", plan_file(tmp_path, 0, 95, 20), "--explain", "--json")
     assert outcome.status == 1

@@ -118,7 +118,7 @@ def test_exit_5_for_a_bug_of_ours_with_its_traceback_on_stderr(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("counted to zero")
 
-    monkeypatch.setattr("coordinator.costs.cut_costs", broken)
+    monkeypatch.setattr("coordinator.submodels.costs.cut_costs", broken)
     outcome = command(*COSTS)
     assert outcome.status == 5
     assert outcome.line["error"]["code"] == "bug"
@@ -131,7 +131,7 @@ def test_full_disk_is_no_bug_of_ours(command: Command, monkeypatch: pytest.Monke
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/mnt/card/model")
 
-    monkeypatch.setattr("coordinator.costs.cut_costs", full)
+    monkeypatch.setattr("coordinator.submodels.costs.cut_costs", full)
     outcome = command(*COSTS)
     assert (outcome.status, outcome.error["code"]) == (1, "system")
     assert "/mnt/card/model" in outcome.error["message"]
@@ -141,7 +141,7 @@ def test_interrupt_is_exit_130_and_still_one_line(command: Command, monkeypatch:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coordinator.costs.cut_costs", interrupted)
+    monkeypatch.setattr("coordinator.submodels.costs.cut_costs", interrupted)
     outcome = command(*COSTS)
     assert (outcome.status, outcome.error["code"]) == (130, "interrupted")
 

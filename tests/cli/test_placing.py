@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.planner import MB
+from coordinator.planning.planner import MB
 from profiles.device import DeviceProfile, MemoryLine, StepLine
 from profiles.stored_profile import store_profile
 from tests.cli.conftest import Command
 from tests.federation.small_run import config_text
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 
 def test_plan_names_the_runtime_of_every_group_and_why_one_cannot_be_placed(command: Command, tmp_path: Path) -> None:

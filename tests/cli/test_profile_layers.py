@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from edge.contracts.manifest import InputSpec
-from edge.profile_layers import drawn_masks, round_options
+from edge.measuring.layers import drawn_masks, round_options
 from export.bundle import export_artifact
 from export.training_step import SparseWeight, StepSpec
 from profiles.latency import fit_layer_times
@@ -42,6 +42,7 @@ def test_layers_without_kernels_of_their_own_have_no_times(command: Command, art
     assert command("profile", "--layer-times", artifact, "--iterations", "0", "--json").status == 2
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_layer_times_of_a_real_artifact_are_options_of_a_run_file(command: Command, tmp_path: Path) -> None:
     pytest.importorskip("ruamel.yaml", reason="the executorch exporter imports ruamel.yaml: make setup")

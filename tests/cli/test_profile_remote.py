@@ -19,9 +19,9 @@ from coordinator.cli import profile_remote
 from coordinator.fleet.book import FleetBook
 from coordinator.fleet.host import CommandFailed, HostLost
 from coordinator.fleet.installation import Installation
-from edge.profile_ladder import Ladder, Rung, ladder_path, read_ladder
-from edge.profile_report import LadderArguments
-from edge.trainer_link import child_environment
+from edge.measuring.ladder import Ladder, Rung, ladder_path, read_ladder
+from edge.measuring.report import LadderArguments
+from edge.supervisor.trainer_link import child_environment
 from profiles.device import DeviceProfile
 from profiles.measured_lines import read_measured_lines
 from profiles.stored_profile import read_profile
@@ -83,6 +83,7 @@ def book(tmp_path: Path, host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> Fl
     return book
 
 
+@pytest.mark.slow
 def test_a_device_of_the_fleet_is_measured_by_name(
     command: Command, book: FleetBook, host: LocalHost, ladder: Path
 ) -> None:

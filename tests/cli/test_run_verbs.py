@@ -11,6 +11,8 @@ import pytest
 from tests.cli.conftest import Command
 from tests.federation.small_run import config_text
 
+pytestmark = pytest.mark.slow
+
 DEMO_KEYS = {
     "accuracy",
     "rounds",
@@ -26,7 +28,6 @@ DEMO_KEYS = {
 
 
 @pytest.mark.broker
-@pytest.mark.slow
 def test_demo_then_resume_tell_the_same_result(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

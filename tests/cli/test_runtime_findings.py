@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.cli.runtime_findings import runtime_findings
-from coordinator.configuration_file import load_config_text
+from coordinator.run_file.loading import load_config_text
 from tests.federation.small_run import config_text
 
 pytestmark = pytest.mark.runtime

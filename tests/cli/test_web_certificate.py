@@ -14,21 +14,21 @@ from cryptography import x509
 from msgspec.structs import replace
 from starlette.applications import Starlette
 
-from coordinator.blob_store import BlobStore
-from coordinator.broker import BrokerAddress, open_broker
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.brokers.broker_files import write_broker_folder
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.opening import BrokerAddress, open_broker
 from coordinator.cli.page_findings import page_findings
 from coordinator.cli.page_serving import open_page, page_files, web_listener
-from coordinator.configuration import BrokerConfig
+from coordinator.config.run_config import BrokerConfig
 from coordinator.fleet.claim_link import claim_link, root_fingerprint
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import write_broker_folder
 from coordinator.identity.claims import create_token
 from coordinator.identity.web_certificate import read_web_certificate
-from coordinator.mosquitto import find_mosquitto
 from coordinator.web.server import WebServer
 from edge.contracts.errors import IdentityRefused
 from tests.cli.conftest import Command
-from tests.coordinator.test_configuration_file import SMALL, parse
+from tests.coordinator.run_file.test_loading import SMALL, parse
 
 DAY = datetime.timedelta(days=1)
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from edge.contracts.errors import DeviceRefused
-from edge.idle_size import measure_idle_sizes
-from edge.native.build import wheel_folder
+from edge.measuring.idle_size import measure_idle_sizes
 from edge.runtimes.environments import runtime_python
+from edge.runtimes.executorch.build import wheel_folder
+from tests.remembered_exports import runs_share
 
 
-@pytest.fixture(scope="session")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Artifacts by export key: most methods ask for one that another has asked for."""
-    return tmp_path_factory.mktemp("exports")
+@pytest.fixture(autouse=True, scope="package")
+def shared_exports(exports: Path) -> Iterator[None]:
+    """All runs here take from ``exports`` what another test's run has exported."""
+    with runs_share(exports):
+        yield
 
 
 @pytest.fixture

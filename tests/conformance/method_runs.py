@@ -1,25 +1,29 @@
 """Every registered method as a tiny run, and the table of ``docs/methods.md`` that says where each one trains.
 
-A new method is here by being registered; one that needs options or another model has a line below.
+A new method is here by being registered; one that has nothing to go on without options has a line below.
 """
 
 from __future__ import annotations
 
 import re
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from coordinator.cli.exporting import dense_module
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config_text
-from coordinator.methods import METHODS
+from coordinator.config.run_config import RunConfig
+from coordinator.exporting.cut_exporter import CutExporter, dense_module
+from coordinator.methods import METHODS, build_method
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.tensor_file import encode_tensors
 from edge.runtimes import RUNTIMES
+from export.formats import FEATURES
 
 ROUNDS = 2
 DEVICES = 2
+"""On another runtime than ``onnxruntime`` one device: a second would train the same program once more."""
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "methods.md"
 TRAINED, REFUSED = "trained", "refused: "
 
@@ -81,27 +85,36 @@ class Case:
     """A method with options under which it asks something else of a device than without them.
 
     Attributes:
-        title: as the table writes it, without backticks.
         options: further lines of ``[method]``.
     """
 
-    title: str
     method: str
     options: str = ""
 
 
-CASES = {name: Case(name, name) for name in sorted(METHODS)} | {
-    "fedhm-distillation": Case("fedhm with distillation-weight", "fedhm", "distillation-weight = 0.5"),
+CASES = {name: Case(name) for name in sorted(METHODS)} | {
+    "fedhm-distillation": Case("fedhm", "distillation-weight = 0.5"),
 }
 """Test id -> case: every registered method, and what its options add."""
 
-PAIRS = [(case, runtime) for case in CASES for runtime in RUNTIMES]
+KINDS = (
+    *("adapter", "fedavg", "fedhm", "fedhm-distillation", "fjord", "heterofl", "online_sparsity", "prefix", "prism"),
+    *("prompt", "prunefl", "slora", "slt", "split_mix"),
+)
+"""One method of each kind of device program: the others' devices run one of these programs in another size, and what
+those methods do differently they do on the coordinator."""
+
+LINES = "steps = 3\nnesterov = true\nclip-norm = 1.0"
+"""``[training]`` of the runs of kinds: whole rounds train the very artifacts that single steps are compared with."""
+
+PAIRS = [(case, runtime) for case in KINDS for runtime in RUNTIMES]
+"""Every kind of device program on every runtime."""
 
 
 def run_config(
     case: Case, folder: Path, *, runtime: str = "onnxruntime", model: str = "", lines: str = ""
 ) -> RunConfig:
-    """Two rounds of two local devices; ``lines`` of ``[training]``, files it names in ``folder``."""
+    """Two rounds of the local devices; ``lines`` of ``[training]``, files it names in ``folder``."""
     options = "\n".join([_options(case.method, folder, model), case.options])
     return load_config_text(config_text(case.method, options, runtime=runtime, model=model, lines=lines))
 
@@ -133,7 +146,7 @@ every = 0
 deadline-s = 120
 join-timeout-s = 300
 [[cohort.local]]
-count = {DEVICES}
+count = {DEVICES if runtime == "onnxruntime" else 1}
 
 [runtime]
 name = "{runtime}"
@@ -155,19 +168,27 @@ def _options(name: str, folder: Path, model: str) -> str:
 
 
 def table() -> dict[str, dict[str, str]]:
-    """Title of a case -> runtime -> ``trained`` or ``refused: <reason>``, as ``docs/methods.md`` has it."""
+    """What a device needs -> runtime -> ``trained`` or ``refused``, as ``docs/methods.md`` has it."""
     lines = TABLE.read_text().partition("## On which runtime")[2].partition("\n## ")[0].splitlines()
     rows = [[re.sub("`", "", cell).strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
     head, _, *body = rows
-    return {title: dict(zip(head[1:], cells, strict=True)) for title, *cells in body}
+    return {need: dict(zip(head[1:], cells, strict=True)) for need, *cells in body}
+
+
+@cache
+def needs(case: Case) -> frozenset[str]:
+    """What the device programs of a case need beyond a plain step, in the words of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = run_config(case, Path(folder))
+        method = build_method(config.method.name, dense_module(config), config.method.options)
+    exporter = CutExporter(config)
+    cuts = [method.cut_shape(level, round_index=0, device="", seed=0) for level in method.levels()]
+    steps = [exporter.step(method.program(cut)) for cut in cuts]
+    return frozenset(words for step in steps for name, words in FEATURES.items() if getattr(step, name))
 
 
 def expected(case: Case, runtime: str) -> str:
-    """What the table says of a pair.
-
-    Raises:
-        AssertionError: nothing; the table wants a row.
-    """
+    """``trained``, or ``refused: <what the runtime lacks>``, by the table; a runtime without a column lacks nothing."""
     rows = table()
-    assert case.title in rows, f"docs/methods.md, 'On which runtime', has no row for '{case.title}': add it"
-    return rows[case.title][runtime]
+    lacking = sorted(need for need in needs(case) if rows[need].get(runtime, TRAINED) != TRAINED)
+    return f"{REFUSED}{' and '.join(lacking)}" if lacking else TRAINED

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cli.exporting import dense_module
+from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import METHODS, build_method
-from coordinator.methods.method import Method, State, Submodel, Tensors, Update
-from coordinator.rebasing import rebased, require_rebasing
+from coordinator.methods.method import Method
+from coordinator.rounds.staleness import rebased, require_rebasing
 from coordinator.submodels.record import cut_to_json
+from coordinator.submodels.values import State, Submodel, Tensors, Update
 from edge.contracts.errors import ConfigError
 from edge.contracts.packing import MASK
 from tests.conformance.method_runs import CASES, run_config

@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.configuration_file import load_config_text
-from coordinator.methods.method import State, Update
+from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
 from coordinator.simulation.record import Record
-from coordinator.simulation.simulator import Tally, plan, train
+from coordinator.submodels.values import State, Update
 from edge.contracts.tensor_file import read_tensor_file
+from tests.coordinator.simulation.small_simulation import trained_updates
 from tests.federation.in_process import InProcessFederation
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 DEVICES = ("device-00", "device-01")
 ROWS = ("fc3.weight", "fc3.bias")
@@ -89,7 +89,7 @@ def real_round(text: str, folder: Path, exports: Path) -> Run:
             stage.agent(device)
         before = stage.federation.method.init()
         after = stage.run()
-        recorded = {u.assignment.device: u for u in stage.ledger.updates(0, 0)}
+        recorded = {u.assignment.device: u for u in stage.ledger.updates.of_attempt(0, 0)}
         blobs = stage.federation.blobs
         updates = {d: read_tensor_file(blobs.path(u.update_digest), where=d) for d, u in recorded.items()}
         return Run(owned, {d: u.report.labels for d, u in recorded.items()}, updates, before, after)
@@ -107,7 +107,7 @@ def rounds(tmp_path_factory: pytest.TempPathFactory, exports: Path) -> Rounds:
 def simulated_updates(text: str, folder: Path) -> list[Update]:
     with open_simulation(load_config_text(text), folder, Record(), SimulationOptions(quiet=True)) as simulation:
         state = simulation.method.init()
-        return list(train(simulation, state, plan(simulation, state), "train", Tally()))
+        return trained_updates(simulation, state)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,4 +1,6 @@
-"""Two real rounds of every registered method on every runtime: MQTT broker, agent processes, a tiny network.
+"""Two real rounds of every kind of device program on every runtime.
+
+MQTT broker, agent processes, a tiny network.
 
 ``docs/methods.md`` says of each pair whether it trains or what refuses it at plan; either is shown here, in a run.
 """
@@ -11,16 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import coordinator.cli.assembly
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.cli.exporting import CutExporter, dense_module
-from coordinator.configuration import RunConfig
-from coordinator.ledger import Ledger
+from coordinator.config.run_config import RunConfig
+from coordinator.exporting.cut_exporter import dense_module
+from coordinator.ledger.ledger import Ledger
 from coordinator.methods import build_method
 from edge.contracts.errors import PlanError
 from edge.contracts.tensor_file import read_tensor_file
-from tests.conformance.method_runs import CASES, PAIRS, REFUSED, ROUNDS, TRAINED, expected, run_config
-from tests.federation.in_process import RememberingExporter
+from tests.conformance.method_runs import CASES, LINES, PAIRS, REFUSED, ROUNDS, TRAINED, expected, run_config
 
 pytestmark = [pytest.mark.broker, pytest.mark.runtime, pytest.mark.slow]
 
@@ -29,20 +29,12 @@ def summary_of(config: RunConfig, folder: Path) -> dict[str, Any]:
     return start_run(config, folder / "run", RunOptions(quiet=True))
 
 
-@pytest.fixture(autouse=True)
-def remembered_exports(exports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs take from ``exports`` what another test's run has exported."""
-    monkeypatch.setattr(
-        coordinator.cli.assembly, "run_exporter", lambda config: RememberingExporter(CutExporter(config), exports)
-    )
-
-
 @pytest.mark.usefixtures("trains_here")
 @pytest.mark.parametrize(("name", "runtime"), PAIRS)
 def test_pair_trains_two_rounds_over_mqtt_or_is_refused_at_plan(name: str, runtime: str, tmp_path: Path) -> None:
     case = CASES[name]
     told = expected(case, runtime)
-    config = run_config(case, tmp_path, runtime=runtime)
+    config = run_config(case, tmp_path, runtime=runtime, lines=LINES)
     if told == TRAINED:
         _check_trained(config, runtime, tmp_path)
     else:
@@ -70,4 +62,4 @@ def _check_refused(config: RunConfig, runtime: str, folder: Path, reason: str) -
     assert f"needs {reason}" in message
     assert f"runtime {runtime} cannot carry" in message
     with Ledger.open(folder / "run" / "ledger.sqlite") as ledger:
-        assert ledger.rounds() == ()
+        assert ledger.rounds.all() == ()

@@ -13,16 +13,17 @@ import pytest
 
 from coordinator.aggregation import AGGREGATIONS
 from coordinator.aggregation.choice import chosen_rule
-from coordinator.cli.exporting import dense_module
-from coordinator.configuration_aggregation import AggregationConfig
-from coordinator.defences.combinations import WITHOUT_RULE
+from coordinator.config.aggregation import AggregationConfig
 from coordinator.distillation.proxy import DistilsOnProxy
+from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import METHODS, build_method
-from coordinator.methods.method import Method, State, Update
+from coordinator.methods.method import Method
+from coordinator.run_file.checks import rules_refused_by
+from coordinator.submodels.values import State, Update
 from edge.contracts.errors import PlanError
 from tests.conformance.method_runs import CASES, run_config
 
-RULES = sorted(set(AGGREGATIONS) - {"entrywise", "weighted_mean"})
+RULES = sorted(AGGREGATIONS)
 DEVICES = 5
 
 
@@ -55,8 +56,8 @@ def test_equal_devices_give_the_mean_under_every_rule(name: str, tmp_path: Path)
     updates = equal_updates(method, state)
     mean = method.aggregate(state, iter(updates))
     for rule in RULES:
-        chosen = chosen_rule(AggregationConfig(rule=rule), tmp_path)  # type: ignore[arg-type]
-        if name in WITHOUT_RULE:
+        chosen = chosen_rule(AggregationConfig(rule=rule), tmp_path)
+        if rules_refused_by(name):
             with pytest.raises(PlanError, match=r"aggregation\.rule"):
                 method.aggregate(state, iter(updates), chosen)
             continue

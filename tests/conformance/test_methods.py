@@ -116,6 +116,7 @@ def same_bits(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and a[k].tobytes() == b[k].tobytes() for k in a)
 
 
+@pytest.mark.slow
 def test_is_named_as_registered(name: str) -> None:
     assert method_and_state(name)[0].name == name
 

@@ -10,29 +10,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cli.exporting import CutExporter, class_names, dense_module
-from coordinator.configuration_file import load_config_text
-from coordinator.ledger_records import RecordedUpdate
-from coordinator.methods import METHODS as REGISTERED
-from coordinator.methods.method import State
-from coordinator.publisher import read_order
+from coordinator.exporting.cut_exporter import CutExporter, class_names, dense_module
+from coordinator.ledger.records import RecordedUpdate
+from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, open_simulation, simulate
+from coordinator.simulation.devices import Simulation, work_of
 from coordinator.simulation.local_training import SimulatedData
 from coordinator.simulation.record import Record
-from coordinator.simulation.simulator import Simulation, Tally, plan, train, work_of
 from coordinator.simulation.torch_session import TorchArtifact
 from coordinator.simulation.workers import Work
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import cut_from_json
-from edge.batches import Examples
+from coordinator.submodels.values import State
 from edge.contracts.errors import ConfigError, PlanError
-from edge.contracts.plan import WorkOrder
+from edge.contracts.plan import WorkOrder, read_order
 from edge.contracts.tensor_file import encode_tensors, read_tensor_file
-from edge.local_data import LocalData
-from edge.training import train as train_on_session
+from edge.training.batches import Examples
+from edge.training.local_data import LocalData
+from edge.training.steps import train as train_on_session
 from tests.conformance.float64_session import Float64Session
+from tests.coordinator.simulation.small_simulation import trained_updates
 from tests.federation import tiny_convnet
 from tests.federation.in_process import InProcessFederation
+
+pytestmark = pytest.mark.slow
 
 DEVICES = ("device-00", "device-01")
 
@@ -119,13 +120,8 @@ def real_updates(text: str, folder: Path, exports: Path) -> dict[str, tuple[Reco
         blobs = federation.federation.blobs
         return {
             u.assignment.device: (u, read_tensor_file(blobs.path(u.update_digest), where=u.assignment.device))
-            for u in federation.ledger.updates(0, 0)
+            for u in federation.ledger.updates.of_attempt(0, 0)
         }
-
-
-@pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("exports")
 
 
 def pairs(text: str, folder: Path, exports: Path) -> tuple[list[Pair], Simulation]:
@@ -134,9 +130,9 @@ def pairs(text: str, folder: Path, exports: Path) -> tuple[list[Pair], Simulatio
     config = load_config_text(text)
     with open_simulation(config, folder, Record(), SimulationOptions(quiet=True)) as simulation:
         state: State = simulation.method.init()
-        devices = plan(simulation, state)
-        work = [work_of(simulation, state, device, "train") for device in devices]
-        updates = list(train(simulation, state, devices, "train", Tally()))
+        devices = list(simulation.shares)
+        work = [work_of(simulation, state, device, 0, "train") for device in devices]
+        updates = trained_updates(simulation, state)
     assert tuple(devices) == tuple(sorted(real)) == DEVICES
     found = [Pair(*real[u.device], item, u.tensors) for item, u in zip(work, updates, strict=True)]
     return found, simulation
@@ -201,54 +197,10 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-OPTIONS = {
-    "lottery_ticket": None,  # starts from the masks of a pruned run
-    "synflow": "density = 0.3\ninput = [1, 8, 8]",
-    "slt": "levels = [0.5]",
-    "feddf": "proxy = 'held-back'\nproxy-examples = 64\ndistillation-steps = 3",
-    "ds_fl": "proxy = 'held-back'\nproxy-examples = 64\ndistillation-steps = 3",
-    "fed_et": "proxy = 'held-back'\nproxy-examples = 64\ndistillation-steps = 3",
-    "fedlora": None,  # adapts linear layers, of which a ResNet has none
-    "slora": None,
-    "adapter": None,  # adds to transformer blocks, as do prefix and prompt
-    "prefix": None,
-    "prompt": None,
-}
-"""What a method needs to cut ResNet-8 at 8x8; None where it cannot: it must say so."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", sorted(REGISTERED))
-def test_every_method_is_simulated_or_says_why_not(method: str, tmp_path: Path) -> None:
-    options = OPTIONS.get(method, "")
-    text = f"""
-[federation]
-name = "conformance"
-rounds = 2
-[model]
-build = "resnet8"
-input = [1, 8, 8]
-[method]
-name = "{method}"
-{options or ""}
-[training]
-steps = 2
-batch = 8
-[data]
-source = "tests.federation.tiny_convnet:digit_images"
-scale = 0.0625
-[evaluation]
-every = 0
-[[cohort.local]]
-count = 2
-"""
-    config = load_config_text(text)
-    if options is None:
-        with pytest.raises((ConfigError, PlanError)):
-            simulate(config, tmp_path, Record(), SimulationOptions(quiet=True))
-        return
-    summary = simulate(config, tmp_path, Record(), SimulationOptions(quiet=True))
-    assert {"server"} <= summary["evaluation"]["models"].keys()
-    assert all(0 <= model["accuracy"] <= 1 for model in summary["evaluation"]["models"].values())
-    assert summary["bytes_down"] > 0
-    assert summary["refused"] == 0
+@pytest.mark.parametrize("method", ["fedlora", "slora", "adapter", "prefix", "prompt"])
+def test_method_that_cannot_cut_the_model_says_so(method: str, tmp_path: Path) -> None:
+    """The first two adapt linear layers, of which a ResNet has none, the others add to transformer blocks."""
+    text = run_file(WITH_NORM, "fedavg").replace("tests.federation.tiny_convnet:build", "resnet8")
+    text = text.replace("options = { width = 8 }", "").replace(METHODS["fedavg"], f'name = "{method}"')
+    with pytest.raises((ConfigError, PlanError)):
+        simulate(load_config_text(text), tmp_path, Record(), SimulationOptions(quiet=True))

@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from coordinator.conformance import Connection
-from edge.batches import Examples
+from coordinator.conformance.connection import Connection
 from edge.contracts import topics
 from edge.contracts.envelope import Envelope, seal, unseal
 from edge.contracts.errors import ApportionError, SignatureRejected
@@ -28,13 +27,14 @@ from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.signing import message_text
 from edge.contracts.tensor_file import encode_tensors
-from edge.local_data import read_local_data
+from edge.identity.trust import Trust
 from edge.runtimes import runtime
-from edge.training import train, uploaded
+from edge.runtimes.weights_file import WeightsFile
+from edge.training.batches import Examples
+from edge.training.local_data import read_local_data
+from edge.training.steps import train, uploaded
 from edge.transport.base import Connected, LastWill, Received
 from edge.transport.mqtt import MqttTransport, parse_broker
-from edge.trust import Trust
-from edge.weights_file import WeightsFile
 from profiles.device import DeviceProfile
 
 

@@ -12,6 +12,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from coordinator.conformance.site import Site, open_site
 
+pytestmark = pytest.mark.slow
+
 SIZE = 290_000
 
 

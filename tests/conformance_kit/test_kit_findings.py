@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_agent import SmallAgent
 
-from coordinator.conformance import Finding, KitOptions, NotApplicable, run_conformance
-from coordinator.conformance.session import named_scenarios
+from coordinator.conformance.findings import Finding, NotApplicable
+from coordinator.conformance.session import KitOptions, named_scenarios, run_conformance
+from tests.conformance_kit.small_agent import SmallAgent
 
 CAUGHT_BY = {
     "trains-twice": ("repeated-order-is-accepted-and-done-once", "reports that differ"),
@@ -32,6 +32,7 @@ def played(options: KitOptions, fault: str, *names: str) -> list[Finding]:
     return run_conformance(SmallAgent(fault), named_scenarios(names), options=options)
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 @pytest.mark.runtime
 def test_sound_agent_holds_what_catches_the_broken_ones(options: KitOptions) -> None:
@@ -41,6 +42,7 @@ def test_sound_agent_holds_what_catches_the_broken_ones(options: KitOptions) -> 
     assert found.keys() == set(names)
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 @pytest.mark.runtime
 @pytest.mark.parametrize("fault", CAUGHT_BY)
@@ -59,6 +61,7 @@ class ByHand(SmallAgent):
     kill = stop
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 @pytest.mark.runtime
 def test_agent_that_runs_once_goes_on_after_a_failure(options: KitOptions) -> None:

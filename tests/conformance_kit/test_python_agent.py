@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.conformance import Connection, KitOptions, NotApplicable, all_scenarios, run_conformance
+from coordinator.conformance.connection import Connection
 from coordinator.conformance.drivers import OWN_AGENT, AttachedDriver, CommandDriver
+from coordinator.conformance.findings import NotApplicable
 from coordinator.conformance.scenarios import orders, presence
-from coordinator.conformance.session import named_scenarios
-from edge import out_of_memory, settled_work, uploader
-from edge.agent_settings import AgentSettings
+from coordinator.conformance.session import KitOptions, all_scenarios, named_scenarios, run_conformance
 from edge.contracts import errors
 from edge.contracts.errors import ConfigError
+from edge.supervisor import settled_work
+from edge.supervisor.settings import AgentSettings
+from edge.system import out_of_memory
+from edge.transfer import uploader
 from edge.transport import blocks, mqtt, range_requests
 from tests.cli.conftest import Command
 
@@ -49,6 +52,7 @@ def connection(**changes: object) -> Connection:
     return Connection(**(values | changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 @pytest.mark.runtime
 def test_python_agent_holds_a_part_of_the_kit(tmp_path: Path, kit_artifacts: Path) -> None:
@@ -59,6 +63,7 @@ def test_python_agent_holds_a_part_of_the_kit(tmp_path: Path, kit_artifacts: Pat
     assert {f.scenario for f in findings} == set(PART)
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_agent_that_never_connects_fails_with_exit_status_1(command: Command) -> None:
     words = ("--agent", "sleep 60", "--patience", "0.02", "--only", "hello-says-who-and-what", "--json")

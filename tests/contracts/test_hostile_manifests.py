@@ -102,6 +102,7 @@ def test_manifest_with_deep_build_options_is_refused() -> None:
         ArtifactManifest.from_bytes(data)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 def test_changed_bytes_of_a_manifest_never_escape_as_another_error(changes: list[tuple[int, int]]) -> None:
@@ -112,6 +113,7 @@ def test_changed_bytes_of_a_manifest_never_escape_as_another_error(changes: list
         ArtifactManifest.from_bytes(bytes(data))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     st.recursive(

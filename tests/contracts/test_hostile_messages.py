@@ -90,6 +90,7 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
         unseal(data).read(Heartbeat)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.binary(max_size=400))
 @example(b"\xdf\xff\xff\xff\xff")

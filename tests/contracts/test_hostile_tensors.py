@@ -123,6 +123,7 @@ HEADER_VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.dictionaries(st.text(max_size=5), HEADER_VALUES, max_size=4), st.binary(max_size=32))
 def test_any_header_never_escapes_as_another_error(header: dict[str, Any], body: bytes) -> None:

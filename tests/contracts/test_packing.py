@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.packing import BITS, PLACES, SHAPE, expand, kept_values, pack_mask, unpack_mask, unpacked
 from edge.contracts.tensor_file import encode_tensors
-from edge.weights_file import WeightsFile
+from edge.runtimes.weights_file import WeightsFile
 
 
 @settings(max_examples=200, deadline=None)

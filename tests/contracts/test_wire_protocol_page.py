@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from coordinator.publisher import MAX_BLOCK_BYTES
-from edge.batches import BatchOrder
 from edge.contracts import topics
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, VERSION
 from edge.contracts.manifest import MANIFEST_SCHEMA, SelfTest
 from edge.contracts.messages import BODIES
 from edge.contracts.plan import BlobRef, Schedule, Turn, assignment_id
 from edge.contracts.signing import ORDER_CONTEXT, SIGNATURE_BYTES
-from edge.contracts.streams import permutation, self_test_value, splitmix64, stream_seed, uniform
+from edge.contracts.streams import drawn_value, permutation, self_test_value, splitmix64, stream_seed, uniform
 from edge.contracts.tensors import TensorSpec
-from edge.trust import Trust
+from edge.identity.trust import Trust
+from edge.serving.publisher import MAX_BLOCK_BYTES
+from edge.training.batches import BatchOrder
 from tests.contracts.samples import ORDER
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
@@ -120,11 +120,38 @@ def test_batches_are_the_pages(vector: dict[str, Any]) -> None:
     assert found == vector["batches"]
 
 
+@pytest.mark.parametrize("vector", VECTORS["draws"], ids=lambda vector: vector["name"])
+def test_draws_are_the_pages(vector: dict[str, Any]) -> None:
+    name, dtype = vector["name"], vector["dtype"]
+    spec = TensorSpec(name, tuple(vector["shape"]), dtype, "draw", probability=vector["probability"])
+    found = drawn_value(spec, int(vector["seed"]), vector["step"], vector["batch"])
+    assert found.dtype.name == dtype
+    assert found.ravel().tolist() == vector["value"]
+    outputs = reference_splitmix64(
+        stream_seed(int(vector["seed"]), "draw", vector["step"], name), (found.size + 1) // 2
+    )
+    lanes = [lane >> 8 for z in outputs for lane in (z & 0xFFFFFFFF, z >> 32)][: found.size]
+    below = math.floor(2**24 * vector["probability"] + 0.5)
+    assert vector["value"] == [k < below if dtype == "bool" else k / 2**24 for k in lanes]
+
+
+def test_a_long_draw_is_one_stream() -> None:
+    """It is made in pieces of 2^15 elements."""
+    spec = TensorSpec("drop#draw", ("batch", 40_001), "bool", "draw", probability=0.5)
+    found = drawn_value(spec, 3, 1, 2)
+    outputs = reference_splitmix64(stream_seed(3, "draw", 1, "drop#draw"), 40_001)
+    lanes = [lane >> 8 for z in outputs for lane in (z & 0xFFFFFFFF, z >> 32)]
+    np.testing.assert_array_equal(found.ravel(), np.asarray(lanes) < 2**23)
+    assert found[:1].tobytes() == drawn_value(spec, 3, 1, 1).tobytes(), "a smaller batch draws the first examples"
+
+
 @pytest.mark.parametrize("vector", VECTORS["self_test"]["tensors"], ids=lambda vector: vector["name"])
 def test_self_test_values_are_the_pages(vector: dict[str, Any]) -> None:
     test = VECTORS["self_test"]
-    spec = TensorSpec(vector["name"], tuple(vector["shape"]), vector["dtype"], vector["role"])
-    value = self_test_value(spec, test["seed"], test["batch"], high=test["high"])
+    probability = vector.get("probability", 0.0)
+    spec = TensorSpec(vector["name"], tuple(vector["shape"]), vector["dtype"], vector["role"], probability=probability)
+    scale = {name: vector[name] for name in ("bias", "gain") if name in vector}
+    value = self_test_value(spec, test["seed"], test["batch"], high=test["high"], **scale)
     assert value.dtype.name == vector["dtype"]
     np.testing.assert_array_equal(value.ravel(), np.asarray(vector["value"], dtype=vector["dtype"]))
 

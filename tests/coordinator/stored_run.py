@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.blob_store import BlobStore
-from coordinator.configuration import canonical_toml
-from coordinator.configuration_file import load_config_text
-from coordinator.ledger import Ledger
-from coordinator.ledger_records import Assignment
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.config.run_config import canonical_toml
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import Assignment
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.plan import BlobRef, Schedule, WorkOrder, assignment_id
 from tests.contracts.samples import MANIFEST, REPORT
@@ -37,27 +37,29 @@ class StoredRun:
             for file in MANIFEST.files
         )
         self.put("manifest", msgspec.structs.replace(MANIFEST, files=files).to_bytes())
-        self.ledger.add_artifact(MANIFEST.export_key, self.digests["manifest"])
+        self.ledger.artifacts.add(MANIFEST.export_key, self.digests["manifest"])
         for round_index in range(2):
             self.open_round(round_index)
             if round_index == 0:
                 self.put("model 0", b"model 0")
-                self.ledger.move_round(0, 0, "aggregating", participants=DEVICES)
-                self.ledger.move_round(0, 0, "committed", model_digest=self.digests["model 0"])
+                self.ledger.rounds.move(0, 0, "aggregating", participants=DEVICES)
+                self.ledger.rounds.move(0, 0, "committed", model_digest=self.digests["model 0"])
 
     def open_round(self, round_index: int) -> None:
         """Plans a round; of the first one both devices report, of later ones the first device alone."""
         self.put(f"weights {round_index}", b"weights %d" % round_index)
-        self.ledger.plan_round(round_index, 0, deadline_s=60.0, assignments=[self._of(d, round_index) for d in DEVICES])
-        self.ledger.move_round(round_index, 0, "published")
-        self.ledger.move_round(round_index, 0, "collecting")
+        self.ledger.rounds.plan(
+            round_index, 0, deadline_s=60.0, assignments=[self._of(d, round_index) for d in DEVICES]
+        )
+        self.ledger.rounds.move(round_index, 0, "published")
+        self.ledger.rounds.move(round_index, 0, "collecting")
         for device in DEVICES[: 1 if round_index else 2]:
             self.report(device, round_index)
 
     def put(self, name: str, data: bytes) -> str:
         """A blob with its row."""
         self.digests[name] = self.blobs.put(data)
-        self.ledger.add_blob(self.digests[name], len(data))
+        self.ledger.blobs.add(self.digests[name], len(data))
         return self.digests[name]
 
     def damage(self, name: str) -> str:
@@ -102,4 +104,4 @@ class StoredRun:
         digest = self.digests[f"update {device} {round_index}"] = self.blobs.put(data)
         key = assignment_id("small", round_index, device, 0)
         report = msgspec.structs.replace(REPORT, assignment_id=key, device=device, round=round_index)
-        self.ledger.record_update(key, update_digest=digest, size=len(data), report=report)
+        self.ledger.updates.record(key, update_digest=digest, size=len(data), report=report)

@@ -6,16 +6,15 @@ import sys
 import threading
 from pathlib import Path
 
-from scripted_coordinator import ScriptedCoordinator
-from tiny_artifact import TinyJob, tiny_job, write_data
-
 from edge.agent import Agent
-from edge.agent_settings import AgentSettings
-from edge.artifact_store import ArtifactStore
-from edge.conditions import HERE, Surroundings
 from edge.contracts import topics
-from edge.outbox import farewell_message
+from edge.supervisor.conditions import HERE, Surroundings
+from edge.supervisor.outbox import farewell_message
+from edge.supervisor.settings import AgentSettings
+from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
+from tests.edge.scripted_coordinator import ScriptedCoordinator
+from tests.edge.tiny_artifact import TinyJob, tiny_job, write_data
 
 
 class Bench:

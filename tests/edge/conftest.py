@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_bench import Bench
+
+from tests.edge.agent_bench import Bench
 
 
 @pytest.fixture

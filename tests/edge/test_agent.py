@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 
 import msgspec
 import numpy as np
 import pytest
 import zstandard
-from agent_bench import Bench
-from tiny_artifact import TinyJob, numpy_training, sha
 
 from edge.agent import Agent
-from edge.batches import BatchOrder
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, encode_msgpack, seal
 from edge.contracts.errors import ConfigError
 from edge.contracts.messages import Ack
 from edge.contracts.plan import BlobRef
 from edge.contracts.tensor_file import decode_tensors
 from edge.contracts.topics import down
+from edge.training.batches import BatchOrder
+from tests.edge.agent_bench import Bench
+from tests.edge.tiny_artifact import TinyJob, numpy_training, sha
+from tests.waiting import wait_until
 
 LONG_STEPS = 60_000
 """About two seconds of the tiny graph: long enough to be interrupted."""
@@ -35,13 +35,6 @@ def finished(bench: Bench, job: TinyJob) -> dict[str, np.ndarray]:
 def expected(bench: Bench, job: TinyJob) -> tuple[dict[str, np.ndarray], list[float]]:
     plan = BatchOrder(len(bench.x), job.order.batch, job.order.last_batch, job.order.data_seed)
     return numpy_training(job, bench.x, bench.y, list(plan.batches(plan.total(job.order.schedule))))
-
-
-def wait_until(condition: object, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def kill_trainer(agent: Agent, number: int = signal.SIGKILL) -> None:
@@ -143,6 +136,7 @@ def test_agent_unknown_blob_refuses(bench: Bench) -> None:
     assert bench.coordinator.wait_for("refuse").code == "unknown-blob"
 
 
+@pytest.mark.slow
 def test_agent_trainer_killed_once_gives_the_same_update(bench: Bench) -> None:
     agent = bench.agent()
     calm = bench.publish(steps=LONG_STEPS, round_index=0)
@@ -178,6 +172,7 @@ def test_agent_trainer_killed_twice_is_reported_and_agent_lives_on(bench: Bench)
     assert finished(bench, other).keys() == {"fc.weight", "fc.bias"}
 
 
+@pytest.mark.slow
 def test_agent_repeated_order_trains_once(bench: Bench) -> None:
     bench.agent()
     job = bench.publish(steps=LONG_STEPS)
@@ -324,6 +319,7 @@ def test_agent_broker_away_while_fetching_and_uploading(bench: Bench) -> None:
     np.testing.assert_allclose(tensors["fc.bias"], expected(bench, job)[0]["fc.bias"], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_agent_lost_blocks_are_asked_for_again(bench: Bench) -> None:
     bench.agent()
     job = bench.publish()

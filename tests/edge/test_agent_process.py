@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted_coordinator import ScriptedCoordinator
-from tiny_artifact import sha, tiny_job, write_data
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.opening import BrokerProcess
 from edge.contracts import topics
 from edge.contracts.errors import AccessDenied, BrokerUnreachable
 from edge.contracts.plan import BlobRef
 from edge.contracts.tensor_file import encode_tensors
-from edge.trainer_link import child_environment
+from edge.supervisor.trainer_link import child_environment
 from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
+from tests.edge.scripted_coordinator import ScriptedCoordinator
+from tests.edge.tiny_artifact import sha, tiny_job, write_data
 
 pytestmark = pytest.mark.broker
 
@@ -99,6 +99,7 @@ def status_bytes(pid: int, field: str) -> int:
     return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024
 
 
+@pytest.mark.slow
 def test_agent_process_broker_restarted_in_mid_transfer(process: Process) -> None:
     job = tiny_job()
     # Extra tensors make a transfer of 40 blocks, which the restart cuts.
@@ -147,6 +148,7 @@ def test_agent_process_killed_after_training_does_not_train_again(process: Proce
     assert process.coordinator.kinds().count("get") == gets
 
 
+@pytest.mark.slow
 def test_agent_process_killed_in_training_starts_again_from_its_order(process: Process) -> None:
     job = tiny_job(steps=40_000)
     process.coordinator.blobs.update(job.blobs)
@@ -172,6 +174,7 @@ def test_agent_process_says_goodbye_on_sigterm_and_leaves_no_child(process: Proc
     assert not Path(f"/proc/{children[0]}").exists()
 
 
+@pytest.mark.slow
 def test_agent_process_and_its_trainer_end_with_their_parent(process: Process) -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     agent = process.start("--parent-pid", str(sleeper.pid))
@@ -236,6 +239,7 @@ def test_mqtt_untrusted_certificate_is_denied_with_the_flag_to_use(mosquitto_tls
         MqttTransport(address, client_id="x", subscriptions=["a"], connect_timeout_s=3).start(lambda event: None)
 
 
+@pytest.mark.slow
 def test_mqtt_plain_connection_to_a_tls_port_is_unreachable(mosquitto_tls_broker: BrokerProcess) -> None:
     address = parse_broker(mosquitto_tls_broker.address.url.replace("mqtts", "mqtt"))
     with pytest.raises(BrokerUnreachable, match="TLS"):

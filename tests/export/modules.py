@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from edge.contracts.manifest import InputSpec
 
@@ -145,8 +147,78 @@ class Embedded(nn.Module):
         return self.table(x)
 
 
+class BiasTable(nn.Module):
+    """Attention biases by distance: one row per head, read and written through an index of two dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = nn.Parameter(torch.zeros(2, 6))
+        places = torch.arange(6)
+        self.register_buffer("distance", (places[:, None] - places[None, :]).abs(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = x @ x.transpose(1, 2)
+        return (scores[:, None] + self.biases[:, self.distance]).softmax(-1) @ x[:, None]
+
+
+class PositionTable(nn.Module):
+    """Waves of several lengths, whose numbering rounds a division; added to every example of the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        numbers = torch.arange(8, dtype=torch.int64)
+        lengths = 100.0 ** (2 * torch.div(numbers, 2, rounding_mode="floor") / 8)
+        places = torch.ones(x.shape[0], 6).cumsum(1)
+        return x * (places[:, :, None] / lengths).sin()
+
+
+class FilledTable(nn.Module):
+    """A table that the first run makes in the input's size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(()))
+        self.register_buffer("table", torch.zeros(1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table.shape[0] != x.shape[1]:
+            places = torch.arange(x.shape[1], dtype=x.dtype)
+            self.table = (places[:, None] - places[None, :]) ** 2
+        return (self.slope * self.table).neg().softmax(-1) @ x
+
+
+class ChannelsLastPool(nn.Module):
+    """A norm over channels that come last, then global pooling of a permuted image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(3)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.pool(self.norm(x.permute(0, 2, 3, 1)).tanh().permute(0, 3, 1, 2))
+
+
+class Unfolded(nn.Module):
+    """Weighted windows of an image, added back up where they overlap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(27, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        windows = F.unfold(x, 3, padding=1, stride=2)
+        return F.fold((windows * self.weight).tanh(), (10, 10), 3, padding=1, stride=2)
+
+
 def _conv(*layers: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*layers)
+
+
+def _hooked(layer: nn.Module) -> nn.Module:
+    """Weight norm as a hook before the forward, which torch had before parametrizations."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(layer)
 
 
 def _activation(layer: nn.Module) -> tuple[Callable[[], nn.Module], InputSpec]:
@@ -185,6 +257,26 @@ BODIES: dict[str, tuple[Callable[[], nn.Module], InputSpec]] = {
     "batch_norm2d-plain": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, affine=False)), IMAGE),
     "batch_norm1d": (lambda: nn.Sequential(nn.Linear(12, 9), nn.BatchNorm1d(9), nn.ReLU()), FEATURES),
     "batch_norm1d-signal": (lambda: nn.Sequential(nn.Conv1d(4, 6, 3), nn.BatchNorm1d(6)), SIGNAL),
+    "batch_norm2d-untracked": (
+        lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, track_running_stats=False)),
+        IMAGE,
+    ),
+    "batch_norm2d-unusual": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, eps=0.1, momentum=0.7), nn.Tanh(), nn.BatchNorm2d(6, momentum=1.0)
+        ),
+        IMAGE,
+    ),
+    "batch_norm3d": (
+        lambda: nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv3d(1, 4, 3, padding=1), nn.BatchNorm3d(4), nn.Tanh()),
+        IMAGE,
+    ),
+    "weight_norm": (
+        lambda: nn.Sequential(weight_norm(nn.Linear(12, 9)), nn.Tanh(), weight_norm(nn.Linear(9, 7), dim=1)),
+        FEATURES,
+    ),
+    "weight_norm-whole": (lambda: weight_norm(nn.Linear(12, 9), dim=None), FEATURES),
+    "weight_norm-hook": (lambda: nn.Sequential(_hooked(nn.Conv2d(3, 6, 3)), nn.ReLU()), IMAGE),
     "group_norm": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.GroupNorm(3, 6), nn.ReLU()), IMAGE),
     "instance_norm": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.InstanceNorm2d(6, affine=True), nn.ReLU()), IMAGE),
     "layer_norm": (lambda: nn.Sequential(nn.Linear(12, 9), nn.LayerNorm(9), nn.Tanh()), FEATURES),
@@ -217,6 +309,24 @@ BODIES: dict[str, tuple[Callable[[], nn.Module], InputSpec]] = {
     "adaptive_pool": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.AdaptiveAvgPool2d(1)), IMAGE),
     "adaptive_pool-uneven": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.AdaptiveAvgPool2d((3, 5))), IMAGE),
     "adaptive_pool1d": (lambda: nn.Sequential(nn.Conv1d(4, 6, 3), nn.AdaptiveAvgPool1d(4)), SIGNAL),
+    "upsample-nearest": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2)), IMAGE),
+    "upsample-bilinear": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample((11, 5), mode="bilinear"), nn.Tanh()),
+        IMAGE,
+    ),
+    "upsample-bicubic": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample((11, 12), mode="bicubic")), IMAGE),
+    "upsample1d": (lambda: nn.Sequential(nn.Conv1d(4, 6, 3), nn.Upsample(scale_factor=2, mode="linear")), SIGNAL),
+    "unfold": (Unfolded, IMAGE),
+    "bias-table": (BiasTable, SEQUENCE),
+    "position-table": (lambda: nn.Sequential(nn.Linear(8, 8), PositionTable()), SEQUENCE),
+    "filled-table": (FilledTable, SEQUENCE),
+    "pixels": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), Apply(lambda x: x[:, :, torch.tensor([0, 2, 2, -1]), torch.tensor([1, 7, 7, -2])])
+        ),
+        IMAGE,
+    ),
+    "pool-channels-last": (ChannelsLastPool, IMAGE),
     "adaptive_max_pool": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.AdaptiveMaxPool2d(5)), IMAGE),
     "pixel_shuffle": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.PixelShuffle(2)), IMAGE),
     "conv3d": (lambda: nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv3d(1, 4, 3, padding=1), nn.ReLU()), IMAGE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from torch import nn
 
 from edge.contracts.manifest import InputSpec
@@ -87,6 +88,7 @@ def test_work_of_a_penalty_does_not_follow_the_batch() -> None:
     assert (matrix_macs(5), matrix_macs(50)) == (5 * each + grams, 50 * each + grams)
 
 
+@pytest.mark.slow
 def test_micro_batches_do_the_work_of_the_whole_batch() -> None:
     module = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
     whole = StepSpec(input=InputSpec(layout="features", shape=(6,)), classes=3, batch=8)

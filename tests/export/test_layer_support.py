@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from edge.contracts.errors import ApportionError, DeviceRefused, ExportRefused
 from edge.contracts.manifest import ArtifactManifest, InputSpec
-from edge.native.build import wheel_folder
+from edge.runtimes import KNOWN
+from edge.runtimes.executorch.build import wheel_folder
 from export.bundle import export_artifact
-from export.formats import FORMATS
 from export.layer_support import LayerSupport, layer_support
 from export.training_step import StepSpec
 from tests.export.modules import BODIES, CLASSES, FEATURES, IMAGE, Apply, Head, with_head
@@ -92,12 +92,13 @@ DIFFER = ("transposed2d", "amax", "adaptive_pool-uneven", "upsample", "replicati
 """Layers on which the runtimes differ most."""
 PAIRS = [("onnxruntime", name) for name in LAYERS] + [
     pytest.param(runtime, name, marks=pytest.mark.slow)
-    for runtime in FORMATS
+    for runtime in KNOWN
     if runtime != "onnxruntime"
     for name in DIFFER
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runtime", "name"), PAIRS)
 def test_verdict_is_what_export_does(runtime: str, name: str, tmp_path: Path) -> None:
     if runtime == "executorch":
@@ -113,7 +114,7 @@ def test_verdict_is_what_export_does(runtime: str, name: str, tmp_path: Path) ->
     if not refused:
         _skip_without(runtime)
         parity = export().parity
-        assert parity.max_grad_rel_err <= parity.tolerance
+        assert parity.max_grad_rel_err <= parity.tolerance < 0.05
         return
     with pytest.raises(ExportRefused) as caught:
         export()
@@ -124,12 +125,27 @@ def test_verdict_is_what_export_does(runtime: str, name: str, tmp_path: Path) ->
     assert f"({support.layers[error.layer].kind})" in str(error)
 
 
+class _Beside(nn.Module):
+    """Layer families side by side, each with its classifier."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.families = nn.ModuleDict({name.replace(".", "-"): with_head(name)[0] for name in names})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([family(x) for family in self.families.values()]).sum(0)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in BODIES if n not in LAYERS])
-def test_every_supported_family_is_said_to_train(name: str) -> None:
+@pytest.mark.parametrize(
+    "spec", dict.fromkeys(spec for _, spec in BODIES.values()), ids=lambda s: f"{s.layout}-{s.shape}"
+)
+def test_every_supported_family_is_said_to_train(spec: InputSpec) -> None:
     """They export and pass the gate: ``test_layers.py``."""
-    module, spec = with_head(name)
-    assert layer_support(module, _step(spec), ["onnxruntime"]).trained_by() == ["onnxruntime"]
+    module = _Beside([name for name in BODIES if name not in LAYERS and BODIES[name][1] == spec])
+    verdicts = layer_support(module, _step(spec), ["onnxruntime"]).verdicts["onnxruntime"]
+    assert {path.split(".")[1] for path in verdicts if path.startswith("families.")} == {*module.families}
+    assert not [path for path, verdict in verdicts.items() if not verdict.is_trained]
 
 
 class _Branch(nn.Module):
@@ -146,7 +162,7 @@ class _Branch(nn.Module):
 
 
 class _Mixed(nn.Module):
-    """Seven kinds of trouble, and layers without any."""
+    """Several kinds of trouble, and layers without any."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,19 +186,19 @@ def mixed() -> LayerSupport:
     return layer_support(_Mixed(), _step(IMAGE), ["onnxruntime"])
 
 
+@pytest.mark.slow
 def test_all_refusals_are_found_at_once(mixed: LayerSupport) -> None:
     states = {path: verdict.state for path, verdict in mixed.verdicts["onnxruntime"].items()}
     assert states == {
         "": "refused",
         "stem": "trains",
         "norms.0": "refused",
-        "norms.1": "refused",
+        "norms.1": "trains",
         "norms.2": "trains",
         "branch": "refused",
         "branch.conv": "trains",
         "branch.sorted": "refused",
-        "attention": "refused",
-        "uncalled": "refused",
+        "attention": "trains",
         "head": "trains",
     }
     assert "sort" in mixed.verdicts["onnxruntime"][""].reason
@@ -201,6 +217,7 @@ def test_layers_have_shapes_and_parameters(mixed: LayerSupport) -> None:
     assert mixed.operations[""] == ("relu", "sort", "mean")
 
 
+@pytest.mark.slow
 def test_backward_pass_without_a_kernel_is_no_gradient() -> None:
     _skip_without("executorch")
     module, spec = LAYERS["replication-pad"]()
@@ -215,6 +232,7 @@ def test_rewritten_layers_name_their_passes() -> None:
     assert support.passes["instance_norm"] == "A group norm with one channel per group"
 
 
+@pytest.mark.slow
 def test_frozen_layers_need_no_gradient() -> None:
     _skip_without("executorch")
     torch.manual_seed(0)

@@ -18,6 +18,8 @@ from export.loss_probe import LOSSES, PREVIOUS, PROGRAM, THRESHOLD
 from export.parity import check_parity
 from export.training_step import StepSpec
 
+pytestmark = pytest.mark.slow
+
 SPEC = InputSpec(layout="chw", shape=(1, 4, 4))
 MASKED = ("0.weight", "4.weight")
 

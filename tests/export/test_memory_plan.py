@@ -14,8 +14,8 @@ from torch import nn
 from edge.contracts.manifest import InputSpec
 from edge.contracts.tensors import TensorSpec
 from export.bundle import export_artifact
-from export.formats.memory_plan import memory_plan
 from export.formats.onnx_step.execution_order import in_execution_order
+from export.memory_plan import memory_plan
 from export.training_step import StepSpec
 
 MEGABYTE = 1 << 20

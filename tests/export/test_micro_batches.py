@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from edge.batches import BatchOrder, Examples
 from edge.contracts.errors import DeviceRefused, ExportRefused
 from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.contracts.plan import BlobRef, Schedule, WorkOrder
 from edge.contracts.streams import self_test_value
-from edge.local_data import LocalData
 from edge.runtimes import runtime as runtime_named
-from edge.self_test import check_self_test
-from edge.training import train
+from edge.training.batches import BatchOrder, Examples
+from edge.training.local_data import LocalData
+from edge.training.self_test import check_self_test
+from edge.training.steps import train
 from export.bundle import export_artifact
 from export.form_refusal import refused_form
 from export.formats.onnx_step.format import OnnxStep
@@ -86,6 +86,7 @@ def order(manifest: ArtifactManifest, spec: StepSpec, **changes: object) -> Work
     return WorkOrder(**(values | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
@@ -141,12 +142,14 @@ def _values(spec: StepSpec, manifest: ArtifactManifest, state: dict[str, np.ndar
     return gate_values(spec, manifest.tensors) | state
 
 
+@pytest.mark.slow
 def test_memory_falls_with_the_size_of_a_micro_batch() -> None:
     plain, parts = (OnnxStep().write(GroupNet(), in_form(STEP, form)).memory for form in (PLAIN, StepForm(4)))
     assert parts.intermediate < 0.3 * plain.intermediate
     assert parts.batch > 0.9 * plain.batch  # a session is given the whole batch
 
 
+@pytest.mark.slow
 def test_an_agent_that_knows_no_micro_batches_refuses(tmp_path: Path) -> None:
     manifest = exported(tmp_path / "artifact", STEP, "onnxruntime")
     ignorant = msgspec.structs.replace(manifest, micro_batches=1)
@@ -178,6 +181,7 @@ def test_forms_that_a_step_cannot_take_are_refused_with_the_reason() -> None:
     )
 
 
+@pytest.mark.slow
 def test_batch_statistics_are_refused_by_the_layers_name_unless_static(tmp_path: Path) -> None:
     module = GroupNet(nn.BatchNorm2d)
     assert "layer 'norm': BatchNorm2d normalises with the statistics of a batch" in refused_form(

@@ -9,15 +9,15 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from edge.artifact_folder import self_test_folder
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import ArtifactManifest
-from edge.runtimes import RUNTIMES, runtime
+from edge.runtimes import KNOWN, RUNTIMES, runtime
 from edge.runtimes.checking import checking_runtime
+from edge.training.artifact_folder import self_test_folder
 from export.bundle import export_artifact, verify_artifact
-from export.formats import FORMATS, format_for
-from export.formats.memory_plan import MemoryPlan
+from export.formats import format_for
 from export.formats.web_graph import for_web
+from export.memory_plan import MemoryPlan
 from export.training_step import StepSpec
 from tests.export.test_micro_batches import WHOLE, GroupNet
 
@@ -32,6 +32,7 @@ def _exported(folder: Path, spec: StepSpec, name: str = NAME) -> ArtifactManifes
     return export_artifact(GroupNet(), spec, folder, runtime=name)
 
 
+@pytest.mark.slow
 def test_graphs_are_the_native_ones_rewritten_and_are_verified_here(tmp_path: Path) -> None:
     spec = replace(WHOLE, micro_batches=1)
     web, native = _exported(tmp_path / "web", spec), _exported(tmp_path / "native", spec, "onnxruntime")
@@ -50,7 +51,7 @@ def test_graphs_are_the_native_ones_rewritten_and_are_verified_here(tmp_path: Pa
 
 
 def test_no_agent_of_python_trains_it() -> None:
-    assert set(FORMATS) - set(RUNTIMES) == {NAME}
+    assert set(KNOWN) - set(RUNTIMES) == {NAME}
     with pytest.raises(ConfigError, match="'onnxruntime_web' is unknown"):
         runtime(NAME)
     assert checking_runtime(NAME) is runtime("onnxruntime")

@@ -11,9 +11,9 @@ from torch import nn
 
 from edge.contracts.manifest import InputSpec
 from export.formats import format_for
-from export.formats.onnx_step import translate
-from export.formats.onnx_step.session import GraphSession
+from export.formats.onnx_step.operator_table import translate
 from export.gate_values import gate_values
+from export.graph_session import GraphSession
 from export.programs import capture_programs
 from export.recomputation import RECOMPUTED, keeping, recomputed
 from export.step_form import PLAIN, StepForm, in_form
@@ -67,6 +67,7 @@ def ran(module: nn.Module, spec: StepSpec, name: str, folder: Path) -> tuple[dic
     return run.run(values), written.memory.intermediate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["onnxruntime", "executorch"])
 def test_recomputed_steps_have_the_bits_of_plain_ones_in_less_memory(name: str, tmp_path: Path) -> None:
     if name == "executorch":
@@ -78,6 +79,7 @@ def test_recomputed_steps_have_the_bits_of_plain_ones_in_less_memory(name: str, 
         np.testing.assert_array_equal(got[tensor], value, err_msg=tensor)
 
 
+@pytest.mark.slow
 def test_recomputation_moves_running_statistics_once() -> None:
     program = capture_programs(Residual(), STEP)["train"]
     again = keeping(program, frozenset(), 16)
@@ -87,6 +89,7 @@ def test_recomputation_moves_running_statistics_once() -> None:
     assert ("aten._native_batch_norm_legit_functional.default", True) not in kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, lambda channels: nn.GroupNorm(2, channels)])
 def test_every_choice_of_kept_values_gives_the_same_numbers(norm: type[nn.Module]) -> None:
     program = capture_programs(Residual(norm), STEP)["train"]

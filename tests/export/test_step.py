@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -13,8 +14,8 @@ from torch import nn
 from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.contracts.tensors import by_role
 from export.bundle import export_artifact, read_artifact, verify_artifact
-from export.formats.onnx_step.session import GraphSession
 from export.gate_values import gate_values
+from export.graph_session import GraphSession
 from export.training_step import FactorPair, Optimizer, StepSpec
 
 IMAGE = InputSpec(layout="chw", shape=(3, 6, 6))
@@ -61,6 +62,13 @@ STEPS: dict[str, dict[str, object]] = {
 }
 
 
+TOGETHER = (
+    *("sgd-plain", "adam", "clip-adam", "masked-adamw", "masked-clip-nesterov", "bce", "masked", "frozen-factor"),
+    *("frozen-static", "distillation-batch", "everything"),
+)
+"""Of them those that between them have every part: what the other formats are asked to write."""
+
+
 class Pair(nn.Module):
     """Two layers in a row that stand for one dense layer."""
 
@@ -99,11 +107,21 @@ def module() -> nn.Module:
     return Factorized()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_step_agrees_with_torch(name: str, tmp_path: Path) -> None:
     manifest = export_artifact(module(), step(**STEPS[name]), tmp_path / "artifact")
     assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
     assert verify_artifact(tmp_path / "artifact", module()) == manifest.parity
+
+
+def test_steps_of_the_other_formats_have_every_part() -> None:
+    def parts(names: Iterable[str]) -> set[tuple[str, object]]:
+        optimizers = {("optimizer", getattr(STEPS[n].get("optimizer"), "kind", "")) for n in names}
+        others = {(k, v if isinstance(v, str) else "") for n in names for k, v in STEPS[n].items() if k != "optimizer"}
+        return optimizers | others
+
+    assert parts(TOGETHER) == parts(STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +144,7 @@ def test_manifest_declares_roles_and_programs(running: tuple[ArtifactManifest, d
     }
 
 
+@pytest.mark.slow
 def test_frozen_parameters_have_no_slot_and_no_output(tmp_path: Path) -> None:
     frozen = ("stem.weight", "stem.bias")
     manifest = export_artifact(module(), step(frozen=frozen), tmp_path / "artifact")

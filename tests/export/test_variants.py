@@ -14,8 +14,8 @@ from edge.contracts.errors import ExportRefused, ParityError
 from edge.contracts.manifest import InputSpec
 from edge.contracts.tensors import STATE_ROLES
 from export.bundle import export_artifact, read_artifact
-from export.formats.onnx_step.session import GraphSession
 from export.gate_values import gate_values
+from export.graph_session import GraphSession
 from export.parity import check_parity
 from export.training_step import Optimizer, StepSpec, Variant
 
@@ -55,6 +55,7 @@ class Atoms(nn.Module):
         return (self.atoms[0](x) + self.atoms[1](x)) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["running", "batch"])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_narrow_variant_moves_its_part_as_torch_moves_the_narrow_module(tmp_path: Path, norm: str, kind: str) -> None:
@@ -89,6 +90,7 @@ def test_atom_variant_writes_only_its_own_tensors(tmp_path: Path) -> None:
     assert {n for n in manifest.program("eval").inputs if n.startswith("atoms.1.")}
 
 
+@pytest.mark.slow
 def test_gate_refuses_a_variant_that_moves_what_it_does_not_hold() -> None:
     spec = msgspec.structs.replace(STEP, variants=(Variant("half", HALF),))
     from export.formats.onnx_step.format import OnnxStep

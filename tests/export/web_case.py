@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from edge.artifact_folder import read_artifact_folder
-from edge.batches import Examples
 from edge.contracts.packing import MASK, pack_mask
 from edge.contracts.plan import BlobRef, Schedule, WorkOrder
 from edge.contracts.streams import self_test_value
 from edge.contracts.tensor_file import encode_tensors
-from edge.local_data import LocalData
-from edge.runtimes.onnxruntime import load
-from edge.training import train, uploaded
-from edge.weights_file import WeightsFile
+from edge.runtimes.onnxruntime.session import load
+from edge.runtimes.weights_file import WeightsFile
+from edge.training.artifact_folder import read_artifact_folder
+from edge.training.batches import Examples
+from edge.training.local_data import LocalData
+from edge.training.steps import train, uploaded
 
 SEED = 7
 

@@ -9,18 +9,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from edge.contracts import topics
 from edge.contracts.envelope import Envelope, seal, unseal
 from edge.contracts.messages import BODIES, Ack, Block, Error, Get, Grant, Hello, Offer, Put
 from edge.contracts.plan import BlobRef, WorkOrder
-from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
 from edge.transport.base import Connected, Event, Received
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
 from profiles.device import DeviceProfile
+from tests.builders import train_report
 
 Tensors = Mapping[str, np.ndarray]
 WAIT_S = 20.0
@@ -123,29 +122,17 @@ class HostileDevice:
 
     def report(self, order: WorkOrder, update: BlobRef, **changes: Any) -> None:
         """A report that is in order but for ``changes``."""
-        report = TrainReport(
-            assignment_id=order.assignment_id,
-            device=self.device,
-            round=order.round,
-            num_examples=9,
-            steps=1,
-            loss=1.0,
-            metrics={},
-            step_ms_p50=1.0,
-            step_ms_p95=1.0,
-            trainer_peak_bytes=50_000_000,
-            supervisor_peak_bytes=20_000_000,
-            trainer_idle_bytes=40_000_000,
-            budget_bytes=0,
-            over_budget=False,
-            torch_loaded=False,
-            runtime=self._runtime,
-            bytes_down=0,
-            bytes_up=update.size,
-            update=update,
-            wall_s=0.1,
-        )
-        self.send("report", msgspec.structs.replace(report, **changes))
+        fields = {
+            "num_examples": 9,
+            "trainer_peak_bytes": 50_000_000,
+            "supervisor_peak_bytes": 20_000_000,
+            "trainer_idle_bytes": 40_000_000,
+            "budget_bytes": 0,
+            "runtime": self._runtime,
+            "bytes_up": update.size,
+            "update": update,
+        }
+        self.send("report", train_report(order.assignment_id, self.device, order.round, **fields | changes))
 
     def finish(self, order: WorkOrder) -> Ack:
         """Do what was ordered, as far as anyone can see; the acknowledgement."""

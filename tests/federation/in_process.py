@@ -6,7 +6,6 @@ Trainers are real children. Exports are kept for the whole session, since every 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,64 +15,29 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.artifacts import Artifacts
-from coordinator.blob_store import BlobStore
+from coordinator.blobs.blob_store import BlobStore
 from coordinator.cli.assembly import RunOptions, open_federation
-from coordinator.cli.exporting import CutExporter, dense_module, run_input_spec
-from coordinator.cli.local_data_folders import device_shares
-from coordinator.configuration import canonical_toml
-from coordinator.configuration_file import load_config_text
-from coordinator.datasets import load_dataset
-from coordinator.evaluation import Evaluator
-from coordinator.federation import Federation
-from coordinator.ledger import Ledger
+from coordinator.config.run_config import canonical_toml
+from coordinator.data.datasets import load_dataset
+from coordinator.exporting.cut_exporter import CutExporter, dense_module, run_input_spec
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.data_folders import device_shares
 from coordinator.methods import build_method
-from coordinator.methods.method import DeviceProgram, State
-from coordinator.progress import Progress
-from coordinator.round import run_rounds
-from coordinator.submodels.record import Cut
+from coordinator.planning.artifacts import Artifacts
+from coordinator.reporting.progress import Progress
+from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.federation import Federation
+from coordinator.rounds.run import run_rounds
+from coordinator.run_file.loading import load_config_text
+from coordinator.submodels.values import State
 from edge.agent import Agent
-from edge.agent_settings import AgentSettings
-from edge.artifact_store import ArtifactStore
 from edge.contracts import topics
-from edge.contracts.manifest import ArtifactManifest
-from edge.outbox import farewell_message
+from edge.supervisor.outbox import farewell_message
+from edge.supervisor.settings import AgentSettings
+from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.base import Transport
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
-from export.step_form import PLAIN, StepForm
-
-
-class RememberingExporter:
-    """A :class:`CutExporter` that finds what an earlier test exported in ``folder``."""
-
-    def __init__(self, exporter: CutExporter, folder: Path) -> None:
-        self._exporter = exporter
-        self._folder = folder
-
-    def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
-        return self._exporter.key(cut, program, runtime, form)
-
-    def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
-        return self._exporter.unable(program, runtime)
-
-    def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
-        return self._exporter.refused_form(cut, program, runtime, form)
-
-    def export(
-        self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
-    ) -> ArtifactManifest:
-        kept, manifest = self.kept(cut, program, runtime, form)
-        shutil.copytree(kept, out_dir)
-        return manifest
-
-    def kept(
-        self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN
-    ) -> tuple[Path, ArtifactManifest]:
-        """The folder that stays, and its manifest."""
-        kept = self._folder / self.key(cut, program, runtime, form)
-        if not kept.exists():
-            self._exporter.export(cut, program, runtime, kept, form)
-        return kept, ArtifactManifest.from_bytes((kept / "manifest.json").read_bytes())
+from tests.remembered_exports import RememberingExporter
 
 
 class Lines:
@@ -215,9 +179,9 @@ class InProcessFederation:
     def committed(self) -> list[tuple[int, int, list[str]]]:
         """(round, attempt, participants) of every committed round, each participant with exactly one update."""
         found = []
-        for entry in self.ledger.rounds():
+        for entry in self.ledger.rounds.all():
             if entry.state == "committed":
-                devices = [u.assignment.device for u in self.ledger.updates(entry.round, entry.attempt)]
+                devices = [u.assignment.device for u in self.ledger.updates.of_attempt(entry.round, entry.attempt)]
                 assert devices == list(entry.participants)
                 found.append((entry.round, entry.attempt, devices))
         return found

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.datasets import Dataset, load_digits_dataset
+from coordinator.data.datasets import Dataset
+from coordinator.data.digits import load_digits_dataset
 
 
 def build(path: Path | None, seed: int, holdout: float = 1 / 3) -> Dataset:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from edge.agent import Agent
-from edge.agent_settings import AgentSettings
-from edge.artifact_store import ArtifactStore
 from edge.contracts import topics
-from edge.outbox import farewell_message
 from edge.relay.relay import Relay
 from edge.relay.settings import RelaySettings
+from edge.supervisor.outbox import farewell_message
+from edge.supervisor.settings import AgentSettings
+from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
 
 

@@ -11,7 +11,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinator.points import point_of
+from coordinator.rounds.crash_points import point_of
+from tests.remembered_exports import EXPORTS_VARIABLE
 
 ROUNDS = 3
 DEVICES = 3
@@ -110,7 +111,8 @@ def crash(
         occurrence: the how manieth passing of ``point``.
     """
     point_of(point)
-    process = FORKS.Process(target=_run_until, args=(str(run_dir), point, occurrence, text, environment or {}))
+    environment = (environment or {}) | {EXPORTS_VARIABLE: os.environ[EXPORTS_VARIABLE]}
+    process = FORKS.Process(target=_run_until, args=(str(run_dir), point, occurrence, text, environment))
     process.start()
     process.join(300)
     assert process.exitcode == -signal.SIGKILL, f"{point} #{occurrence}: exit code {process.exitcode}"
@@ -118,10 +120,12 @@ def crash(
 
 
 def _run_until(run_dir: str, point: str, occurrence: int, text: str, environment: dict[str, str]) -> None:
-    from coordinator.cli.assembly import RunOptions, resume_run, start_run
-    from coordinator.configuration_file import load_config_text
+    from coordinator.cli import assembly
+    from coordinator.run_file.loading import load_config_text
+    from tests.remembered_exports import remembering_exporter
 
     os.environ.update(environment)
+    assembly.CutExporter = remembering_exporter
     left = occurrence
 
     def on_point(name: str) -> None:
@@ -131,8 +135,8 @@ def _run_until(run_dir: str, point: str, occurrence: int, text: str, environment
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    options = RunOptions(on_point=on_point)
+    options = assembly.RunOptions(on_point=on_point)
     if text:
-        start_run(load_config_text(text), Path(run_dir), options)
+        assembly.start_run(load_config_text(text), Path(run_dir), options)
     else:
-        resume_run(Path(run_dir), options)
+        assembly.resume_run(Path(run_dir), options)

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.artifacts import Artifacts, Exporter
-from coordinator.cli.exporting import CutExporter
-from coordinator.methods.method import DeviceProgram
+from coordinator.exporting.cut_exporter import CutExporter
+from coordinator.planning.artifacts import Artifacts, Exporter
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import DeviceProgram
 from edge.contracts.errors import ExportRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import WorkOrder
@@ -25,7 +25,7 @@ from tests.federation.hostile_device import HostileDevice
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text, with_convolutions
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 BOTH = ("onnxruntime", "executorch")
 

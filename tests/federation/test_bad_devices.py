@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.federation import Federation
+from coordinator.rounds.federation import Federation
 from edge.contracts import topics
 from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import DeadlineExpired, PlanError
@@ -19,7 +19,7 @@ from tests.federation.hostile_device import HostileDevice
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 
 class FlippingTransport(InMemoryTransport):
@@ -88,10 +88,10 @@ def test_missing_reports_repeat_the_round_with_the_next_attempt(tmp_path: Path, 
                 forgetful.finish(order)
 
         def pass_the_deadline(point: str) -> None:
-            entry = stage.ledger.open_round()
+            entry = stage.ledger.rounds.open()
             is_first = entry is not None and (entry.round, entry.attempt) == (1, 0)
-            if point == "collecting" and is_first and len(stage.ledger.updates(1, 0)) == 1:
-                stage.federation.clock.start(0.0)
+            if point == "collecting" and is_first and len(stage.ledger.updates.of_attempt(1, 0)) == 1:
+                stage.federation.devices.clock.start(0.0)
 
         forgetful = HostileDevice(stage.broker, stage.name, "forgetful", behave)
         stage.on_point = pass_the_deadline
@@ -103,7 +103,7 @@ def test_missing_reports_repeat_the_round_with_the_next_attempt(tmp_path: Path, 
                 (2, 0, ["forgetful", "pi-1"]),
             ]
             assert seen == [(0, 0), (1, 0), (1, 1), (2, 0)]
-            states = [(r.round, r.attempt, r.state) for r in stage.ledger.rounds()]
+            states = [(r.round, r.attempt, r.state) for r in stage.ledger.rounds.all()]
             assert (1, 0, "abandoned") in states
             assert stage.lines.having("[ROUND 2/3] deadline: no report from forgetful")
             assert stage.lines.having("[ROUND 2/3] 1 reports, 2 needed: the round is repeated")
@@ -112,19 +112,19 @@ def test_missing_reports_repeat_the_round_with_the_next_attempt(tmp_path: Path, 
 def test_round_that_never_gets_its_reports_stops_and_says_so(tmp_path: Path, exports: Path) -> None:
     with InProcessFederation(tmp_path, exports, config_text(local=0, size=2, rounds=1)) as stage:
         deaf = HostileDevice(stage.broker, stage.name, "deaf", lambda order: None)
-        stage.on_point = lambda point: stage.federation.clock.start(0.0) if point == "collecting" else None
+        stage.on_point = lambda point: stage.federation.devices.clock.start(0.0) if point == "collecting" else None
         with deaf, plain_device(stage, "pi-1"):
             with pytest.raises(DeadlineExpired, match=r"round 1: 5 attempts ended with fewer than 2 reports") as caught:
                 stage.run()
             assert "deaf expired (no report before the deadline)" in str(caught.value)
-            assert [r.state for r in stage.ledger.rounds()] == ["abandoned"] * 5
+            assert [r.state for r in stage.ledger.rounds.all()] == ["abandoned"] * 5
             # Another process, once the cause is mended, goes on with attempts of its own.
             stage.on_point = lambda point: None
             stage.federation = replace(stage.federation, tries=Counter())
             with plain_device(stage, "pi-2"):
-                stage.federation.cohort.leave("deaf", "mended")
+                stage.federation.devices.cohort.leave("deaf", "mended")
                 stage.run()
-            assert [r.state for r in stage.ledger.rounds()] == [*["abandoned"] * 5, "committed"]
+            assert [r.state for r in stage.ledger.rounds.all()] == [*["abandoned"] * 5, "committed"]
 
 
 def test_corrupt_data_file_is_named_and_the_round_does_without(tmp_path: Path, exports: Path) -> None:
@@ -173,7 +173,7 @@ def test_byte_flipped_on_every_way_is_refused_with_the_digest(tmp_path: Path, ex
         stage.agent("pi-1", transport=FlippingTransport(stage.broker, stage.name, "pi-1", times=99))
         stage.run()
         assert stage.committed() == [(0, 0, ["pi-2"])]
-        entry = next(a for a in stage.ledger.assignments(0, 0) if a.device == "pi-1")
+        entry = next(a for a in stage.ledger.assignments.of_attempt(0, 0) if a.device == "pi-1")
         assert (entry.state, entry.code) == ("refused", "artifact-corrupt")
         assert entry.artifact_digest[:12] in entry.reason
         # It was the link: the coordinator's own blobs are as they were.
@@ -182,7 +182,7 @@ def test_byte_flipped_on_every_way_is_refused_with_the_digest(tmp_path: Path, ex
 
 def graph_file(federation: Federation) -> Path:
     """The largest file of the artifact that the open round uses, in the coordinator's store."""
-    digest = federation.ledger.assignments(0, 0)[0].artifact_digest
+    digest = federation.ledger.assignments.of_attempt(0, 0)[0].artifact_digest
     largest = max(federation.artifacts.load(digest).manifest.files, key=lambda file: file.size)
     return federation.blobs.path(largest.sha256)
 
@@ -203,7 +203,7 @@ def test_byte_flipped_on_our_own_disk_is_refused_and_exported_again(tmp_path: Pa
         stage.agent("pi-1")
         stage.run()
         assert stage.committed() == [(0, 1, ["pi-1"])]
-        assert stage.ledger.assignments(0, 0)[0].code == "artifact-corrupt"
+        assert stage.ledger.assignments.of_attempt(0, 0)[0].code == "artifact-corrupt"
         ((path, data),) = whole.items()
         assert path.read_bytes() == data
         assert stage.lines.having(path.name[:12], "it is made anew")

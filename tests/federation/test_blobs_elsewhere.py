@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.blob_remote import RemoteFolder
+from coordinator.blobs.remote import RemoteFolder
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
-from coordinator.configuration_file import load_config_text
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
+from coordinator.run_file.loading import load_config_text
 from edge.__main__ import main
 from tests.federation.small_run import config_text, crash
 
@@ -65,8 +65,11 @@ def test_machine_whose_copies_are_lost_goes_on_with_the_same_bits(
     final = Path("checkpoints") / "final.safetensors"
     assert (run_dir / final).read_bytes() == (undisturbed / final).read_bytes()
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [(0, 0, "committed"), (1, 0, "committed")]
-        assert {entry.digest for entry in RemoteFolder(url).entries()} == ledger.blobs().keys()
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds.all()] == [
+            (0, 0, "committed"),
+            (1, 0, "committed"),
+        ]
+        assert {entry.digest for entry in RemoteFolder(url).entries()} == ledger.blobs.sizes().keys()
     assert main(["fsck", str(run_dir), "--deep"]) == 0
     left = [path for path in run_dir.rglob("*") if path.is_file() and b"nowhere-else" in path.read_bytes()]
     assert left == []

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.cli.exporting import dense_module
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config
+from coordinator.config.run_config import RunConfig
+from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import build_method
-from coordinator.methods.method import Level
-from coordinator.planner import MB
+from coordinator.planning.planner import MB
+from coordinator.run_file.loading import load_config
+from coordinator.submodels.values import Level
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.runtime]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.cli.assembly import RunOptions, resume_run
-from coordinator.ledger import Ledger
-from coordinator.points import POINTS, point_of
-from coordinator.rebasing import staleness_weight
+from coordinator.ledger.ledger import Ledger
+from coordinator.rounds.crash_points import POINTS, point_of
+from coordinator.rounds.staleness import staleness_weight
 from tests.federation.small_run import config_text, crash
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.runtime]
@@ -48,9 +48,9 @@ def recorded_and_counted(run_dir: Path) -> tuple[dict[str, str], dict[str, tuple
     """Assignment id -> digest of its update; assignment id -> the version that counts it, and its weight."""
     recorded, counted = {}, {}
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        for entry in ledger.rounds():
-            recorded |= {u.assignment.assignment_id: u.update_digest for u in ledger.updates(entry.round, 0)}
-            for found in ledger.weights(entry.round, 0):
+        for entry in ledger.rounds.all():
+            recorded |= {u.assignment.assignment_id: u.update_digest for u in ledger.updates.of_attempt(entry.round, 0)}
+            for found in ledger.updates.weights(entry.round, 0):
                 assert found.assignment_id not in counted
                 counted[found.assignment_id] = (entry.round, found.weight)
     return recorded, counted
@@ -75,15 +75,15 @@ def test_buffered_run_killed_at_every_point_counts_once_and_loses_nothing(tmp_pa
     assert recorded.items() <= now.items()
     assert counted.items() <= by_version.items()
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds.all()] == [
             (version, 0, "committed") for version in range(VERSIONS)
         ]
-        left = {update.assignment.assignment_id for update in ledger.uncounted_updates()}
-        assert ledger.open_assignments() == ()
+        left = {update.assignment.assignment_id for update in ledger.updates.waiting()}
+        assert ledger.assignments.open() == ()
         for version in range(VERSIONS):
-            contributions = ledger.contributions(version, 0)
+            contributions = ledger.updates.counted(version, 0)
             assert len(contributions) >= 2
-            for update, found in zip(contributions, ledger.weights(version, 0), strict=True):
+            for update, found in zip(contributions, ledger.updates.weights(version, 0), strict=True):
                 age = version - update.assignment.round
                 assert found.weight == update.report.num_examples * staleness_weight(age, 0.5)
     assert now.keys() == by_version.keys() | left, "every recorded update is counted, or came after the last version"

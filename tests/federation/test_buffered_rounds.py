@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.collecting import STALE_ROUND
-from coordinator.rebasing import staleness_weight
+from coordinator.rounds.remote_devices import STALE_ROUND
+from coordinator.rounds.staleness import staleness_weight
 from edge.contracts.errors import DeadlineExpired
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensor_file import decode_tensors
@@ -19,7 +19,7 @@ from tests.federation.hostile_device import WAIT_S, HostileDevice
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 
 def buffered_text(*lines: str, rounds: int = 3, size: int = 3, min_reports: int = 1, **more: float) -> str:
@@ -78,9 +78,9 @@ def when_committed(stage: InProcessFederation, count: int, then: Callable[[], No
 def weights_of(stage: InProcessFederation) -> list[list[tuple[str, int, float]]]:
     """(device, version it trained from, weight) of every contribution, by version."""
     found = []
-    for entry in stage.ledger.rounds():
-        recorded = stage.ledger.contributions(entry.round, entry.attempt)
-        weights = stage.ledger.weights(entry.round, entry.attempt)
+    for entry in stage.ledger.rounds.all():
+        recorded = stage.ledger.updates.counted(entry.round, entry.attempt)
+        weights = stage.ledger.updates.weights(entry.round, entry.attempt)
         found.append(
             [(r.assignment.device, r.assignment.round, w.weight) for r, w in zip(recorded, weights, strict=True)]
         )
@@ -106,7 +106,7 @@ def test_slow_device_holds_nobody_up_and_its_late_update_weighs_less(tmp_path: P
         assert last["slow"] == (0, 9 * staleness_weight(3, 0.5)) == (0, 4.5)
         assert [order.round for order in first.orders[:4]] == [0, 1, 2, 3]
         assert len(second.orders) >= 3
-        metrics = stage.ledger.rounds()[3].metrics
+        metrics = stage.ledger.rounds.all()[3].metrics
         assert metrics["staleness"]["3"] == 1
         assert stage.lines.having("[ROUND 4/4]", "versions old 0: 1, 3: 1")
 
@@ -195,7 +195,7 @@ def test_weights_of_an_unanswered_order_stay_until_it_is_counted(tmp_path: Path,
         held: list[bytes] = []
 
         def look() -> None:
-            entry = stage.ledger.open_assignment_of("slow")
+            entry = stage.ledger.assignments.open_of("slow")
             assert entry is not None
             held.append(stage.federation.blobs.read(entry.weights_digest))
             slow.may_go_on.set()
@@ -223,10 +223,10 @@ def test_damaged_model_is_made_again_from_the_updates_of_several_versions(tmp_pa
         with slow, Quick(stage, "pi-1"), Quick(stage, "pi-2"):
             with pytest.raises(KeyboardInterrupt):
                 stage.run()
-            committed = stage.ledger.rounds()[2]
+            committed = stage.ledger.rounds.all()[2]
             path = stage.federation.blobs.path(committed.model_digest)
             path.write_bytes(b"rot" + path.read_bytes()[3:])
             stage.on_point = lambda point: None
             stage.run()
         assert stage.lines.having("the model after round 3", "made again from the round before, with the same digest")
-        assert [entry.state for entry in stage.ledger.rounds()] == ["committed"] * 4
+        assert [entry.state for entry in stage.ledger.rounds.all()] == ["committed"] * 4

@@ -12,7 +12,7 @@ from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text
 from tests.federation.test_buffered_rounds import Quick
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 
 class Changing(HostileDevice):
@@ -38,7 +38,7 @@ class Changing(HostileDevice):
 def test_device_with_a_lowered_budget_gets_a_smaller_level_and_a_raised_one_the_first_again(
     tmp_path: Path, exports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.cohort.PRESENCE_S", 600.0)  # these devices have no heartbeat
+    monkeypatch.setattr("coordinator.messaging.cohort.PRESENCE_S", 600.0)  # these devices have no heartbeat
     text = config_text(local=0, rounds=4).replace("levels = [4]", "levels = [1, 4]")
     text += "[planner]\nmicro-batches = false\nrecompute = false\n"
     with InProcessFederation(tmp_path, exports, text) as stage:
@@ -46,8 +46,8 @@ def test_device_with_a_lowered_budget_gets_a_smaller_level_and_a_raised_one_the_
         with changing, Quick(stage, "pi-2"), Quick(stage, "pi-3"):
             stage.run()
         levels = {
-            entry.device: [stage.ledger.assignments(r, 0)[number].level for r in range(4)]
-            for number, entry in enumerate(stage.ledger.assignments(0, 0))
+            entry.device: [stage.ledger.assignments.of_attempt(r, 0)[number].level for r in range(4)]
+            for number, entry in enumerate(stage.ledger.assignments.of_attempt(0, 0))
         }
         assert levels == {
             "pi-1": ["full", "full", "rank 1/4", "full"],
@@ -55,7 +55,7 @@ def test_device_with_a_lowered_budget_gets_a_smaller_level_and_a_raised_one_the_
             "pi-3": ["full"] * 4,
         }
         lowered, _ = changing.budgets
-        assert [profile.budget_bytes for profile in stage.ledger.earlier_profiles("pi-1")] == [0, lowered]
-        assert stage.ledger.earlier_profiles("pi-2") == ()
+        assert [profile.budget_bytes for profile in stage.ledger.profiles.earlier("pi-1")] == [0, lowered]
+        assert stage.ledger.profiles.earlier("pi-2") == ()
         assert stage.committed() == [(r, 0, ["pi-1", "pi-2", "pi-3"]) for r in range(4)]
         assert len(stage.lines.having("pi-1: budget")) == 2

@@ -12,6 +12,8 @@ from edge.contracts.tensor_file import read_tensor_file
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text
 
+pytestmark = pytest.mark.slow
+
 DEVICES = 3
 
 
@@ -28,9 +30,9 @@ def run(folder: Path, exports: Path, config: str) -> tuple[dict[str, np.ndarray]
             federation.write_data(f"d{share}", share)
             federation.agent(f"d{share}")
         state = federation.run()
-        last = federation.ledger.last_committed()
+        last = federation.ledger.rounds.last_committed()
         assert last is not None
-        updates = list(federation.ledger.updates(last.round, last.attempt))
+        updates = list(federation.ledger.updates.of_attempt(last.round, last.attempt))
         dtypes = {
             str(value.dtype)
             for value in read_tensor_file(

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.broker import BrokerProcess
-from coordinator.ledger import Ledger
+from coordinator.brokers.opening import BrokerProcess
+from coordinator.ledger.ledger import Ledger
 from tests.federation.small_run import config_text
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +53,6 @@ def write_config(folder: Path, broker: str) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_unreachable_broker_exits_3_with_its_address(tmp_path: Path) -> None:
     port = unused_port()
     config = write_config(tmp_path, f'url = "mqtt://127.0.0.1:{port}"')

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from coordinator import local_devices
-from coordinator.ceilings import Ceiling, open_ceiling
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.configuration_file import load_config_text
-from coordinator.control_groups import Limits, control_group
-from coordinator.ledger import Ledger
-from coordinator.planner import MB
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices import processes as local_devices
+from coordinator.local_devices.ceilings import Ceiling, open_ceiling
+from coordinator.local_devices.control_groups import Limits, control_group
+from coordinator.planning.planner import MB
+from coordinator.run_file.loading import load_config_text
 from tests.federation.small_run import config_text
 
 pytestmark = [pytest.mark.broker, pytest.mark.runtime]
@@ -107,6 +107,7 @@ def summary(run_dir: Path) -> Iterator[dict[str, Any]]:
     crowded.program.stdout.close()
 
 
+@pytest.mark.slow
 def test_constrained_slow_devices_train_below_their_ceilings(summary: dict[str, Any]) -> None:
     assert [row["device"] for row in summary["device_table"]] == ["device-00", "device-01"]
     for row in summary["device_table"]:
@@ -134,6 +135,6 @@ def test_constrained_order_that_was_killed_is_not_begun_again(summary: dict[str,
     assert "it is not begun again" in log
     assert "starting the order again" not in log
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        (setback,) = ledger.setbacks()
+        (setback,) = ledger.measurements.setbacks()
     assert (setback.device, setback.code, setback.limit_bytes) == ("device-03", "out-of-memory", 300 * MB)
     assert 40 * MB < setback.peak_bytes <= 300 * MB

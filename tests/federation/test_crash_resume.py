@@ -15,15 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.opening import BrokerProcess
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
-from coordinator.cli.local_data_folders import local_devices
-from coordinator.configuration_file import load_config_text
-from coordinator.datasets import load_dataset
-from coordinator.ledger import Ledger
-from coordinator.local_devices import LocalDevices
-from coordinator.mosquitto import find_mosquitto
-from coordinator.points import POINTS, point_of
+from coordinator.data.datasets import load_dataset
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.data_folders import local_devices
+from coordinator.local_devices.processes import LocalDevices
+from coordinator.rounds.crash_points import POINTS, point_of
+from coordinator.run_file.loading import load_config_text
 from tests.federation.small_run import DEVICES, ROUNDS, config_text, crash
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.runtime]
@@ -60,13 +60,15 @@ def assert_counted_once(run_dir: Path) -> None:
     """Every round was committed once, at its first attempt, with one update of each device, and no blob is missing."""
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
         assert ledger.federation().state == "finished"
-        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [(i, 0, "committed") for i in range(ROUNDS)]
-        for entry in ledger.rounds():
-            devices = [u.assignment.device for u in ledger.updates(entry.round, entry.attempt)]
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds.all()] == [
+            (i, 0, "committed") for i in range(ROUNDS)
+        ]
+        for entry in ledger.rounds.all():
+            devices = [u.assignment.device for u in ledger.updates.of_attempt(entry.round, entry.attempt)]
             assert devices == sorted(set(devices)) == list(entry.participants)
             assert len(devices) == DEVICES
         stored = {path.name for path in (run_dir / "blobs").glob("??/*")}
-        assert ledger.blobs().keys() <= stored
+        assert ledger.blobs.sizes().keys() <= stored
     assert not any((run_dir / "blobs" / "partial").iterdir())
 
 
@@ -75,8 +77,8 @@ def recorded_updates(run_dir: Path) -> dict[str, str]:
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
         return {
             u.assignment.assignment_id: u.update_digest
-            for r in ledger.rounds()
-            for u in ledger.updates(r.round, r.attempt)
+            for r in ledger.rounds.all()
+            for u in ledger.updates.of_attempt(r.round, r.attempt)
         }
 
 
@@ -191,8 +193,12 @@ def test_agent_killed_while_training_and_while_uploading_ends_bit_identical(
 
     def on_point(point: str) -> None:
         with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-            entry = ledger.open_round()
-            work = {} if entry is None else {a.device: a for a in ledger.assignments(entry.round, entry.attempt)}
+            entry = ledger.rounds.open()
+            work = (
+                {}
+                if entry is None
+                else {a.device: a for a in ledger.assignments.of_attempt(entry.round, entry.attempt)}
+            )
         if point == "published" and entry.round == 0 and not trainer:
             # A trainer that stands still keeps its agent training for as long as this test wants.
             trainer.extend(psutil.Process(outside.agents.pid(first.device)).children())

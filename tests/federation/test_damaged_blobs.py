@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
-from coordinator.configuration_file import load_config_text
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
+from coordinator.run_file.loading import load_config_text
 from edge.__main__ import main
 from edge.contracts.errors import ArtifactCorrupt
 from tests.federation.small_run import DEVICES, ROUNDS, config_text, crash
@@ -39,9 +39,9 @@ def test_rotten_update_stops_the_run_and_after_fsck_the_round_is_repeated(undist
     run_dir = tmp_path / "run"
     crash(run_dir, "aggregating", 2, text=config_text(join_timeout_s=240.0))
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        attempt = ledger.open_round()
+        attempt = ledger.rounds.open()
         assert attempt is not None
-        damaged = ledger.updates(attempt.round, attempt.attempt)[1]
+        damaged = ledger.updates.of_attempt(attempt.round, attempt.attempt)[1]
     flip(run_dir, damaged.update_digest)
     with pytest.raises(ArtifactCorrupt, match=f"device {damaged.assignment.device}, round 1: blob") as stopped:
         resume_run(run_dir, RunOptions(quiet=True))
@@ -52,13 +52,13 @@ def test_rotten_update_stops_the_run_and_after_fsck_the_round_is_repeated(undist
     assert (run_dir / "blobs" / "damaged" / damaged.update_digest).is_file()
     resume_run(run_dir, RunOptions(quiet=True))
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds.all()] == [
             (0, 0, "committed"),
             (1, 0, "abandoned"),
             (1, 1, "committed"),
             (2, 0, "committed"),
         ]
-        counted = [len(ledger.contributions(r.round, r.attempt)) for r in ledger.rounds()]
+        counted = [len(ledger.updates.counted(r.round, r.attempt)) for r in ledger.rounds.all()]
         assert counted == [DEVICES, 0, DEVICES, DEVICES]
     assert final_bytes(run_dir) == undisturbed
     assert main(["fsck", str(run_dir), "--deep"]) == 0
@@ -69,7 +69,7 @@ def test_rotten_model_is_made_again_from_the_round_before(undisturbed: bytes, tm
     run_dir = tmp_path / "run"
     crash(run_dir, "published", 3, text=config_text(join_timeout_s=240.0))
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        last = ledger.last_committed()
+        last = ledger.rounds.last_committed()
         assert last is not None
         assert last.round == ROUNDS - 2
     if lost == "gone":
@@ -85,9 +85,9 @@ def test_model_that_cannot_be_made_again_is_named_and_nothing_takes_its_place(tm
     run_dir = tmp_path / "run"
     crash(run_dir, "published", 2, text=config_text(rounds=2, join_timeout_s=240.0))
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        last = ledger.last_committed()
+        last = ledger.rounds.last_committed()
         assert last is not None
-        update = ledger.contributions(last.round, last.attempt)[0]
+        update = ledger.updates.counted(last.round, last.attempt)[0]
     kept = (run_dir / "blobs" / last.model_digest[:2] / last.model_digest).read_bytes()
     flip(run_dir, last.model_digest)
     flip(run_dir, update.update_digest)
@@ -101,9 +101,9 @@ def test_graph_that_rotted_is_exported_again(undisturbed: bytes, tmp_path: Path)
     run_dir = tmp_path / "run"
     crash(run_dir, "planned", 2, text=config_text(join_timeout_s=240.0))
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        attempt = ledger.open_round()
+        attempt = ledger.rounds.open()
         assert attempt is not None
-        manifest = ledger.assignments(attempt.round, attempt.attempt)[0].artifact_digest
+        manifest = ledger.assignments.of_attempt(attempt.round, attempt.attempt)[0].artifact_digest
     flip(run_dir, manifest)
     assert main(["fsck", str(run_dir), "--deep", "--repair"]) == 0
     resume_run(run_dir, RunOptions(quiet=True))

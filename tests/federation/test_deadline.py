@@ -17,7 +17,7 @@ from tests.federation.small_run import config_text
 
 CHILD = """
 import sys
-from coordinator.federation import RoundClock
+from coordinator.rounds.round_clock import RoundClock
 clock = RoundClock()
 clock.start(1.5)
 print("started", flush=True)
@@ -26,6 +26,7 @@ print(clock.remaining_s(), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_deadline_passes_while_the_process_is_suspended() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -41,17 +42,18 @@ def test_deadline_passes_while_the_process_is_suspended() -> None:
         assert float(child.stdout.readline()) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_deadline_goes_on_from_what_was_left_after_a_restart(
     tmp_path: Path, exports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """3 s of 4 have passed when the coordinator is gone; after it is back 1 s is left, however long it was away."""
-    monkeypatch.setattr("coordinator.collecting.STORE_DEADLINE_S", 0.0)
+    monkeypatch.setattr("coordinator.rounds.collecting.STORE_DEADLINE_S", 0.0)
     text = config_text(local=0, size=1, rounds=1, deadline_s=4.0, join_timeout_s=1)
     with InProcessFederation(tmp_path, exports, text) as stage:
 
         def die(point: str) -> None:
-            if point == "collecting" and stage.federation.clock.remaining_s() < 1.5:
+            if point == "collecting" and stage.federation.devices.clock.remaining_s() < 1.5:
                 raise KeyboardInterrupt
 
         def give_up(point: str) -> None:
@@ -62,11 +64,11 @@ def test_deadline_goes_on_from_what_was_left_after_a_restart(
         with HostileDevice(stage.broker, stage.name, "deaf", lambda order: None):
             with pytest.raises(KeyboardInterrupt):
                 stage.run()
-            left = stage.ledger.rounds()[0].deadline_s
+            left = stage.ledger.rounds.all()[0].deadline_s
             assert 0 < left < 3
             time.sleep(1.5)
             stage.on_point, started = give_up, time.monotonic()
             with pytest.raises(GeneratorExit):
                 stage.run()
             assert left - 0.5 < time.monotonic() - started < left + 3
-            assert [entry.state for entry in stage.ledger.assignments(0, 0)] == ["expired"]
+            assert [entry.state for entry in stage.ledger.assignments.of_attempt(0, 0)] == ["expired"]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
-from coordinator.configuration_file import load_config_text
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
 from coordinator.privacy.accountant import PrivacyBudgetSpent, Release, epsilon
 from coordinator.privacy.gaussian_noise import normal
-from coordinator.privacy.noisy_sum import Mechanism
-from coordinator.publisher import read_order
+from coordinator.rounds.stages.differential_privacy import Mechanism
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError, PlanError
+from edge.contracts.plan import read_order
 from edge.contracts.tensor_file import read_tensor_file
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import DEVICES, config_text, crash, with_convolutions
@@ -41,12 +41,12 @@ def test_model_is_the_weights_plus_clipped_differences_plus_noise_over_the_cohor
 
         def on_point(point: str) -> None:
             if point == "aggregating":
-                rows.extend(msgspec.json.decode(row, type=Mechanism) for row in running.ledger.privacy().values())
+                rows.extend(msgspec.json.decode(row, type=Mechanism) for row in running.ledger.privacy.all().values())
 
         running.on_point = on_point
         state = running.run()
         (mechanism,) = rows
-        blobs, updates = running.federation.blobs, running.ledger.updates(0, 0)
+        blobs, updates = running.federation.blobs, running.ledger.updates.of_attempt(0, 0)
         sent = read_tensor_file(blobs.path(read_order(updates[0].assignment.order).weights.digest), where="sent")
         total = {name: np.zeros(value.shape) for name, value in sent.items()}
         clipped = 0
@@ -62,11 +62,11 @@ def test_model_is_the_weights_plus_clipped_differences_plus_noise_over_the_cohor
             noise = normal(mechanism.seed, name, value.shape, 0.25 * 0.5)
             expected = sent[name] + (value + noise) / DEVICES
             np.testing.assert_allclose(state.tensors[name], expected, rtol=1e-6, atol=1e-7, err_msg=name)
-        metrics = running.ledger.rounds()[0].metrics["privacy"]
+        metrics = running.ledger.rounds.all()[0].metrics["privacy"]
         assert metrics["epsilon"] == pytest.approx(epsilon([Release(0.5, DEVICES, DEVICES)], 1e-5))
         assert metrics["protects"]
         assert running.lines.having("epsilon")
-        (left,) = running.ledger.privacy().values()
+        (left,) = running.ledger.privacy.all().values()
         assert msgspec.json.decode(left, type=Mechanism).seed == b"", "the seed outlives its round"
 
 
@@ -76,11 +76,11 @@ def test_clipping_alone_bounds_every_update_and_keeps_the_methods_weights(export
             running.write_data(f"d{index}", index)
             running.agent(f"d{index}")
         state = running.run()
-        blobs, updates = running.federation.blobs, running.ledger.updates(0, 0)
+        blobs, updates = running.federation.blobs, running.ledger.updates.of_attempt(0, 0)
         sent = read_tensor_file(blobs.path(read_order(updates[0].assignment.order).weights.digest), where="sent")
         moved = {name: value.astype(np.float64) - sent[name] for name, value in state.tensors.items()}
         assert 0.05 < np.sqrt(sum(float((value**2).sum()) for value in moved.values())) <= 0.25 * (1 + 1e-6)
-        assert running.ledger.privacy() == {}
+        assert running.ledger.privacy.all() == {}
 
 
 @pytest.mark.broker
@@ -89,12 +89,12 @@ def test_coordinator_killed_between_noise_and_commit_releases_the_same_sum(tmp_p
     run_dir = tmp_path / "run"
     crash(run_dir, "before-commit", 1, text=text_of("clip-norm = 0.25\nnoise-multiplier = 1.0"))
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        known = set(ledger.blobs())
-        (row,) = ledger.privacy().values()
+        known = set(ledger.blobs.sizes())
+        (row,) = ledger.privacy.all().values()
         assert len(msgspec.json.decode(row, type=Mechanism).seed) == 32
     resume_run(run_dir, RunOptions(quiet=True))
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        assert ledger.rounds()[0].model_digest in known
+        assert ledger.rounds.all()[0].model_digest in known
 
 
 @pytest.mark.broker

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.blobs.files import free_bytes
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
-from coordinator.configuration_file import load_config_text
-from coordinator.disk_space import free_bytes
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import StoreFull
 from tests.federation.small_run import DEVICES, ROUNDS, config_text
 
@@ -59,7 +59,7 @@ def test_model_that_cannot_be_stored_stops_the_run_which_then_goes_on(disk: Path
     with pytest.raises(StoreFull, match=rf"{disk}/blobs: \d+ bytes do not fit, 0 are free; free some disk space"):
         start_run(config, run_dir, RunOptions(quiet=True, on_point=fill_before_the_sum))
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        assert [r.state for r in ledger.rounds()] == ["aggregating"]
+        assert [r.state for r in ledger.rounds.all()] == ["aggregating"]
     assert list((disk / "blobs" / "incoming").iterdir()) == []
     other[0].unlink()
     resume_run(run_dir, RunOptions(quiet=True))
@@ -92,12 +92,14 @@ def test_round_that_would_not_fit_is_not_begun(tmp_path: Path) -> None:
     with pytest.raises(StoreFull, match=rf"bytes are needed for {DEVICES} updates and the model"):
         start_run(load_config_text(text), tmp_path / "run", RunOptions(quiet=True))
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
-        assert [(r.round, r.state) for r in ledger.rounds()] == [(0, "committed")]
+        assert [(r.round, r.state) for r in ledger.rounds.all()] == [(0, "committed")]
 
 
 def assert_same(run_dir: Path, undisturbed: Path) -> None:
     final = Path("checkpoints") / "final.safetensors"
     assert (run_dir / final).read_bytes() == (undisturbed / final).read_bytes()
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [(i, 0, "committed") for i in range(ROUNDS)]
-        assert [len(ledger.contributions(i, 0)) for i in range(ROUNDS)] == [DEVICES] * ROUNDS
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds.all()] == [
+            (i, 0, "committed") for i in range(ROUNDS)
+        ]
+        assert [len(ledger.updates.counted(i, 0)) for i in range(ROUNDS)] == [DEVICES] * ROUNDS

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.assigning import history_of, place_device
-from coordinator.ledger import Ledger
-from coordinator.planner import MB
+from coordinator.ledger.ledger import Ledger
+from coordinator.planning.planner import MB
+from coordinator.rounds.placement import history_of, place_device
 from edge.contracts.messages import Refuse
 from edge.contracts.plan import WorkOrder
 from tests.federation.hostile_device import HostileDevice
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 BUDGET = 65 * MB
 """Idle sizes of 20 and 40 million bytes and 4 MB of transfers leave 3.8 MB."""
@@ -52,8 +52,8 @@ def over_budget(device: HostileDevice, order: WorkOrder) -> None:
 def levels(stage: InProcessFederation) -> list[str]:
     return [
         entry.level
-        for attempt in stage.ledger.rounds()
-        for entry in stage.ledger.assignments(attempt.round, attempt.attempt)
+        for attempt in stage.ledger.rounds.all()
+        for entry in stage.ledger.assignments.of_attempt(attempt.round, attempt.attempt)
     ]
 
 
@@ -79,16 +79,16 @@ def test_device_gets_a_smaller_cut_after_a_setback(
         given = levels(stage)
         assert given[0] == "full"
         assert set(given[1:]) == {"rank 1/4"}
-        (setback,) = stage.ledger.setbacks()
+        (setback,) = stage.ledger.measurements.setbacks()
         assert (setback.device, setback.round, setback.level) == ("tight", 0, "full")
         assert (setback.code, setback.peak_bytes, setback.limit_bytes) == (code, peak, BUDGET)
         (line, *_) = stage.lines.having("downshift", "tight gets rank 1/4")
         assert "in round 1" in line
         # The decision follows from the ledger alone: another process that opens it plans the same.
-        profile = stage.ledger.profiles()["tight"]
+        profile = stage.ledger.profiles.all()["tight"]
         here = place_device(stage.federation, profile, None, 3, history_of(stage.federation))
         with Ledger.open(tmp_path / "ledger.sqlite") as again:
-            assert again.setbacks() == (setback,)
+            assert again.measurements.setbacks() == (setback,)
         assert here.level.name == "rank 1/4"
         assert here.chosen.correction > 1.0
         assert place_device(stage.federation, profile, None, 3).level.name == "full"

@@ -16,8 +16,8 @@ import pytest
 import typer
 
 from coordinator.cli.quarantine import ls, release
-from coordinator.defences.standing import may_take_part
-from coordinator.ledger import Ledger
+from coordinator.defences.reliability import may_take_part
+from coordinator.ledger.ledger import Ledger
 from edge.contracts.messages import Ack
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensor_file import read_tensor_file
@@ -83,6 +83,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, exports: Path) -> Iterator[
         yield result
 
 
+@pytest.mark.slow
 def test_update_that_moved_too_far_is_set_aside_and_the_round_goes_on(played: Played) -> None:
     participants = {index: devices for index, _, devices in _counted(played)}
     assert [participants[index] for index in range(ROUNDS)] == [
@@ -98,7 +99,7 @@ def test_update_that_moved_too_far_is_set_aside_and_the_round_goes_on(played: Pl
 
 
 def test_quarantine_holds_the_evidence(played: Played) -> None:
-    found = played.stage.ledger.quarantined()
+    found = played.stage.ledger.quarantine.all()
     assert [(entry.device, entry.round, entry.code) for entry in found] == [
         (MALLORY, index, "norm") for index in (0, 1, 5)
     ]
@@ -111,7 +112,7 @@ def test_quarantine_holds_the_evidence(played: Played) -> None:
 
 
 def test_blob_of_a_quarantined_update_stays(played: Played) -> None:
-    for entry in played.stage.ledger.quarantined():
+    for entry in played.stage.ledger.quarantine.all():
         blobs = played.stage.federation.blobs
         blobs.verify(entry.evidence["update_digest"])
         held = read_tensor_file(blobs.path(entry.evidence["update_digest"]), where="quarantine")
@@ -132,9 +133,14 @@ def test_claim_of_more_examples_than_the_hello_said_is_rejected(played: Played) 
 
 
 def test_standing_counts_what_came_of_each_update(played: Played) -> None:
-    standing = played.stage.ledger.standings()[MALLORY]
-    assert (standing.accepted, standing.rejected, standing.quarantined, standing.barred_until) == (0, 1, 3, 8)
-    assert played.stage.ledger.outcomes()["device-00"] == (ROUNDS, 0, 0)
+    reliability = played.stage.ledger.reliabilities.all()[MALLORY]
+    assert (reliability.accepted, reliability.rejected, reliability.quarantined, reliability.barred_until) == (
+        0,
+        1,
+        3,
+        8,
+    )
+    assert played.stage.ledger.reliabilities.outcomes()["device-00"] == (ROUNDS, 0, 0)
 
 
 def test_release_drops_the_updates_and_clears_the_standing(
@@ -153,7 +159,7 @@ def test_release_drops_the_updates_and_clears_the_standing(
         assert ended.value.exit_code == 0
         assert words in capsys.readouterr().out
     with Ledger.open(tmp_path / "ledger.sqlite") as copy:
-        assert copy.quarantined() == ()
+        assert copy.quarantine.all() == ()
         assert may_take_part(copy, defences, [MALLORY, *HONEST], ROUNDS, say=told.append) == [MALLORY, *HONEST]
 
 
@@ -162,4 +168,6 @@ def let_go(run_dir: Path) -> None:
 
 
 def _counted(played: Played) -> list[tuple[int, int, list[str]]]:
-    return [(r.round, r.attempt, list(r.participants)) for r in played.stage.ledger.rounds() if r.state == "committed"]
+    return [
+        (r.round, r.attempt, list(r.participants)) for r in played.stage.ledger.rounds.all() if r.state == "committed"
+    ]

@@ -164,9 +164,14 @@ def played(tmp_path_factory: pytest.TempPathFactory, exports: Path) -> Iterator[
         def end_the_silence(point: str) -> None:
             assert mallory.failures == [], (sorted(result.orders), stage.lines.text[-1500:])
             # The deadline comes when both honest devices have reported.
-            entry = stage.ledger.open_round()
-            if point == "collecting" and entry and entry.round == SILENT and len(stage.ledger.updates(SILENT, 0)) == 2:
-                stage.federation.clock.start(0.0)
+            entry = stage.ledger.rounds.open()
+            if (
+                point == "collecting"
+                and entry
+                and entry.round == SILENT
+                and len(stage.ledger.updates.of_attempt(SILENT, 0)) == 2
+            ):
+                stage.federation.devices.clock.start(0.0)
 
         with HostileDevice(stage.broker, stage.name, MALLORY, behave) as mallory:
             result = Played(stage, mallory)
@@ -178,6 +183,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, exports: Path) -> Iterator[
             yield result
 
 
+@pytest.mark.slow
 def test_every_round_was_committed_at_the_first_attempt(played: Played) -> None:
     honest_too = [name for name, (_, why) in MISCHIEF.items() if why is None]
     expected = []
@@ -195,7 +201,7 @@ def test_bad_update_is_rejected_with_its_reason(played: Played, name: str) -> No
     assert (ack.accepted, ack.code) == (False, "update-rejected")
     assert re.search(why, ack.reason), ack.reason
     assert f"device {MALLORY}" in ack.reason
-    (entry,) = [a for a in played.stage.ledger.assignments(index, 0) if a.device == MALLORY]
+    (entry,) = [a for a in played.stage.ledger.assignments.of_attempt(index, 0) if a.device == MALLORY]
     assert (entry.state, entry.code, entry.reason) == ("rejected", "update-rejected", ack.reason)
     assert played.stage.lines.having("update rejected", ack.reason[:80])
 
@@ -209,7 +215,7 @@ def test_report_after_the_deadline_is_stale_and_not_counted(played: Played) -> N
     for ack in played.acks(SILENT):  # of its offer, of its report
         assert (ack.accepted, ack.code) == (False, "stale-round")
         assert f"round {SILENT}, attempt 0" in ack.reason
-    (entry,) = [a for a in played.stage.ledger.assignments(SILENT, 0) if a.device == MALLORY]
+    (entry,) = [a for a in played.stage.ledger.assignments.of_attempt(SILENT, 0) if a.device == MALLORY]
     assert (entry.state, entry.code) == ("expired", "deadline-expired")
     assert played.stage.lines.having("deadline: no report from mallory")
 
@@ -238,7 +244,7 @@ def test_unknown_assignment_is_to_be_forgotten(played: Played) -> None:
 
 def test_no_blob_is_lost_and_no_upload_is_left(played: Played) -> None:
     blobs = played.stage.federation.blobs
-    known = played.stage.ledger.blobs()
+    known = played.stage.ledger.blobs.sizes()
     assert set(known) <= set(blobs.digests())
     for digest in known:
         blobs.verify(digest)

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
 from coordinator.cli.run_directory import holds_run, ledger_of
-from coordinator.configuration_file import load_config_text
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import LedgerError
 from tests.federation.small_run import config_text, crash
 from tests.postgres_server import PostgresServer
@@ -39,10 +39,10 @@ def test_run_with_its_ledger_on_a_server_survives_kills(postgres_server: Postgre
     assert not (run_dir / "ledger.sqlite").exists()
     with ledger_of(run_dir) as ledger:
         assert ledger.federation().state == "finished"
-        assert [(r.round, r.attempt, r.state, len(r.participants)) for r in ledger.rounds()] == [
+        assert [(r.round, r.attempt, r.state, len(r.participants)) for r in ledger.rounds.all()] == [
             (0, 0, "committed", 3),
             (1, 0, "committed", 3),
         ]
-        assert ledger.audit() == []
+        assert ledger.audit.findings() == []
     start_run(load_config_text(plain), tmp_path / "file", quiet)
     assert final_bytes(run_dir) == final_bytes(tmp_path / "file")

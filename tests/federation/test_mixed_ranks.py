@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cli.exporting import dense_module
-from coordinator.configuration_file import load_config_text
-from coordinator.models import build_model
+from coordinator.exporting.cut_exporter import dense_module
+from coordinator.models.catalog import build_model
+from coordinator.run_file.loading import load_config_text
 from coordinator.submodels.build import module_tensors
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.tensor_file import encode_tensors, read_tensor_file
 from tests.federation.in_process import InProcessFederation
 
-pytestmark = [pytest.mark.runtime]
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 RANKS = {"device-00": 4, "device-01": 1}
 ADAPTED = ("fc1", "fc2")
@@ -67,7 +67,7 @@ def test_devices_of_two_ranks_train_with_adam_and_meet_as_products(tmp_path: Pat
         state = federation.run()
         blobs = federation.federation.blobs
         sent = {}
-        for update in federation.ledger.updates(1, 0):
+        for update in federation.ledger.updates.of_attempt(1, 0):
             entry = update.assignment
             manifest = ArtifactManifest.from_bytes(blobs.path(entry.artifact_digest).read_bytes())
             assert manifest.optimizer == "adam"

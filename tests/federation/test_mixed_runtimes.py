@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
-from coordinator.configuration_file import load_config_text
-from coordinator.ledger import Ledger
-from coordinator.publisher import read_order
+from coordinator.ledger.ledger import Ledger
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.plan import read_order
 from edge.contracts.tensor_file import read_tensor_file
 from tests.federation.small_run import config_text, crash, with_convolutions
 
@@ -93,9 +93,9 @@ def test_every_device_gets_artifacts_of_its_runtime_and_the_metrics_count_them(m
     assert mixed.runtimes() == expected
     assert mixed.summary["runtimes"] == {other: 2, "onnxruntime": 2}
     with Ledger.open(mixed.folder / "ledger.sqlite") as ledger:
-        for entry in ledger.rounds():
+        for entry in ledger.rounds.all():
             assert entry.metrics["runtimes"] == {other: 2, "onnxruntime": 2}
-            for assignment in ledger.assignments(entry.round, entry.attempt):
+            for assignment in ledger.assignments.of_attempt(entry.round, entry.attempt):
                 digest = read_order(assignment.order).artifact.digest
                 manifest = (mixed.folder / "blobs" / digest[:2] / digest).read_bytes()
                 assert ArtifactManifest.from_bytes(manifest).runtime == expected[assignment.device]
@@ -118,7 +118,7 @@ def test_mixed_statistics_round_ends_where_one_with_a_single_runtime_ends(
     mixed = finished(tmp_path / "mixed", other, "onnxruntime", convolutions=True)
     assert_close(mixed, alone_with_convolutions)
     with Ledger.open(mixed.folder / "ledger.sqlite") as ledger:
-        last = ledger.rounds()[-1]
-        orders = [read_order(entry.order) for entry in ledger.assignments(last.round, last.attempt)]
+        last = ledger.rounds.all()[-1]
+        orders = [read_order(entry.order) for entry in ledger.assignments.of_attempt(last.round, last.attempt)]
     assert [order.schedule.turns[0].program for order in orders] == ["stats"] * DEVICES
     assert last.metrics["runtimes"] == {other: 2, "onnxruntime": 2}

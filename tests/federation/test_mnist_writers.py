@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.cli.local_data_folders import device_shares
-from coordinator.configuration import ModelConfig, RunConfig
-from coordinator.configuration_file import load_config
-from coordinator.configuration_planning import LocalGroup
-from coordinator.datasets import load_dataset
-from coordinator.mosquitto import find_mosquitto
+from coordinator.config.cohort import LocalGroup
+from coordinator.config.run_config import ModelConfig, RunConfig
+from coordinator.data.datasets import load_dataset
+from coordinator.local_devices.data_folders import device_shares
+from coordinator.run_file.loading import load_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_writers.toml"
 DEVICES, ROUNDS = 4, 4

@@ -13,16 +13,16 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from coordinator.byte_account import ByteAccount
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
 from coordinator.cli.page_serving import PageService
-from coordinator.configuration_file import load_config_text
 from coordinator.identity.authority import Authority
 from coordinator.identity.browsers import claim_key
 from coordinator.identity.claims import create_token
-from coordinator.tickets import Tickets
+from coordinator.run_file.loading import load_config_text
+from coordinator.web.tickets import Tickets
 from edge.contracts.claims import KeyClaimReply, KeyClaimRequest
 from edge.contracts.signing import claim_text
+from edge.serving.traffic import ByteAccount
 from tests.federation.small_run import config_text
 
 pytestmark = pytest.mark.runtime
@@ -57,6 +57,7 @@ def claim(port: int, token: str) -> KeyClaimReply:
     return KeyClaimReply.from_bytes(body)
 
 
+@pytest.mark.slow
 def test_page_is_served_beside_the_run_at_the_same_port_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

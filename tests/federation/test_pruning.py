@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.packed_tensors import order_masks
-from coordinator.publisher import read_order
+from coordinator.submodels.packed_tensors import order_masks
 from coordinator.submodels.sparse_layers import SMALLEST, room
+from edge.contracts.plan import read_order
 from edge.contracts.tensor_file import read_tensor_file
 from tests.federation.in_process import InProcessFederation
 
@@ -63,11 +63,11 @@ def test_pruned_federation_sends_values_only_and_trains_what_is_kept(tmp_path: P
         state = run.run()
         assert [r for r, _, _ in run.committed()] == [0, 1, 2, 3, 4]
         for round_index in range(5):
-            for update in run.ledger.updates(round_index, 0):
+            for update in run.ledger.updates.of_attempt(round_index, 0):
                 asked = read_order(update.assignment.order).upload
                 assert any(name.endswith("#squared_gradient") for name in asked) == (round_index in (1, 3))
         blobs = run.federation.blobs
-        for update in run.ledger.updates(4, 0):
+        for update in run.ledger.updates.of_attempt(4, 0):
             order = read_order(update.assignment.order)
             masks = order_masks(blobs, order)
             sent = read_tensor_file(blobs.path(update.update_digest), where="update")
@@ -81,7 +81,7 @@ def test_pruned_federation_sends_values_only_and_trains_what_is_kept(tmp_path: P
             assert not state.tensors[name][~mask].any()
         dense = sum(v.nbytes for v in state.tensors.values())
         # 2 % of the weights, every bias, and the file's header
-        assert all(blobs.size(u.update_digest) < 0.1 * dense for u in run.ledger.updates(4, 0))
+        assert all(blobs.size(u.update_digest) < 0.1 * dense for u in run.ledger.updates.of_attempt(4, 0))
         assert run.federation.artifacts.exports == 2  # with and without scores; masks are values
 
 
@@ -91,14 +91,14 @@ def test_layers_are_sparse_where_the_device_measured_that_to_be_faster(tmp_path:
             run.write_data(device, share)
             run.agent(device, runtime=executorch)
         state = run.run()
-        metrics = {r.round: r.metrics for r in run.ledger.rounds()}
+        metrics = {r.round: r.metrics for r in run.ledger.rounds.all()}
         held = {}
         for round_index in range(5):
-            for update in run.ledger.updates(round_index, 0):
+            for update in run.ledger.updates.of_attempt(round_index, 0):
                 order = read_order(update.assignment.order)
                 masks = order_masks(run.federation.blobs, order)
                 manifest = run.federation.artifacts.load(update.assignment.artifact_digest).manifest
-                below = run.ledger.profiles()[order.device].sparse_below[executorch]["linear"]
+                below = run.ledger.profiles.all()[order.device].sparse_below[executorch]["linear"]
                 is_scored = round_index in (1, 3)
                 for name, mask in masks.items():
                     is_sparse = not is_scored and mask.size >= SMALLEST and mask.mean() <= below

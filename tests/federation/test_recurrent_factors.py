@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.cli.exporting import dense_module
-from coordinator.configuration_file import load_config_text
-from coordinator.datasets import Dataset
+from coordinator.data.datasets import Dataset
+from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import build_method
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.tensor_file import read_tensor_file
 
 pytestmark = [pytest.mark.broker, pytest.mark.runtime, pytest.mark.slow]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.methods.method import State
+from coordinator.submodels.values import State
 from edge.contracts.errors import DeadlineExpired
 from tests.federation.in_process import InProcessFederation
 from tests.federation.relayed_site import RelayedSite
@@ -37,7 +37,7 @@ def federation(folder: Path, exports: Path, text: str, devices: int) -> Iterator
     """A coordinator, and the data of ``devices`` devices written below ``folder``."""
     folder.mkdir()
     running = InProcessFederation(folder, exports, text)
-    from coordinator.cli.local_data_folders import device_shares
+    from coordinator.local_devices.data_folders import device_shares
 
     running.shares = device_shares(running.config, running.dataset, devices)
     with running:
@@ -84,7 +84,7 @@ def test_two_relays_of_three_devices_give_the_model_of_six_devices(exports: Path
             relayed = running.run()
         assert running.committed() == [(r, 0, ["site-0", "site-1"]) for r in range(rounds)]
         relayed_bytes = wire_bytes(running)
-        reports = [update.report for r in range(rounds) for update in running.ledger.updates(r, 0)]
+        reports = [update.report for r in range(rounds) for update in running.ledger.updates.of_attempt(r, 0)]
     assert [report.site_devices for report in reports] == [3, 3] * rounds
     found = difference(direct, relayed)
     print(f"largest relative difference after {rounds} rounds: {found:.2e}")
@@ -97,7 +97,7 @@ def test_two_relays_of_three_devices_give_the_model_of_six_devices(exports: Path
 
 def wire_bytes(running: InProcessFederation) -> tuple[int, int]:
     """(up, down) at the coordinator, of all devices."""
-    rows = running.ledger.traffic()
+    rows = running.ledger.traffic.all()
     up, down = (sum(row.wire_bytes for row in rows if row.direction == way) for way in ("up", "down"))
     return up, down
 

@@ -9,12 +9,12 @@ import pytest
 
 from coordinator.identity.authority import Authority
 from edge.contracts.plan import WorkOrder
-from edge.device_identity import make_request
+from edge.identity.device_identity import make_request
 from tests.federation.hostile_device import HostileDevice
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 NAMES = ("pi-1", "pi-2", "pi-3")
 DEADLINE_S = 120.0
@@ -64,7 +64,7 @@ def test_revoked_device_is_not_waited_for_and_its_report_counts_nothing(
             assert time.monotonic() - began < DEADLINE_S / 2
         assert stage.committed() == [(0, 0, ["pi-1", "pi-2"]), (1, 0, ["pi-1", "pi-2"])]
         (order,) = orders
-        entry = stage.ledger.assignment(order.assignment_id)
+        entry = stage.ledger.assignments.find(order.assignment_id)
         assert entry is not None
         assert (entry.state, entry.code) == ("expired", "revoked")
         assert stage.lines.having("pi-3 was revoked: round 1 does not wait for it")

@@ -17,10 +17,10 @@ import torch
 from safetensors.numpy import load_file
 
 from coordinator import cli
-from coordinator.cli.local_data_folders import device_shares
-from coordinator.configuration import RunConfig, canonical_toml
-from coordinator.configuration_file import load_config, load_config_text
-from coordinator.ledger import Ledger
+from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.data_folders import device_shares
+from coordinator.run_file.loading import load_config, load_config_text
 from tests.federation.small_run import config_text
 from tests.federation.tiny_convnet import build, digit_images
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
-from coordinator.configuration_file import load_config_text
-from coordinator.ledger import Ledger
-from coordinator.privacy.masking_desk import COORDINATOR
-from coordinator.publisher import read_order
+from coordinator.ledger.ledger import Ledger
+from coordinator.privacy.masking_handler import COORDINATOR
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError, DeadlineExpired
 from edge.contracts.masking import WEIGHT
+from edge.contracts.plan import read_order
 from edge.contracts.tensor_file import read_tensor_file
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text, crash
@@ -63,13 +63,13 @@ def test_masked_round_is_the_plain_one_within_its_quantum_and_no_update_is_on_di
     with InProcessFederation(plain, exports, text_of("")) as running:
         start_agents(running)
         expected = dict(running.run().tensors)
-        for update in running.ledger.updates(0, 0):
+        for update in running.ledger.updates.of_attempt(0, 0):
             path = running.federation.blobs.path(update.update_digest)
             updates[update.assignment.device] = read_tensor_file(path, where="update")
     with InProcessFederation(masked, exports, text_of()) as running:
         start_agents(running)
         state = running.run()
-        recorded = running.ledger.updates(0, 0)
+        recorded = running.ledger.updates.of_attempt(0, 0)
         order = read_order(recorded[0].assignment.order)
         assert order.masking is not None
         # Each device rounds to half a step, the mean divides their sum by all examples; float32 rounds once more.
@@ -103,7 +103,7 @@ def test_masked_round_is_the_plain_one_within_its_quantum_and_no_update_is_on_di
 
 
 def test_devices_that_vanish_after_sharing_keys_leave_the_survivors_exact_sum(exports: Path, tmp_path: Path) -> None:
-    text = text_of(MASKED + "recovery-share = 0.6\n", min_reports=3, deadline_s=25.0)
+    text = text_of(MASKED + "recovery-share = 0.6\n", min_reports=3, deadline_s=12.0)
     plain, masked = folders(tmp_path)
     with InProcessFederation(masked, exports, text) as running:
         start_agents(running)
@@ -111,21 +111,21 @@ def test_devices_that_vanish_after_sharing_keys_leave_the_survivors_exact_sum(ex
         gone: list[str] = []
 
         def on_point(point: str) -> None:
-            if point == "collecting" and not gone and running.ledger.masking(0, 0, "mail"):
+            if point == "collecting" and not gone and running.ledger.masking.of_attempt(0, 0, "mail"):
                 for device in ("d1", "d3"):
                     vanish(running, device)
                     gone.append(device)
 
         running.on_point = on_point
         state = running.run()
-        (entry,) = [r for r in running.ledger.rounds() if r.state == "committed"]
+        (entry,) = [r for r in running.ledger.rounds.all() if r.state == "committed"]
         assert entry.attempt == 0
         assert entry.participants == ("d0", "d2", "d4")
         tensors = dict(state.tensors)
     with InProcessFederation(plain, exports, text_of("", min_reports=3)) as running:
         start_agents(running)
         running.run()
-        recorded = [u for u in running.ledger.updates(0, 0) if u.assignment.device in ("d0", "d2", "d4")]
+        recorded = [u for u in running.ledger.updates.of_attempt(0, 0) if u.assignment.device in ("d0", "d2", "d4")]
         total = sum(u.report.num_examples for u in recorded)
         for name, value in tensors.items():
             parts = [
@@ -140,26 +140,30 @@ class Stopped(BaseException):
     """The coordinator's round ends here; what goes on afterwards knows nothing but the ledger."""
 
 
-@pytest.mark.parametrize("kind", ["keys", "roster", "shares", "mail", "reveal", "revealed"])
-def test_round_that_ends_in_any_phase_goes_on_from_the_ledger(kind: str, exports: Path, tmp_path: Path) -> None:
+KINDS = ("keys", "roster", "shares", "mail", "reveal", "revealed")
+
+
+def test_round_that_ends_in_every_phase_goes_on_from_the_ledger(exports: Path, tmp_path: Path) -> None:
     with InProcessFederation(tmp_path, exports, text_of()) as running:
         start_agents(running)
-        stopped: list[str] = []
+        left = [*KINDS]
 
         def on_point(point: str) -> None:
-            if point == "collecting" and not stopped and running.ledger.masking(0, 0, kind):
-                stopped.append(kind)
+            if point == "collecting" and left and running.ledger.masking.of_attempt(0, 0, left[0]):
+                left.pop(0)
                 raise Stopped
 
         running.on_point = on_point
-        with pytest.raises(Stopped):
-            running.run()
-        before = {k: running.ledger.masking(0, 0, k) for k in ("keys", "shares", "revealed")}
+        before = []
+        for _ in KINDS:
+            with pytest.raises(Stopped):
+                running.run()
+            before += [(k, running.ledger.masking.of_attempt(0, 0, k)) for k in ("keys", "shares", "revealed")]
         running.run()
-        (entry,) = running.ledger.rounds()
+        (entry,) = running.ledger.rounds.all()
         assert (entry.attempt, entry.state, len(entry.participants)) == (0, "committed", DEVICES)
-        for name, rows in before.items():
-            assert rows.items() <= running.ledger.masking(0, 0, name).items()
+        for name, rows in before:
+            assert rows.items() <= running.ledger.masking.of_attempt(0, 0, name).items()
 
 
 def test_agent_that_starts_again_between_keys_and_training_is_in_the_sum(exports: Path, tmp_path: Path) -> None:
@@ -170,7 +174,7 @@ def test_agent_that_starts_again_between_keys_and_training_is_in_the_sum(exports
         again: list[str] = []
 
         def on_point(point: str) -> None:
-            if point == "collecting" and not again and running.ledger.masking(0, 0, "mail"):
+            if point == "collecting" and not again and running.ledger.masking.of_attempt(0, 0, "mail"):
                 again.append("d1")
                 vanish(running, "d1")
                 running._agents["d1"][1].join(10)
@@ -179,7 +183,7 @@ def test_agent_that_starts_again_between_keys_and_training_is_in_the_sum(exports
         running.on_point = on_point
         running.run()
         assert again == ["d1"]
-        (entry,) = running.ledger.rounds()
+        (entry,) = running.ledger.rounds.all()
         assert (entry.attempt, entry.participants) == (0, ("d0", "d1", "d2", "d3", "d4"))
 
 
@@ -189,26 +193,26 @@ def test_masked_sum_with_noise_is_of_clipped_differences_of_equal_weight(exports
     with InProcessFederation(tmp_path, exports, text) as running:
         start_agents(running)
         state = running.run()
-        (order, *_) = [read_order(u.assignment.order) for u in running.ledger.updates(0, 0)]
+        (order, *_) = [read_order(u.assignment.order) for u in running.ledger.updates.of_attempt(0, 0)]
         assert order.masking is not None
         assert (order.masking.is_weighted, order.masking.clip_norm, order.masking.max_weight) == (False, 0.25, 1)
         sent = read_tensor_file(running.federation.blobs.path(order.weights.digest), where="weights")
         moved = {name: value.astype(np.float64) - sent[name] for name, value in state.tensors.items()}
         # All five are longer than the clip norm; their mean is no longer than it, and far from nothing.
         assert 0.05 < np.sqrt(sum(float((value**2).sum()) for value in moved.values())) <= 0.25 * (1 + 1e-4)
-        assert running.ledger.rounds()[0].metrics["privacy"]["cohort"] == DEVICES
+        assert running.ledger.rounds.all()[0].metrics["privacy"]["cohort"] == DEVICES
 
 
 def test_too_few_survivors_repeat_the_round(exports: Path, tmp_path: Path) -> None:
     """Three of five vanish; the sum of two is not unmasked, and with nobody else there the run says why."""
-    text = text_of(MASKED, min_reports=2, deadline_s=12.0, join_timeout_s=20.0)
+    text = text_of(MASKED, min_reports=2, deadline_s=8.0, join_timeout_s=8.0)
     with InProcessFederation(tmp_path, exports, text) as running:
         start_agents(running)
         hold_back(running, "d1", "d3", "d4")
         gone: list[str] = []
 
         def on_point(point: str) -> None:
-            if point == "collecting" and not gone and running.ledger.masking(0, 0, "mail"):
+            if point == "collecting" and not gone and running.ledger.masking.of_attempt(0, 0, "mail"):
                 for device in ("d1", "d3", "d4"):
                     vanish(running, device)
                     gone.append(device)
@@ -216,8 +220,20 @@ def test_too_few_survivors_repeat_the_round(exports: Path, tmp_path: Path) -> No
         running.on_point = on_point
         with pytest.raises(Exception, match=r"masked sum|said hello|2 devices"):
             running.run()
-        assert running.ledger.rounds()[0].state == "abandoned"
-        assert COORDINATOR not in running.ledger.masking(0, 0, "reveal")
+        assert running.ledger.rounds.all()[0].state == "abandoned"
+        assert COORDINATOR not in running.ledger.masking.of_attempt(0, 0, "reveal")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The final model of the masked run that nobody kills."""
+    run_dir = tmp_path_factory.mktemp("undisturbed") / "run"
+    start_run(load_config_text(text_of()), run_dir, RunOptions(quiet=True))
+    return final_bytes(run_dir)
+
+
+def final_bytes(run_dir: Path) -> bytes:
+    return (run_dir / "checkpoints" / "final.safetensors").read_bytes()
 
 
 @pytest.mark.broker
@@ -225,22 +241,20 @@ def test_too_few_survivors_repeat_the_round(exports: Path, tmp_path: Path) -> No
     ("point", "occurrence"), [("planned", 1), ("collecting", 2), ("aggregating", 1), ("before-commit", 1)]
 )
 def test_coordinator_killed_in_a_masked_round_ends_as_the_undisturbed_run(
-    point: str, occurrence: int, tmp_path: Path
+    point: str, occurrence: int, undisturbed: bytes, tmp_path: Path
 ) -> None:
-    undisturbed, run_dir = tmp_path / "undisturbed", tmp_path / "run"
-    start_run(load_config_text(text_of()), undisturbed, RunOptions(quiet=True))
+    run_dir = tmp_path / "run"
     crash(run_dir, point, occurrence, text=text_of())
     resume_run(run_dir, RunOptions(quiet=True))
-    first, second = ((d / "checkpoints" / "final.safetensors").read_bytes() for d in (undisturbed, run_dir))
-    assert first == second
+    assert final_bytes(run_dir) == undisturbed
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        assert [(r.attempt, r.state) for r in ledger.rounds()] == [(0, "committed")]
+        assert [(r.attempt, r.state) for r in ledger.rounds.all()] == [(0, "committed")]
 
 
 def test_device_without_the_ability_is_not_selected_and_the_reason_is_shown(
     exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.presence.is_able", lambda: False)
+    monkeypatch.setattr("edge.supervisor.presence.is_able", lambda: False)
     with InProcessFederation(tmp_path, exports, text_of(join_timeout_s=3.0)) as running:
         start_agents(running, 1)
         with pytest.raises(DeadlineExpired, match=r"d0 lacks what this run needs: masking"):

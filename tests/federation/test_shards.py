@@ -9,25 +9,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.opening import BrokerProcess
 from coordinator.cli.assembly import RunOptions, join_run, resume_run, start_run
-from coordinator.cli.local_data_folders import local_devices
-from coordinator.configuration_file import load_config_text
-from coordinator.datasets import load_dataset
+from coordinator.data.datasets import load_dataset
 from coordinator.identity.authority import Authority
-from coordinator.ledger import Ledger
-from coordinator.ledger_leases import Lease
-from coordinator.local_devices import LocalDevices
-from coordinator.mosquitto import find_mosquitto
-from coordinator.shards import shard_of
+from coordinator.ledger.coordination import Lease
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.data_folders import local_devices
+from coordinator.local_devices.processes import LocalDevices
+from coordinator.run_file.loading import load_config_text
+from coordinator.shards.membership import shard_of
+from tests import waiting
 from tests.federation.small_run import FORKS, config_text
 from tests.postgres_server import PostgresServer
 
@@ -37,6 +39,7 @@ PASSWORD = "SHARDS_PASSWORD"
 FEDERATION = "small"
 DEVICES, ROUNDS, SHARDS, LEASE_S = 4, 2, 2, 4.0
 PATIENCE_S = 240.0
+wait_until = partial(waiting.wait_until, within_s=PATIENCE_S)
 OF_FIRST, OF_SECOND = ("device-01", "device-03"), ("device-00", "device-02")
 """Devices of shard 0 and of shard 1: who comes first keeps the lower numbers."""
 
@@ -86,7 +89,7 @@ class Site:
 
     def lease(self, name: str) -> Lease | None:
         with self.ledger() as ledger:
-            return next((lease for lease in ledger.leases() if lease.name == name and lease.left_s > 0), None)
+            return next((lease for lease in ledger.leases.all() if lease.name == name and lease.left_s > 0), None)
 
     def holder(self, shard: int) -> str:
         lease = self.lease(f"shard-{shard}")
@@ -94,7 +97,7 @@ class Site:
 
     def heard_by(self) -> dict[str, str]:
         with self.ledger() as ledger:
-            return {presence.device: presence.owner for presence in ledger.presences()}
+            return {presence.device: presence.owner for presence in ledger.presences.all()}
 
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -104,7 +107,7 @@ class Site:
         began = time.monotonic()
         with self.ledger() as ledger:
             wait_until(
-                lambda: any(x.name == lease and x.owner == owner and x.left_s > 0 for x in ledger.leases()), lease
+                lambda: any(x.name == lease and x.owner == owner and x.left_s > 0 for x in ledger.leases.all()), lease
             )
         return time.monotonic() - began
 
@@ -117,13 +120,6 @@ class Site:
         """What a coordinator told of the shards that it let go."""
         lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
         return [event for event in map(json.loads, lines) if event["event"] == "shard-left"]
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_at, f"{what} did not come within {PATIENCE_S:g} s"
-        time.sleep(0.05)
 
 
 def _coordinate(
@@ -210,12 +206,14 @@ def assert_counted_once(site: Site) -> None:
     """Every round was committed once, at its first attempt, with one update of each device."""
     with site.ledger() as ledger:
         assert ledger.federation().state == "finished"
-        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [(i, 0, "committed") for i in range(ROUNDS)]
-        for entry in ledger.rounds():
-            devices = [u.assignment.device for u in ledger.contributions(entry.round, entry.attempt)]
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds.all()] == [
+            (i, 0, "committed") for i in range(ROUNDS)
+        ]
+        for entry in ledger.rounds.all():
+            devices = [u.assignment.device for u in ledger.updates.counted(entry.round, entry.attempt)]
             assert devices == sorted(set(devices)) == list(entry.participants)
             assert len(devices) == DEVICES
-        assert ledger.audit() == []
+        assert ledger.audit.findings() == []
 
 
 @pytest.mark.parametrize("kind", ["site", "site_with_certificates"])
@@ -259,9 +257,9 @@ def test_device_that_is_revoked_is_shut_out_by_the_holder_of_its_shard(site_with
     assert "device-00 was revoked" in site.said("second")
     assert "device-00 was revoked" not in site.said("first").partition("this process serves shards 0, 1")[0]
     with site.ledger() as ledger:
-        presences = {presence.device: presence for presence in ledger.presences()}
-        assert ledger.rounds()[-1].participants == ("device-01", "device-02", "device-03")
-        assert ledger.audit() == []
+        presences = {presence.device: presence for presence in ledger.presences.all()}
+        assert ledger.rounds.all()[-1].participants == ("device-01", "device-02", "device-03")
+        assert ledger.audit.findings() == []
     assert presences["device-00"].away_reason == "revoked"
 
 

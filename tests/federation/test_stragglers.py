@@ -13,12 +13,12 @@ from edge.contracts.errors import DeadlineExpired
 from edge.contracts.messages import Bye, Offer, Put
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
-from tests.coordinator.inbox_desk import digest_of
+from tests.coordinator.messaging.inbox_bench import digest_of
 from tests.federation.hostile_device import WAIT_S, HostileDevice
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 
 class Straggler(HostileDevice):
@@ -78,7 +78,7 @@ def test_round_of_more_devices_than_needed_ends_with_the_first_reports(tmp_path:
         slow.append(Straggler(stage, "slow", half_an_upload))
         # The straggler is drawn into the round in any case: it and the others are all that is there.
         with patient(stage, "pi-1", slow), patient(stage, "pi-2", slow), slow[0]:
-            stage.federation.cohort.wait_for(3, 5.0)
+            stage.federation.devices.cohort.wait_for(3, 5.0)
             started = time.monotonic()
             stage.run()
             assert time.monotonic() - started < 60, "the deadline is 120 s away"
@@ -87,12 +87,12 @@ def test_round_of_more_devices_than_needed_ends_with_the_first_reports(tmp_path:
             assert (ack.accepted, ack.code) == (False, "stale-round")
             assert "round 0, attempt 0: not waited for any longer, 2 reports are in" in ack.reason
             # Late all the same: it is told again, and nothing changes.
-            before = stage.ledger.rounds()
+            before = stage.ledger.rounds.all()
             slow[0].report(order, slow[0].upload(order, slow[0].update(order)))
             assert slow[0].wait_ack(order, 2).code == "stale-round"
-            assert stage.ledger.rounds() == before
+            assert stage.ledger.rounds.all() == before
         assert stage.committed()[0] == (0, 0, ["pi-1", "pi-2"])
-        assert stage.ledger.assignments(0, 0, "expired")[0].device == "slow"
+        assert stage.ledger.assignments.of_attempt(0, 0, "expired")[0].device == "slow"
         assert stage.lines.having("[ROUND 1/2] 2 reports are in: no report from slow")
         assert not any((tmp_path / "blobs" / "partial").iterdir())
 
@@ -103,9 +103,9 @@ def test_device_that_left_and_returns_before_the_deadline_gets_its_order_again(t
         gone.append(Straggler(stage, "pi-2", lambda order: gone[0].leave()))
 
         def returns(point: str) -> None:
-            if point == "collecting" and stage.ledger.reported_devices(0, 0) == ("pi-1",) and not passed:
+            if point == "collecting" and stage.ledger.updates.devices(0, 0) == ("pi-1",) and not passed:
                 passed.append(point)
-                assert stage.federation.cohort.member("pi-2").away_reason == "out of the house"  # type: ignore[union-attr]
+                assert stage.federation.devices.cohort.member("pi-2").away_reason == "out of the house"  # type: ignore[union-attr]
                 gone[0].come_back()
 
         passed: list[str] = []

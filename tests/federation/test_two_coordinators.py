@@ -9,24 +9,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.opening import BrokerProcess
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.cli.local_data_folders import local_devices
-from coordinator.configuration_file import load_config_text
-from coordinator.datasets import load_dataset
-from coordinator.leadership import LEADER
-from coordinator.ledger import Ledger
-from coordinator.ledger_leases import Lease
-from coordinator.local_devices import LocalDevices
-from coordinator.mosquitto import find_mosquitto
+from coordinator.data.datasets import load_dataset
+from coordinator.ledger.coordination import Lease
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.data_folders import local_devices
+from coordinator.local_devices.processes import LocalDevices
+from coordinator.run_file.loading import load_config_text
+from coordinator.shards.leadership import LEADER
+from tests import waiting
 from tests.federation.small_run import FORKS, config_text
 from tests.postgres_server import PostgresServer
 
@@ -36,6 +38,7 @@ PASSWORD = "TWO_COORDINATORS_PASSWORD"
 FEDERATION = "small"
 DEVICES, ROUNDS, LEASE_S = 4, 2, 4.0
 PATIENCE_S = 240.0
+wait_until = partial(waiting.wait_until, within_s=PATIENCE_S)
 
 
 @dataclass
@@ -89,21 +92,16 @@ class Site:
 
     def leader(self) -> Lease | None:
         with self.ledger() as ledger:
-            return next((lease for lease in ledger.leases() if lease.name == LEADER), None)
+            return next((lease for lease in ledger.leases.all() if lease.name == LEADER), None)
 
     def wait_for_words(self, words: str) -> None:
         wait_until(lambda: words in self.said.read_text(), f"'{words}' in {self.said}")
 
     def wait_for_new_leader(self) -> None:
         with self.ledger() as ledger:
-            wait_until(lambda: any(lease.term > 1 and lease.left_s > 0 for lease in ledger.leases()), "a new leader")
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_at, f"{what} did not come within {PATIENCE_S:g} s"
-        time.sleep(0.05)
+            wait_until(
+                lambda: any(lease.term > 1 and lease.left_s > 0 for lease in ledger.leases.all()), "a new leader"
+            )
 
 
 def _lead_until(
@@ -160,12 +158,14 @@ def assert_counted_once(site: Site) -> None:
     """Every round was committed once, at its first attempt, with one update of each device."""
     with site.ledger() as ledger:
         assert ledger.federation().state == "finished"
-        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [(i, 0, "committed") for i in range(ROUNDS)]
-        for entry in ledger.rounds():
-            devices = [u.assignment.device for u in ledger.contributions(entry.round, entry.attempt)]
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds.all()] == [
+            (i, 0, "committed") for i in range(ROUNDS)
+        ]
+        for entry in ledger.rounds.all():
+            devices = [u.assignment.device for u in ledger.updates.counted(entry.round, entry.attempt)]
             assert devices == sorted(set(devices)) == list(entry.participants)
             assert len(devices) == DEVICES
-        assert ledger.audit() == []
+        assert ledger.audit.findings() == []
 
 
 @pytest.mark.parametrize(("point", "occurrence"), [("mid-upload", 2), ("aggregated-1", 1)])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.opening import BrokerProcess
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.cli.local_data_folders import local_devices
-from coordinator.configuration_file import load_config_text
-from coordinator.datasets import load_dataset
-from coordinator.ledger import Ledger
+from coordinator.data.datasets import load_dataset
+from coordinator.ledger.ledger import Ledger
+from coordinator.local_devices.data_folders import local_devices
+from coordinator.run_file.loading import load_config_text
 from edge.transport.mqtt import PASSWORD_VARIABLE
 from tests.device_installation import clean_environment
 from tests.federation.small_run import config_text
@@ -52,7 +52,7 @@ def test_federation_of_a_device_without_torch(
     assert agent.returncode == 0, log
     assert summary["torch_loaded_on_devices"] is False
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
-        reports = [update.report for index in range(ROUNDS) for update in ledger.updates(index, 0)]
+        reports = [update.report for index in range(ROUNDS) for update in ledger.updates.of_attempt(index, 0)]
     assert [(report.round, report.torch_loaded) for report in reports] == [(0, False), (1, False)]
 
 

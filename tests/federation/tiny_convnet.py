@@ -7,7 +7,8 @@ from pathlib import Path
 
 from torch import nn
 
-from coordinator.datasets import Dataset, load_digits_dataset
+from coordinator.data.datasets import Dataset
+from coordinator.data.digits import load_digits_dataset
 
 
 def digit_images(path: Path | None, seed: int, holdout: float = 1 / 3) -> Dataset:

@@ -15,8 +15,6 @@ from typing import Any
 import msgspec
 
 from edge.agent import Agent
-from edge.agent_settings import AgentSettings
-from edge.artifact_store import ArtifactStore
 from edge.contracts.claims import ClaimLink, ClaimRefusal, ClaimReply, ClaimRequest, KeyClaimReply, KeyClaimRequest
 from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import ApportionError
@@ -25,9 +23,11 @@ from edge.contracts.messages import BODIES, Grant
 from edge.contracts.packing import BITS, KEPT, PLACES, SHAPE, unpack_mask
 from edge.contracts.plan import BlobRef
 from edge.contracts.tensor_file import decode_tensors
+from edge.identity.trust import Trust
+from edge.supervisor.settings import AgentSettings
+from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.base import Qos
 from edge.transport.blocks import Upload
-from edge.trust import Trust
 
 KINDS = sorted(BODIES)
 GOLDEN = Path(__file__).parents[1] / "contracts" / "golden"

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
 from edge.contracts.masking import Keys, Revealed, Shares
 from edge.contracts.messages import (
     Accept,
@@ -33,7 +33,7 @@ from edge.contracts.messages import (
 from edge.contracts.report import TrainReport
 from tests.contracts.samples import BODIES as SAMPLES
 from tests.contracts.samples import PROFILE, REPORT
-from tests.coordinator.inbox_desk import DEVICES, FEDERATION, UPDATE, Desk, hello, ref_of
+from tests.coordinator.messaging.inbox_bench import DEVICES, FEDERATION, UPDATE, MessageLoop, hello, ref_of
 from tests.fuzz.malformed import Malformed
 
 WARM_UP = 2_000
@@ -66,40 +66,42 @@ def fire(count: int, seed: int, folder: Path) -> Outcome:
     Raises:
         Exception: whatever the inbox let through; it should never be one.
     """
-    with _desk(folder) as desk:
+    with _handler(folder) as handler:
         device, other = DEVICES
-        stream = Malformed(FEDERATION, device, _sound_bodies(desk, device), _strangers(desk, device, other), seed=seed)
-        before, process, ways = _state(desk), psutil.Process(), Counter[str]()
+        stream = Malformed(
+            FEDERATION, device, _sound_bodies(handler, device), _strangers(handler, device, other), seed=seed
+        )
+        before, process, ways = _state(handler), psutil.Process(), Counter[str]()
         rss = files = positive = 0
         started = time.monotonic()
         for index, (way, topic, payload) in enumerate(itertools.islice(stream, count)):
             if index == min(WARM_UP, count // 2):
                 rss, files = process.memory_info().rss, process.num_fds()
-            desk.sent.clear()
-            desk.said.clear()
-            desk.inbox.handle(topic, payload)
+            handler.sent.clear()
+            handler.said.clear()
+            handler.inbox.handle(topic, payload)
             ways[way] += 1
-            positive += sum(_is_positive(kind, body) for _, kind, body in desk.sent)
+            positive += sum(_is_positive(kind, body) for _, kind, body in handler.sent)
         seconds = time.monotonic() - started
-        after = _state(desk)
+        after = _state(handler)
         changed = [name for name, value in after.items() if before[name] != value]
         growth = process.memory_info().rss - rss, process.num_fds() - files
         return Outcome(count, round(seconds, 1), dict(sorted(ways.items())), changed, positive, *growth)
 
 
 @contextlib.contextmanager
-def _desk(folder: Path) -> Iterator[Desk]:
+def _handler(folder: Path) -> Iterator[MessageLoop]:
     with Ledger.create(folder / "ledger.sqlite", federation=FEDERATION, config="", seed=0) as ledger:
-        desk = Desk(folder, ledger)
+        handler = MessageLoop(folder, ledger)
         try:
-            yield desk
+            yield handler
         finally:
-            desk.publisher.close()
+            handler.publisher.close()
 
 
-def _sound_bodies(desk: Desk, device: str) -> dict[str, dict[str, Any]]:
+def _sound_bodies(handler: MessageLoop, device: str) -> dict[str, dict[str, Any]]:
     """A body of each kind that a device sends and that would be used, in a masked round for some, as plain values."""
-    own = desk.id(device)
+    own = handler.id(device)
     update = ref_of(UPDATE)
     report = msgspec.structs.replace(REPORT, assignment_id=own, device=device, round=0, update=update)
     bodies: dict[str, Any] = {
@@ -109,7 +111,7 @@ def _sound_bodies(desk: Desk, device: str) -> dict[str, dict[str, Any]]:
         "profile": msgspec.structs.replace(PROFILE, device=device),
         "accept": Accept(own),
         "refuse": Refuse(assignment_id=own, code="over-budget", reason="too large"),
-        "get": Get(desk.artifact.digest, "raw", 0, 100),
+        "get": Get(handler.artifact.digest, "raw", 0, 100),
         "offer": Offer(own, update),
         "put": Put(own, update.digest, 0, UPDATE[:200]),
         "report": report,
@@ -122,22 +124,22 @@ def _sound_bodies(desk: Desk, device: str) -> dict[str, dict[str, Any]]:
     return {kind: msgspec.to_builtins(body, builtin_types=(bytes,)) for kind, body in bodies.items()}
 
 
-def _strangers(desk: Desk, device: str, other: str) -> dict[str, list[dict[str, Any]]]:
+def _strangers(handler: MessageLoop, device: str, other: str) -> dict[str, list[dict[str, Any]]]:
     """Bodies of the right form that ``device`` may not use: of another's work, of nobody's, of another name."""
-    ids = [desk.id(other), "f" * 64, "", "../../x", "0" * 63]
+    ids = [handler.id(other), "f" * 64, "", "../../x", "0" * 63]
     update = ref_of(UPDATE)
     bodies: dict[str, list[Any]] = {
         "accept": [Accept(i) for i in ids],
         "refuse": [Refuse(assignment_id=i, code="x", reason="y") for i in ids],
         "offer": [Offer(i, update) for i in ids],
-        "put": [Put(i, update.digest, 0, b"xyz") for i in ids] + [Put(desk.id(device), "e" * 64, 0, b"xyz")],
+        "put": [Put(i, update.digest, 0, b"xyz") for i in ids] + [Put(handler.id(device), "e" * 64, 0, b"xyz")],
         "report": [_report(i, device) for i in ids],
         "keys": [Keys(i, b"\x01" * 32, b"\x02" * 32) for i in ids],
         "shares": [Shares(i, {other: b"\x05" * 148}) for i in ids],
         "revealed": [Revealed(i, {other: b"\x07" * 66}, {}) for i in ids],
         "hello": [hello(other)],
         "profile": [msgspec.structs.replace(PROFILE, device=other)],
-        "get": [Get("e" * 64, "raw", 0, 10), Get(desk.artifact.digest, "gzip", 0, 10)],
+        "get": [Get("e" * 64, "raw", 0, 10), Get(handler.artifact.digest, "gzip", 0, 10)],
     }
     return {kind: [msgspec.to_builtins(b, builtin_types=(bytes,)) for b in many] for kind, many in bodies.items()}
 
@@ -146,19 +148,19 @@ def _report(assignment_id: str, device: str) -> TrainReport:
     return msgspec.structs.replace(REPORT, assignment_id=assignment_id, device=device, round=0, update=ref_of(UPDATE))
 
 
-def _state(desk: Desk) -> dict[str, Any]:
+def _state(handler: MessageLoop) -> dict[str, Any]:
     """What no malformed message may change."""
-    ledger, blobs = desk.ledger, desk.blobs
+    ledger, blobs = handler.ledger, handler.blobs
     files = sorted(path for path in blobs.root.rglob("*") if path.is_file())
     return {
-        "assignments": [(a.assignment_id, a.state, a.code) for a in ledger.assignments(0, 0)],
-        "updates": ledger.updates(0, 0),
-        "rounds": ledger.rounds(),
-        "known blobs": ledger.blobs(),
-        "profiles": ledger.profiles(),
-        "masking": [ledger.masking(0, 0, kind) for kind in ("keys", "shares", "revealed")],
+        "assignments": [(a.assignment_id, a.state, a.code) for a in ledger.assignments.of_attempt(0, 0)],
+        "updates": ledger.updates.of_attempt(0, 0),
+        "rounds": ledger.rounds.all(),
+        "known blobs": ledger.blobs.sizes(),
+        "profiles": ledger.profiles.all(),
+        "masking": [ledger.masking.of_attempt(0, 0, kind) for kind in ("keys", "shares", "revealed")],
         "files of the store": [(str(path), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files],
-        "devices that are here": sorted(h.device for h in desk.cohort.present(usable_only=False)),
+        "devices that are here": sorted(h.device for h in handler.cohort.present(usable_only=False)),
     }
 
 

@@ -36,6 +36,7 @@ def test_random_bytes_are_refused(target: AgentUnderFire, data: bytes) -> None:
     assert target.findings() == []
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     seed=st.sampled_from(range(len(SEEDS))),
@@ -57,6 +58,7 @@ def test_every_parser_is_reached_by_a_sound_input(target: AgentUnderFire) -> Non
     assert len(SEEDS) > 40
 
 
+@pytest.mark.slow
 def test_coverage_guided_runs_find_nothing() -> None:
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("atheris has no wheel for this machine; the same parsers are tried by hypothesis above")

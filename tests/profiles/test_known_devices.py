@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from boards import PHONE, PI_3B_PLUS, PI_4, PI_5, PI_ZERO_2W, Files, write_tree
 
 from profiles.device import CoreGroup, DeviceProfile
 from profiles.known_devices import FOLDER, known_device, known_names, recognise
 from profiles.probe import probe
 from profiles.stored_profile import ProfileUnusable
+from tests.profiles.boards import PHONE, PI_3B_PLUS, PI_4, PI_5, PI_ZERO_2W, Files, write_tree
 
 HEAD = 'schema = "apportion.known-device/1"\ntitle = "X"\n'
 RAM = '[[figures]]\nkind = "datasheet"\nsource = "a page"\nvalues = { ram_bytes = 512 }\n'

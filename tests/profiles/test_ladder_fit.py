@@ -46,7 +46,8 @@ def points(*, threads: int = 1, slower: float = 1.0, runtime: str = "onnxruntime
     return found
 
 
-def test_a_ladder_gives_the_lines_back_and_predicts_shapes_held_out() -> None:
+@pytest.mark.slow
+def test_a_ladder_gives_the_lines_back() -> None:
     fits = fit_ladder(points(), now=7.0)
     assert fits.problems == ()
     line = fits.lines.memory_lines["onnxruntime"]
@@ -59,14 +60,9 @@ def test_a_ladder_gives_the_lines_back_and_predicts_shapes_held_out() -> None:
     assert step.megabyte_ms == pytest.approx(0.7, rel=1e-3)
     assert step.graph_kilobyte_ms == pytest.approx(0.02, rel=1e-3)
     assert step.megaparameter_ms == pytest.approx(0.5, rel=1e-2)
-    held_memory, held_time = fits.memory["onnxruntime"].held_out, fits.steps["onnxruntime", 1].held_out
-    assert held_memory is not None
-    assert held_time is not None
-    assert (held_memory.points, held_time.points) == (14, 14)
-    assert held_memory.total_median < 1e-3
-    assert held_time.worst < 1e-3
 
 
+@pytest.mark.slow
 def test_numbers_of_threads_and_runtimes_have_lines_of_their_own() -> None:
     both = points() + points(threads=2, slower=0.6) + points(runtime="executorch")
     fits = fit_ladder(both)
@@ -74,10 +70,6 @@ def test_numbers_of_threads_and_runtimes_have_lines_of_their_own() -> None:
     one, two = fits.lines.step_lines["onnxruntime"]
     assert (one.threads, two.threads) == (1, 2)
     assert two.gigamac_ms == pytest.approx(0.6 * one.gigamac_ms, rel=1e-3)
-    assert [key for key in fits.shapes if key[0] == "executorch"] == [
-        ("executorch", f"shape-{n}") for n in range(SHAPES)
-    ]
-    assert fits.shapes["executorch", "shape-0"].batches == (8, 32)
 
 
 def test_a_ladder_with_too_little_says_what_is_missing() -> None:
@@ -86,7 +78,6 @@ def test_a_ladder_with_too_little_says_what_is_missing() -> None:
     assert fits.steps == {}
     assert len(fits.problems) == 1
     assert fits.problems[0].startswith("step times on onnxruntime, 1 threads: 2 different measurements")
-    assert fits.memory["onnxruntime"].held_out is None
     assert fit_ladder([]).lines.memory_lines == {}
 
 

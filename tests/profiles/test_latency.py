@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from profiles.device import PARAMETER_LIVE_BYTES, StepLine
 from profiles.fit import FitImpossible
-from profiles.latency import StepSample, WorkSample, fit_layer_times, fit_step_time, fit_work_time
+from profiles.latency import WorkSample, fit_layer_times, fit_work_time
 from profiles.step_work import StepWork
 
 # PruneFL's published coefficients of Conv-2 on a Raspberry Pi 4, with its layers' sizes; the first takes no time.
@@ -67,76 +65,6 @@ def test_a_layer_of_the_constants_name_is_refused() -> None:
         fit_layer_times([({"constant": 3}, 1.0)])
 
 
-def step_ms(batch: int, threads: int) -> float:
-    return 2.0 + batch * (0.4 + 3.0 / threads) + (threads - 1) * 1.8
-
-
-def steps(batches: Sequence[int], threads: Sequence[int], *, noise: float = 0.0) -> list[StepSample]:
-    draw = np.random.default_rng(5)
-    return [
-        StepSample(batch, count, step_ms(batch, count) * (1.0 + noise * float(draw.normal())))
-        for batch in batches
-        for count in threads
-        for _ in range(3)
-    ]
-
-
-def test_step_time_of_exact_measurements() -> None:
-    fit = fit_step_time(steps((1, 8, 32), (1, 2, 4)))
-    assert (fit.constant_ms, fit.serial_ms) == (pytest.approx(2.0), pytest.approx(0.4))
-    assert (fit.parallel_ms, fit.overhead_ms) == (pytest.approx(3.0), pytest.approx(1.8))
-    assert fit.step_ms(16, 3) == pytest.approx(step_ms(16, 3))
-    assert (fit.covers(16, 3), fit.covers(64, 2), fit.covers(8, 8)) == (True, False, False)
-
-
-def test_step_time_knows_when_threads_stop_paying() -> None:
-    fit = fit_step_time(steps((1, 2, 8, 32), (1, 2, 4), noise=0.01))
-    assert [fit.fastest_threads(batch, 4) for batch in (1, 2, 8, 32)] == [
-        min((1, 2, 3, 4), key=lambda count: step_ms(batch, count)) for batch in (1, 2, 8, 32)
-    ]
-    assert fit.fastest_threads(32, 2) == 2
-    assert fit.fastest_threads(32, 99) == 4  # no more than were measured
-    assert fit.quality.median_error < 0.02
-
-
-def test_step_time_of_threads_that_make_every_example_slower() -> None:
-    # Medians of a ResNet-8 on two busy cores, x86-64, ONNX Runtime, but for one that was disturbed.
-    measured = [(4, 1, 4.12), (4, 2, 8.68), (8, 1, 7.16), (8, 2, 15.7), (16, 1, 14.1), (32, 1, 29.1), (32, 2, 59.1)]
-    fit = fit_step_time([StepSample(*point) for point in measured])
-    assert fit.parallel_ms < 0
-    assert fit.fastest_threads(32, 2) == 1
-    assert fit.quality.median_error < 0.05
-    assert fit.quality.worst_error < 0.12
-    assert fit.step_ms(16, 1) == pytest.approx(14.1, rel=0.1)
-
-
-def test_step_time_survives_a_setting_that_was_disturbed() -> None:
-    samples = steps((1, 2, 4, 8, 16, 32), (1, 2, 4), noise=0.005)
-    disturbed = [
-        StepSample(s.batch, s.threads, s.step_ms * (3.0 if (s.batch, s.threads) == (16, 2) else 1.0)) for s in samples
-    ]
-    fit = fit_step_time(disturbed)
-    assert fit.quality.left_out == 1
-    assert fit.step_ms(16, 2) == pytest.approx(step_ms(16, 2), rel=0.02)
-
-
-def test_step_time_of_one_number_of_threads_answers_for_it_alone() -> None:
-    fit = fit_step_time(steps((4, 8, 16), (2,)))
-    assert fit.step_ms(32, 2) == pytest.approx(step_ms(32, 2))
-    assert fit.fastest_threads(8, 4) == 2
-    with pytest.raises(FitImpossible, match="4 threads: only 2 was measured"):
-        fit.step_ms(32, 4)
-
-
-@pytest.mark.parametrize(
-    "samples",
-    [[], [StepSample(0, 1, 5.0)], [StepSample(8, 0, 5.0)], [StepSample(8, 1, 5.0)], [StepSample(8, 1, 0.0)] * 3],
-)
-def test_step_times_that_say_too_little_are_refused(samples: list[StepSample]) -> None:
-    with pytest.raises(FitImpossible):
-        fit_step_time(samples)
-
-
 def test_work_time_predicts_graphs_it_was_not_fitted_on() -> None:
     draw = np.random.default_rng(2)
 
@@ -151,7 +79,7 @@ def test_work_time_predicts_graphs_it_was_not_fitted_on() -> None:
 
     fit = fit_work_time([sample() for _ in range(30)])
     others = [sample() for _ in range(30)]
-    errors = [abs(fit.step_ms(macs=s.macs, batch=s.batch, moved_bytes=s.moved_bytes) / s.step_ms - 1) for s in others]
+    errors = [abs(fit.step_ms(macs=s.macs, batch=s.batch, live_bytes=s.moved_bytes) / s.step_ms - 1) for s in others]
     assert np.median(errors) < 0.04
     assert fit.gigamac_ms == pytest.approx(40.0, rel=0.03)
 
@@ -175,7 +103,7 @@ def test_work_by_kind_tells_convolutions_from_products() -> None:
     for name, rate in rates.items():
         assert getattr(fit, name) == pytest.approx(rate, rel=0.05)
     other = sample()
-    known = {"macs": other.macs, "batch": 32, "moved_bytes": other.moved_bytes, "parameters": other.parameters}
+    known = {"macs": other.macs, "batch": 32, "live_bytes": other.moved_bytes, "parameters": other.parameters}
     told = fit.step_ms(**known, graph_bytes=other.graph_bytes, work=other.work)
     assert told == pytest.approx(other.step_ms, rel=0.05)
     # An artifact that is not exported yet has its forward multiply-accumulates alone: the usual rate of all work.

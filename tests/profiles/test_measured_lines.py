@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from edge.agent_settings import AgentSettings
 from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import MessageRejected
 from edge.contracts.messages import Hello
-from edge.presence import Presence
+from edge.supervisor.presence import Presence
+from edge.supervisor.settings import AgentSettings
 from profiles.device import DeviceProfile, MemoryLine, StepLine
 from profiles.measured_lines import NOTHING, MeasuredLines, WatchedLines, read_measured_lines, write_measured_lines
 from profiles.stored_profile import ProfileUnusable

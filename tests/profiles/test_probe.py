@@ -8,11 +8,23 @@ import sys
 from pathlib import Path
 
 import pytest
-from boards import PHONE, PI_3B_PLUS, PI_4, PI_5, PI_ZERO_2W, Files, cpuinfo, meminfo, supply, write_tree, zone
 
 from profiles.device import CoreGroup, DeviceProfile
 from profiles.probe import heat_and_charge, probe
 from profiles.system_files import MAX_BYTES, SystemFiles
+from tests.profiles.boards import (
+    PHONE,
+    PI_3B_PLUS,
+    PI_4,
+    PI_5,
+    PI_ZERO_2W,
+    Files,
+    cpuinfo,
+    meminfo,
+    supply,
+    write_tree,
+    zone,
+)
 
 
 def probed(root: Path, files: Files) -> DeviceProfile:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boards import PI_5, write_tree
 
 from profiles import stored_profile
 from profiles.device import DeviceProfile
@@ -20,6 +19,7 @@ from profiles.stored_profile import (
     read_profiles,
     store_profile,
 )
+from tests.profiles.boards import PI_5, write_tree
 
 PROFILE = DeviceProfile(device="pi-07", ram_bytes=5, temperature_c=41.5, throttling=(), trainer_idle_bytes={"a": 1})
 

@@ -6,7 +6,7 @@ import queue
 import time
 from dataclasses import replace
 
-from coordinator.identity.broker_files import ClientFiles
+from coordinator.brokers.broker_files import ClientFiles
 from edge.transport.base import Connected, Disconnected, Event, Received
 from edge.transport.mqtt import MqttTransport, parse_broker
 

@@ -13,9 +13,9 @@ import time
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from coordinator.broker_settings import free_port
-from coordinator.clusters.cluster_files import ClusterFolders, write_cluster_folders
-from coordinator.clusters.nodes import Node
+from coordinator.brokers.cluster_files import ClusterFolders, write_cluster_folders
+from coordinator.brokers.nodes import Node
+from coordinator.brokers.settings import free_port
 from tests.rabbitmq.userland import ROOT, inside
 
 START_TIMEOUT_S = 90.0
@@ -140,7 +140,13 @@ class Cluster:
     def _run(self, node: Node, words: list[str], name: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "coordinator.parent_death", str(os.getpid()), *self._inside(node, words)],
+                [
+                    sys.executable,
+                    "-m",
+                    "coordinator.brokers.amqtt",
+                    str(os.getpid()),
+                    *self._inside(node, words),
+                ],
                 env={**self._environment(), "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

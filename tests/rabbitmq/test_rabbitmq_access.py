@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.brokers.broker_files import ClientFiles, coordinator_files, local_device_files
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import ClientFiles, coordinator_files, local_device_files
 from coordinator.identity.folder import key_beside
 from coordinator.identity.issuers import OfflineRoot
 from edge.contracts import topics

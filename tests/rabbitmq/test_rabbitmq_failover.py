@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.brokers.broker_files import coordinator_files, local_device_files
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.configuration_file import load_config_text
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import coordinator_files, local_device_files
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
+from coordinator.run_file.loading import load_config_text
 from edge.contracts import topics
 from edge.transport.base import Connected, Disconnected
 from tests.federation.small_run import config_text
@@ -71,9 +71,11 @@ def assert_counted_once(run_dir: Path) -> None:
     """Every round was committed at its first attempt, with one update of each device."""
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
         assert ledger.federation().state == "finished"
-        assert [(r.round, r.attempt, r.state) for r in ledger.rounds()] == [(i, 0, "committed") for i in range(ROUNDS)]
-        for entry in ledger.rounds():
-            devices = [update.assignment.device for update in ledger.updates(entry.round, entry.attempt)]
+        assert [(r.round, r.attempt, r.state) for r in ledger.rounds.all()] == [
+            (i, 0, "committed") for i in range(ROUNDS)
+        ]
+        for entry in ledger.rounds.all():
+            devices = [update.assignment.device for update in ledger.updates.of_attempt(entry.round, entry.attempt)]
             assert devices == sorted(LOCAL) == list(entry.participants)
 
 

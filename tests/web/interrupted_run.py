@@ -11,9 +11,9 @@ import numpy as np
 from playwright.sync_api import Browser, Page, Route
 from playwright.sync_api import Error as PlaywrightError
 
-from coordinator.blob_store import BlobStore
-from coordinator.ledger import Ledger
-from coordinator.ledger_records import Assignment
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import Assignment
 from edge.contracts.manifest import ArtifactManifest
 from tests.web.federation_site import Site, federation_site
 from tests.web.phone import Phone, wait_until
@@ -107,12 +107,12 @@ class InterruptedRun:
         if not (self.site.run_dir / "ledger.sqlite").exists():
             return 0
         with Ledger.open(self.site.run_dir / "ledger.sqlite") as ledger:
-            return sum(each.state == "committed" for each in ledger.rounds())
+            return sum(each.state == "committed" for each in ledger.rounds.all())
 
     def assignment(self, round_number: int) -> Assignment:
         """Of the phone in that round, from 1."""
         with Ledger.open(self.site.run_dir / "ledger.sqlite") as ledger:
-            (found,) = ledger.assignments(round_number - 1, 0)
+            (found,) = ledger.assignments.of_attempt(round_number - 1, 0)
         return found
 
     @contextlib.contextmanager
@@ -145,14 +145,14 @@ class InterruptedRun:
         wait_until(self.site.is_over, 100, "the end of the run", page or self.phone.page)
         self.site.summary(timeout_s=5)
         with Ledger.open(self.site.run_dir / "ledger.sqlite") as ledger:
-            rounds = ledger.rounds()
+            rounds = ledger.rounds.all()
             assert [(each.round, each.attempt, each.state) for each in rounds] == [
                 (number, 0, "committed") for number in range(self.rounds)
             ]
             for each in rounds:
-                (assignment,) = ledger.assignments(each.round, each.attempt)
+                (assignment,) = ledger.assignments.of_attempt(each.round, each.attempt)
                 assert (assignment.device, assignment.state) == (DEVICE, "reported")
-                (update,) = ledger.updates(each.round, each.attempt)
+                (update,) = ledger.updates.of_attempt(each.round, each.attempt)
                 assert update.assignment.assignment_id == assignment.assignment_id
                 assert each.participants == (DEVICE,)
         for digest in self.artifact():
@@ -209,7 +209,7 @@ def interrupted_run(
 
 def give_examples(phone: Phone, folder: Path) -> None:
     """The first of the digits, and the page shows its training."""
-    from coordinator.datasets import load_dataset
+    from coordinator.data.datasets import load_dataset
 
     data = load_dataset("digits", Path(), 1)
     path = folder / "digits.npz"

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Browser
 
-from coordinator.blob_store import BlobStore
-from coordinator.cli.local_data_folders import device_shares
-from coordinator.configuration_file import load_config
-from coordinator.datasets import load_dataset
-from coordinator.ledger import Ledger
-from coordinator.ledger_records import RecordedUpdate
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.data.datasets import load_dataset
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import RecordedUpdate
+from coordinator.local_devices.data_folders import device_shares
+from coordinator.run_file.loading import load_config
 from edge.contracts.tensor_file import read_tensor_file
 from tests.web.federation_site import Site, apportion, federation_site
 from tests.web.phone import Phone
@@ -115,7 +115,7 @@ count = {local}
 def final_model(run_dir: Path) -> dict[str, np.ndarray]:
     """The tensors of the last committed round's model."""
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        last = ledger.last_committed()
+        last = ledger.rounds.last_committed()
         assert last is not None
         return read_tensor_file(BlobStore(run_dir / "blobs").path(last.model_digest), where="the final model")
 
@@ -123,7 +123,12 @@ def final_model(run_dir: Path) -> dict[str, np.ndarray]:
 def recorded_updates(run_dir: Path) -> list[RecordedUpdate]:
     """Every update that counts."""
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
-        return [u for r in ledger.rounds() if r.state == "committed" for u in ledger.updates(r.round, r.attempt)]
+        return [
+            u
+            for r in ledger.rounds.all()
+            if r.state == "committed"
+            for u in ledger.updates.of_attempt(r.round, r.attempt)
+        ]
 
 
 def relative_l2(value: np.ndarray, right: np.ndarray) -> float:

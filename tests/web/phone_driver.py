@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect
 from playwright.sync_api import Error as PlaywrightError
 
-from coordinator.conformance import Connection
+from coordinator.conformance.connection import Connection
 from coordinator.conformance.page_door import PageDoor
 from tests.web.phone import Phone
 

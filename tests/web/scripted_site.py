@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.broker_process import BrokerProcess
+from coordinator.brokers.mosquitto import WebSocketListener
+from coordinator.brokers.process import BrokerProcess
 from coordinator.cli.page_serving import page_server
 from coordinator.conformance.script import Script
-from coordinator.fleet.claim_desk import ClaimDesk
+from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.identity.authority import Authority
 from coordinator.identity.claims import create_token
 from coordinator.identity.signing import SigningKey
-from coordinator.mosquitto import WebSocketListener
 from edge.contracts.claims import ClaimLink
 from edge.transport.mqtt import MqttTransport, parse_broker
 
@@ -40,10 +40,10 @@ def scripted_site(folder: Path) -> Iterator[ScriptedSite]:
             BrokerProcess("embedded", folder / "broker", identity=identity, web_socket=WebSocketListener())
         )
         address = broker.address
-        desk = ClaimDesk(
+        handler = ClaimHandler(
             identity, federation=FEDERATION, web_socket=address.web_socket, on_claimed=lambda device: broker.reload()
         )
-        server = stack.enter_context(page_server("http://127.0.0.1:0", identity, desk, address.web_socket))
+        server = stack.enter_context(page_server("http://127.0.0.1:0", identity, handler, address.web_socket))
         with Authority(identity) as authority:
             token = create_token(authority, DEVICE, 600)
         host = address.url.removeprefix("mqtt://")

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Request
 
-from coordinator.fleet.claim_desk import ClaimDesk
+from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.identity.authority import Authority
 from coordinator.web.app import web_application
 from coordinator.web.headers import security_headers
@@ -25,7 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the page is."""
     identity: Path = tmp_path_factory.mktemp("site") / "identity"
     Authority.create(identity).close()
-    app = web_application(Pages(), ClaimDesk(identity, federation="fed", web_socket=SOCKET), web_socket=SOCKET)
+    app = web_application(Pages(), ClaimHandler(identity, federation="fed", web_socket=SOCKET), web_socket=SOCKET)
     with WebServer("http://127.0.0.1:0", app) as server:
         yield server.address
 

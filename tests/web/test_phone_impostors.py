@@ -19,9 +19,9 @@ import pytest
 from playwright.sync_api import Browser, WebSocket, expect
 from sklearn.datasets import load_digits
 
-from coordinator.identity.broker_files import fleet_files
-from coordinator.ledger import Ledger
-from coordinator.mosquitto import find_mosquitto
+from coordinator.brokers.broker_files import fleet_files
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.ledger.ledger import Ledger
 from edge.contracts import topics
 from edge.contracts.envelope import unseal
 from edge.contracts.messages import Refuse
@@ -121,9 +121,9 @@ class Impostor:
     def settled(self) -> set[str]:
         """Assignments whose update the run has."""
         with Ledger.open(self.site.run_dir / "ledger.sqlite") as ledger:
-            committed = ledger.last_committed()
+            committed = ledger.rounds.last_committed()
             last = 0 if committed is None else committed.round
-            found = [a for number in range(1, last + 1) for a in ledger.assignments(number, 0, "reported")]
+            found = [a for number in range(1, last + 1) for a in ledger.assignments.of_attempt(number, 0, "reported")]
         return {a.assignment_id for a in found}
 
     def card(self, title: str, *words: str) -> None:
@@ -192,7 +192,7 @@ def test_coordinator_refuses_a_message_with_another_browsers_key(impostor: Impos
     wait_until(lambda: refused in impostor.site.log(), 15.0, "the coordinator's word", impostor.phone.page)
     upward.close()
     with Ledger.open(impostor.site.run_dir / "ledger.sqlite") as ledger:
-        kept = ledger.assignment(work)
+        kept = ledger.assignments.find(work)
     assert kept is not None
     assert kept.state != "refused"
     settled = impostor.settled()

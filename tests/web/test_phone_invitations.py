@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from coordinator.cli.page_serving import page_server
-from coordinator.fleet.claim_desk import ClaimDesk
+from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.identity.authority import Authority
 from coordinator.identity.browsers import browser_devices
 from coordinator.identity.claims import create_token
@@ -55,8 +55,8 @@ def door(tmp_path: Path) -> Iterator[Door]:
     """A new identity, its claims and the page."""
     identity = tmp_path / "identity"
     Authority.create(identity).close()
-    desk = ClaimDesk(identity, federation="fed", web_socket=SOCKET)
-    with page_server("http://127.0.0.1:0", identity, desk, SOCKET) as server:
+    handler = ClaimHandler(identity, federation="fed", web_socket=SOCKET)
+    with page_server("http://127.0.0.1:0", identity, handler, SOCKET) as server:
         yield Door(identity, server.address)
 
 

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
+from torch import Tensor, nn
 
-from edge.artifact_folder import read_artifact_folder
+from edge.contracts.manifest import InputSpec
+from edge.training.artifact_folder import read_artifact_folder
 from export.bundle import export_artifact
 from export.gate_values import gate_hyper
+from export.training_step import Optimizer, StepSpec
 from tests.export.test_micro_batches import WHOLE, GroupNet
 from tests.export.web_case import web_order, write_case
 
@@ -32,6 +35,32 @@ def test_trainer_of_the_browser_gives_the_update_of_the_native_session(parts: in
     rng = np.random.default_rng(0)
     x = rng.normal(size=(21, *spec.input.shape)).astype(np.float32)
     write_case(tmp_path / "case", tmp_path / "artifact", order, x, rng.integers(0, spec.classes - 1, 21))
+    _assert_carried_out(tmp_path)
+
+
+def test_trainer_of_the_browser_draws_the_masks_of_the_native_session(tmp_path: Path) -> None:
+    """Dropout and noise, by micro-batches: bools shared out with the examples, pairs of uniform numbers."""
+    layers = (nn.Flatten(), nn.Linear(12, 8), nn.Dropout(0.3), Noise(), nn.Linear(8, 3))
+    spec = StepSpec(
+        input=InputSpec(layout="features", shape=(12,)), classes=3, batch=8, micro_batches=2, optimizer=Optimizer()
+    )
+    torch.manual_seed(0)
+    export_artifact(nn.Sequential(*layers), spec, tmp_path / "artifact", runtime="onnxruntime_web")
+    manifest, _ = read_artifact_folder(tmp_path / "artifact")
+    assert {t.dtype for t in manifest.specs("draw")} == {"bool", "float32"}
+    upload = tuple(t.name for t in manifest.specs("parameter"))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(21, 12)).astype(np.float32), rng.integers(0, 3, 21)
+    write_case(tmp_path / "case", tmp_path / "artifact", web_order(upload, gate_hyper(spec), batch=8), x, y)
+    _assert_carried_out(tmp_path)
+
+
+class Noise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * torch.randn_like(x) if self.training else x
+
+
+def _assert_carried_out(tmp_path: Path) -> None:
     command = ["npx", "vitest", "run", "test/trainer/cases.test.ts", "--reporter=json"]
     environment = os.environ | {"APPORTION_CASES": str(tmp_path)}
     done = subprocess.run(command, cwd=WEB, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -18,24 +18,24 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from coordinator.artifacts import Artifact
-from coordinator.cli.exporting import CutExporter, dense_module
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config_text
+from coordinator.config.run_config import RunConfig
+from coordinator.exporting.cut_exporter import CutExporter, dense_module
 from coordinator.methods import build_method
 from coordinator.methods.sparse import SparseMethod
-from coordinator.packed_tensors import split_tensors
-from coordinator.work_orders import build_order
-from edge.batches import Examples
+from coordinator.planning.artifacts import Artifact
+from coordinator.rounds.work_order import build_order
+from coordinator.run_file.loading import load_config_text
+from coordinator.submodels.packed_tensors import split_tensors
 from edge.contracts.envelope import seal
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.packing import KEPT
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
-from edge.local_data import read_local_data
 from edge.runtimes import runtime
-from edge.training import train, uploaded
-from edge.weights_file import WeightsFile
+from edge.runtimes.weights_file import WeightsFile
+from edge.training.batches import Examples
+from edge.training.local_data import read_local_data
+from edge.training.steps import train, uploaded
 from export.step_form import PLAIN, StepForm
 from profiles.device import DeviceProfile
 from tests.web.mixed_run import relative_l2

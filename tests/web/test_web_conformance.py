@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from coordinator.conformance import Finding, KitOptions, run_conformance
+from coordinator.conformance.findings import Finding
 from coordinator.conformance.page_door import RUNTIME, PageDriver
-from coordinator.conformance.session import named_scenarios
+from coordinator.conformance.session import KitOptions, named_scenarios, run_conformance
 from tests.web.phone import Phone
 from tests.web.phone_driver import PhoneDriver, add_files
 

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from coordinator.conformance.findings import REGISTRY as SCENARIOS
+from coordinator.conformance.registry import REGISTRY as SCENARIOS
 
 __all__ = ["SCENARIOS"]
 

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from coordinator.conformance.blob_server import KitBlobServer, open_blob_server
-from coordinator.conformance.findings import NotApplicable, expect, scenario
+from coordinator.conformance.findings import NotApplicable, expect
 from coordinator.conformance.kit import Kit
+from coordinator.conformance.registry import scenario
 from coordinator.conformance.script import Seen
 from edge.contracts.messages import Block, Get, Refuse
 from edge.contracts.plan import BlobRef

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from coordinator.conformance.findings import expect, scenario
+from coordinator.conformance.findings import expect
 from coordinator.conformance.kit import Kit
+from coordinator.conformance.registry import scenario
 from edge.contracts import topics
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, VERSION, seal

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from coordinator.conformance.findings import expect, scenario
+from coordinator.conformance.findings import expect
 from coordinator.conformance.kit import Job, Kit
+from coordinator.conformance.registry import scenario
 from coordinator.conformance.scenarios.endless_work import ENDLESS, running
 from edge.contracts.plan import Schedule
 

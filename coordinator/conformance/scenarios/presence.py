@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from coordinator.conformance.findings import expect, scenario
+from coordinator.conformance.findings import expect
 from coordinator.conformance.kit import Kit
+from coordinator.conformance.registry import scenario
 from coordinator.conformance.scenarios.endless_work import running
 from edge.contracts.envelope import seal
 

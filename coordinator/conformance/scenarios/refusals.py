@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from coordinator.conformance.artifacts import KitArtifact
-from coordinator.conformance.findings import expect, scenario
+from coordinator.conformance.findings import expect
 from coordinator.conformance.kit import Kit
+from coordinator.conformance.registry import scenario
 from edge.contracts.plan import Schedule, Turn
 
 REFUSALS = "Refusals"

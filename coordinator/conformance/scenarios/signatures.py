@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from coordinator.conformance.findings import Failed, NotApplicable, expect, scenario
+from coordinator.conformance.findings import Failed, NotApplicable, expect
 from coordinator.conformance.kit import Job, Kit
+from coordinator.conformance.registry import scenario
 from coordinator.conformance.scenarios.endless_work import running
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.signing import message_text

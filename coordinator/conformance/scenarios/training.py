@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.conformance.findings import NotApplicable, expect, scenario
+from coordinator.conformance.findings import NotApplicable, expect
 from coordinator.conformance.kit import Kit
+from coordinator.conformance.registry import scenario
 from edge.contracts.plan import Schedule, Turn
 
 BATCHES = "Batches"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.conformance.findings import expect, scenario
+from coordinator.conformance.findings import expect
 from coordinator.conformance.kit import Job, Kit
+from coordinator.conformance.registry import scenario
 from edge.contracts.messages import Grant, Put
 
 UPLOADS = "Blobs and blocks, up"

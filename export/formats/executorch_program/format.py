@@ -7,31 +7,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
 from edge.contracts.tensors import BATCH, TensorSpec, is_carried
-from edge.leading_parts import FILE_NAME as PARTS_NAME
-from edge.leading_parts import parts_to_bytes
-from edge.micro_batches import ACCUMULATE
-from edge.native.library import has_kernel
-from edge.native.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
-from edge.runtimes.executorch import GRADIENT
+from edge.runtimes.executorch.library import has_kernel
+from edge.runtimes.executorch.session import GRADIENT
+from edge.runtimes.leading_parts import FILE_NAME as PARTS_NAME
+from edge.runtimes.leading_parts import parts_to_bytes
+from edge.runtimes.micro_batches import ACCUMULATE
+from edge.runtimes.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
 from export.capture import Capture
 from export.cost import forward_macs, step_work
 from export.formats.executorch_program.gate_run import GateRun
 from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_capacities, with_outputs
 from export.formats.executorch_program.survey import survey_programs
-from export.formats.memory_plan import MemoryPlan
 from export.formats.survey import Captured, Survey
-from export.formats.written_programs import WrittenPrograms
+from export.memory_plan import MemoryPlan
 from export.micro_batch_run import micro_batch
 from export.parity import check_parity, self_test_losses
+from export.program_inputs import BATCH_ROLES
 from export.programs import capture_programs
 from export.recomputation import recomputed
 from export.traceable_module import LOOPS
 from export.training_step import StepSpec
 from export.value_lifetimes import peak_bytes
+from export.written_programs import WrittenPrograms
 
 SESSION_BYTES = 2 << 20
 """What a trainer grows by beside tensors: the loaded program, the first batch, Python's own. Source: measured, 1.6 to
@@ -89,7 +91,7 @@ class ExecutorchProgram:
                 )
             )
         state = sum(_held_bytes(t) for t in tensors if is_carried(t))
-        fed = sum(t.byte_count(spec.batch) for t in tensors if t.role in ("input", "target"))
+        fed = max(sum(t.byte_count(spec.batch) for t in c.inputs if t.role in BATCH_ROLES) for c in captures.values())
         memory = MemoryPlan(state, 0, fed, arena, "train")
         self._programs = tuple(programs)
         macs, work = forward_macs(captures["eval"]), step_work(made, spec)
@@ -126,9 +128,15 @@ class ExecutorchProgram:
             return check_parity(module, spec, {p.name: opener(p.name) for p in programs}, tensors)
 
     def self_test_losses(
-        self, spec: StepSpec, files: Mapping[str, bytes], tensors: Iterable[TensorSpec], *, seed: int, steps: int
+        self,
+        spec: StepSpec,
+        files: Mapping[str, bytes],
+        tensors: Iterable[TensorSpec],
+        values: Mapping[str, np.ndarray],
+        *,
+        steps: int,
     ) -> tuple[float, ...]:
-        """Losses of the first steps on the self-test's formula values; of files that this object wrote."""
+        """Losses of the first steps from ``values``, as in the self-test; of files that this object wrote."""
         tensors = list(tensors)
         with tempfile.TemporaryDirectory(prefix="apportion-executorch-") as folder:
             paths = _written(files, Path(folder))
@@ -136,7 +144,7 @@ class ExecutorchProgram:
             def opened() -> GateRun:
                 return GateRun("train", self._programs, tensors, paths, batch=spec.batch, parts=spec.micro_batches)
 
-            return self_test_losses(spec, opened, tensors, seed=seed, steps=steps)
+            return self_test_losses(opened, values, steps=steps)
 
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from edge.contracts.manifest import Program
-from edge.contracts.tensors import GRADIENT_SUM, TensorSpec, concrete_shape, is_carried
-from edge.micro_batches import ACCUMULATE, TRAIN, micro_batches
-from edge.runtimes.executorch import GRADIENT, ExecutorchSession
-from export.program_inputs import INPUT, TARGET
+from edge.contracts.tensors import BATCH, GRADIENT_SUM, TensorSpec, concrete_shape, is_carried
+from edge.runtimes.executorch.session import GRADIENT, ExecutorchSession
+from edge.runtimes.micro_batches import ACCUMULATE, TRAIN, micro_batches
 
 
 class GateRun:
@@ -32,6 +31,7 @@ class GateRun:
         self._program = next(p for p in programs if p.name == program)
         self._parts = parts if program == TRAIN else 1
         roles = {t.name: t.role for t in tensors}
+        self._batched = [t.name for t in tensors if t.shape[:1] == (BATCH,)]
         self._zeros = {t.name: np.zeros(concrete_shape(t), t.dtype) for t in tensors if is_carried(t)}
         read = [n for n in self._program.inputs if not n.endswith(GRADIENT_SUM)]
         self._written = [n for n in read if roles[n] in ("parameter", "slot", "accumulator")]
@@ -57,7 +57,7 @@ class GateRun:
     def _summed(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What all micro-batches give together: loss, correct count, and the gradients, which the session keeps."""
         outputs: dict[str, np.ndarray] = {}
-        for part in micro_batches(feeds, [INPUT, TARGET], self._parts):
+        for part in micro_batches(feeds, [n for n in self._batched if n in feeds], self._parts):
             for name, value in self._session.run(ACCUMULATE, part).items():
                 outputs[name] = outputs.get(name, np.zeros(())) + value
         sums = [n for n in self._program.inputs if n.endswith(GRADIENT_SUM)]

@@ -22,14 +22,14 @@ from torch import Tensor, fx, nn
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH, TensorSpec, concrete_shape
-from edge.native.update_rule import RULE_ROLES
+from edge.runtimes.update_rule import RULE_ROLES
 from export.alternatives import SUPPORTED, alternative
 from export.capture import MODULE_ITSELF, Capture
 from export.passes.rewriter import Rewriter
 from export.passes.sparse import SparseRewriter
 from export.passes.values import SparseWeight
 
-_DTYPES = {"float32": torch.float32, "int64": torch.int64, "int32": torch.int32}
+_DTYPES = {"float32": torch.float32, "int64": torch.int64, "int32": torch.int32, "bool": torch.bool}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_map
 
 from edge.contracts.errors import ExportRefused
-from edge.native.library import has_kernel
+from edge.runtimes.executorch.library import has_kernel
 from export.capture import layer_of
 from export.formats.executorch_program.lowering import compiled, kernel_names, no_kernel, quietly
 from export.formats.survey import Survey, is_gradient

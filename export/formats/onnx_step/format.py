@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import onnx
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
 from edge.contracts.tensors import BATCH, TensorSpec, is_carried
-from edge.micro_batches import ACCUMULATE
+from edge.runtimes.micro_batches import ACCUMULATE
 from export.capture import Capture
 from export.cost import forward_macs, step_work
-from export.formats.memory_plan import MemoryPlan, intermediate_peak, memory_plan
-from export.formats.onnx_step import translate
 from export.formats.onnx_step.execution_order import in_execution_order
+from export.formats.onnx_step.operator_table import translate
 from export.formats.onnx_step.survey import survey_translation
 from export.formats.onnx_step.translation import Translation
 from export.formats.survey import Captured, Survey
-from export.formats.written_programs import WrittenPrograms
+from export.memory_plan import MemoryPlan, intermediate_peak, memory_plan
 from export.micro_batch_run import in_parts, micro_batch
 from export.parity import check_parity, self_test_losses
+from export.program_inputs import BATCH_ROLES
 from export.programs import capture_programs
 from export.recomputation import recomputed
 from export.training_step import StepSpec
+from export.written_programs import WrittenPrograms
 
 _ARENA_SHARE, _NODE_BYTES = 1.1, 3072
 """What ONNX Runtime 1.31 takes beyond live tensors: fragmentation of its arena, and its graph. Measured on x86-64,
@@ -95,11 +97,17 @@ class OnnxStep:
         return check_parity(module, spec, in_parts({p.name: files[p.file] for p in programs}, spec), tensors)
 
     def self_test_losses(
-        self, spec: StepSpec, files: Mapping[str, bytes], tensors: Iterable[TensorSpec], *, seed: int, steps: int
+        self,
+        spec: StepSpec,
+        files: Mapping[str, bytes],
+        tensors: Iterable[TensorSpec],
+        values: Mapping[str, np.ndarray],
+        *,
+        steps: int,
     ) -> tuple[float, ...]:
-        """Losses of the first steps on the self-test's formula values."""
+        """Losses of the first steps from ``values``, as in the self-test."""
         programs = {name.removesuffix(".onnx"): data for name, data in files.items()}
-        return self_test_losses(spec, in_parts(programs, spec)["train"], tensors, seed=seed, steps=steps)
+        return self_test_losses(in_parts(programs, spec)["train"], values, steps=steps)
 
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""
@@ -130,7 +138,8 @@ def _memory(plans: Mapping[str, MemoryPlan], captures: Mapping[str, Capture], sp
     """The plan of a step: everything a session carries (``train`` may not read it all), and one program's values."""
     carried = {t.name: t for c in captures.values() for t in c.inputs if is_carried(t)}
     largest = max(plans.values(), key=lambda plan: plan.intermediate)
-    whole = {t.name: t for t in captures["eval"].inputs if t.role in ("input", "target")}
+    fed = captures[ACCUMULATE] if spec.accumulates else captures["eval"]
+    whole = {t.name: t for t in fed.inputs if t.role in BATCH_ROLES}
     return replace(
         largest,
         state=sum(t.byte_count() for t in carried.values()),

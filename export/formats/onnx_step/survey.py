@@ -16,7 +16,7 @@ REFUSED = "Refused"
 
 def survey_translation(translation: Translation, survey: Survey) -> list[str]:
     """Translate operation by operation and note the refusals of all; the names of the outputs' values."""
-    import export.formats.onnx_step.operators  # noqa: F401  (registers the operator table)
+    import export.formats.onnx_step.operator_table  # noqa: F401  (registers the operators)
 
     for node in translation.program.graph.graph.nodes:
         try:

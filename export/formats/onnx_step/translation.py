@@ -17,6 +17,7 @@ from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH
 from export.alternatives import alternative
 from export.capture import Capture, layer_of
+from export.formats.onnx_step.constants import Constants, without_repeats
 from export.formats.onnx_step.dimensions import Dimensions
 from export.formats.onnx_step.graph import ABSENT, IR_VERSION, OPSET, GraphBuilder
 from export.formats.onnx_step.ordering import finished_nodes
@@ -39,17 +40,23 @@ Operator = Callable[..., Values]
 OPERATORS: dict[str, Operator] = {}
 
 
-def translates(*targets: str) -> Callable[[Operator], Operator]:
-    """Register a function for ATen operators, by name (``relu``) or by name and overload (``max.dim``)."""
+def translates_into(table: dict[str, Operator]) -> Callable[..., Callable[[Operator], Operator]]:
+    """A decorator that puts functions for ATen operators into ``table``: by name (``relu``), or ``max.dim``."""
 
-    def register(function: Operator) -> Operator:
-        for target in targets:
-            if target in OPERATORS:
-                raise ValueError(f"operator {target} is translated twice; remove one of the two")
-            OPERATORS[target] = function
-        return function
+    def translates(*targets: str) -> Callable[[Operator], Operator]:
+        def register(function: Operator) -> Operator:
+            for target in targets:
+                if target in table:
+                    raise ValueError(f"operator {target} is translated twice; remove one of the two")
+                table[target] = function
+            return function
 
-    return register
+        return register
+
+    return translates
+
+
+translates = translates_into(OPERATORS)
 
 
 class Translation:
@@ -58,7 +65,7 @@ class Translation:
     Attributes:
         make: nodes and constants so far.
         dims: sizes of tensors.
-        batch_parts: as :func:`export.formats.onnx_step.translate` says.
+        batch_parts: as :func:`export.formats.onnx_step.operator_table.translate` says.
         operators: the table in use; formats with operators of their own lay theirs over it.
     """
 
@@ -68,6 +75,7 @@ class Translation:
         self.program = program
         self.batch_parts = batch_parts
         self.make = GraphBuilder()
+        self._constants = Constants(program.graph)
         self._values: dict[fx.Node, Values] = {}
         placeholders = [n for n in program.graph.graph.nodes if n.op == "placeholder"]
         self._placeholders = dict(zip(placeholders, program.inputs, strict=True))
@@ -111,6 +119,11 @@ class Translation:
     def fixed_shape(self, node: fx.Node, start: int = 1) -> list[int]:
         """Sizes from dim ``start`` on, all of which have to be numbers."""
         return [self.dims.fixed(s, layer=layer_of(node)) for s in self.tensor(node).shape[start:]]
+
+    def known(self, node: fx.Node) -> torch.Tensor | None:
+        """The value of a node that depends on no input and no batch size; None for others and for very large ones."""
+        value = self._constants.value(node)
+        return value if isinstance(value, torch.Tensor) else None
 
     def refuse(self, node: fx.Node, reason: str, instead: str) -> ExportRefused:
         """The refusal of ``node``, naming its layer; the caller raises it."""
@@ -163,6 +176,16 @@ class Translation:
             return  # arithmetic on sizes; the expression is in the meta value
         self.make.scope = f"{_marked_layer(node)}/{node.name}"
         self.make.is_again = RECOMPUTED in node.meta
+        try:
+            self._values[node] = self._translated(node)
+        except ExportRefused:
+            folded = self._folded(node)
+            if folded is None:
+                raise
+            self._values[node] = folded
+
+    def _translated(self, node: fx.Node) -> Values:
+        target: Any = node.target
         full = str(target).removeprefix("aten.").removeprefix("prims.")
         function = self.operators.get(full) or self.operators.get(full.rpartition(".")[0])
         if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
@@ -172,7 +195,25 @@ class Translation:
         for item in _tensors(node.meta.get("val")):
             if item.dtype not in ONNX_TYPES:
                 raise self.refuse(node, f"operation {full} computes in {item.dtype}", "float32")
-        self._values[node] = function(self, node, *node.args, **node.kwargs)
+        return function(self, node, *node.args, **node.kwargs)
+
+    def _folded(self, node: fx.Node) -> Values | None:
+        """What a refused operation gives, where that is a constant of the architecture: the step need not compute it.
+
+        An operation with a translation is left in the graph even so: its operands may be far smaller than its result.
+        """
+        value = self._constants.value(node)
+        if value is None:
+            return None
+        parts = [without_repeats(v) for v in ([value] if isinstance(value, torch.Tensor) else value)]
+        if any(part.numel() * part.element_size() > MAX_CONSTANT_BYTES for part in parts):
+            return None
+        names = []
+        for part, whole in zip(parts, _tensors(node.meta["val"]), strict=True):
+            name = self.make.constant(part.numpy())
+            is_whole = part.shape == whole.shape
+            names.append(name if is_whole else self.make.node("Expand", name, list(whole.shape)))
+        return names[0] if isinstance(value, torch.Tensor) else tuple(names)
 
     def _constant(self, node: fx.Node) -> str:
         value = getattr(self.program.graph, str(node.target)).detach()

@@ -18,7 +18,7 @@ What that release needs to be worked around, and where it is (each found by meas
 5. Running statistics are never updated: they are outputs of the training model (:mod:`.operators`), written back by
    :mod:`edge.runtimes.onnxruntime_training`.
 6. Its SGD has no momentum and no decay; no optimizer's state can be read or set: the rule is applied to the gradients
-   where they lie, :mod:`edge.host_update`.
+   where they lie, :mod:`edge.runtimes.host_update`.
 7. Parameters are listed in alphabetical order and lie in buffers in another one: they are only ever asked for by name,
    :mod:`edge.runtimes.onnxruntime_training`.
 8. The loss is part of the traced forward pass, and the gradients are read from the parameters after a step:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import onnx
 
-from edge.artifact_folder import read_artifact_folder
 from edge.contracts.tensor_file import decode_tensors
 from edge.contracts.tensors import TensorSpec
+from edge.training.artifact_folder import read_artifact_folder
 from export.formats.ort_training.child import MODEL, Checkpoint
 from export.formats.ort_training.environment import RuntimeEnvironment
 

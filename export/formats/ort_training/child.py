@@ -98,7 +98,7 @@ class Worker:
     """Answers requests; keeps the session that was opened last."""
 
     def __init__(self) -> None:
-        from edge.runtimes import onnxruntime_training
+        from edge.runtimes.onnxruntime_training import session as onnxruntime_training
 
         self._runtime = onnxruntime_training
         self._session: Any = None

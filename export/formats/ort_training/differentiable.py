@@ -27,7 +27,7 @@ _INSTEAD = {
 
 
 def require_gradients(model: onnx.ModelProto, objective: str, trained: Iterable[str]) -> None:
-    """Nothing when every operator between ``trained`` inputs and ``objective`` has a gradient.
+    """Check that every operator between ``trained`` inputs and ``objective`` has a gradient.
 
     Raises:
         ExportRefused: naming the layer of the first one that has not.

@@ -13,13 +13,12 @@ from torch import nn
 from edge.contracts.errors import ExportRefused, ParityError
 from edge.contracts.manifest import GraphOutput, Parity, Program
 from edge.contracts.tensors import BATCH, TensorSpec
-from edge.leading_parts import FILE_NAME as PARTS_NAME
-from edge.leading_parts import parts_to_bytes
-from edge.native.update_rule import FILE_NAME, UpdateRule
+from edge.runtimes.leading_parts import FILE_NAME as PARTS_NAME
+from edge.runtimes.leading_parts import parts_to_bytes
+from edge.runtimes.update_rule import FILE_NAME, UpdateRule
 from export.capture import Capture, capture
 from export.cost import forward_macs, step_work
-from export.formats.memory_plan import MemoryPlan
-from export.formats.onnx_step import translate
+from export.formats.onnx_step.operator_table import translate
 from export.formats.ort_training.checkpoint import checkpoint_request
 from export.formats.ort_training.child import MODEL
 from export.formats.ort_training.differentiable import require_gradients
@@ -32,12 +31,13 @@ from export.formats.ort_training.optimizer_model import BETAS, EPSILON, optimize
 from export.formats.ort_training.survey import survey_step
 from export.formats.ort_training.training_model import training_model
 from export.formats.survey import Captured, Survey
-from export.formats.written_programs import WrittenPrograms
 from export.gate_values import gate_values
+from export.memory_plan import MemoryPlan
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs, program_functions
 from export.traceable_module import LOOPS
 from export.training_step import StepSpec
+from export.written_programs import WrittenPrograms
 
 RUNTIME = "onnxruntime_training"
 GRADIENT = "grad:"
@@ -45,9 +45,9 @@ _FILES = {"train": "training_model.onnx", "eval": "eval_model.onnx"}
 """Names that the training API's documentation uses; other programs are called after themselves."""
 _ARENA_SHARE, _NODE_BYTES, _RELEASED_BYTES = 0.1, 9300, 2 << 20
 """What the runtime takes beside live tensors, its arena's fragmentation and its graph, and what an idle trainer gives
-back when a graph is loaded (:mod:`edge.startup_pages`). Measured on x86-64, one process at batch 32: within 12 % for
-the MLP, Conv-2, ResNet-18/20, VGG-11, a depthwise net, a ViT, an LSTM, and ResNet-20 and ViT with layers frozen; a
-factorized VGG-11 takes 27 % more."""
+back when a graph is loaded (:mod:`edge.system.startup_pages`). Measured on x86-64, one process at batch 32: within
+12 % for the MLP, Conv-2, ResNet-18/20, VGG-11, a depthwise net, a ViT, an LSTM, and ResNet-20 and ViT with layers
+frozen; a factorized VGG-11 takes 27 % more."""
 _STEP_TOLERANCE = 1e-5
 """Of a moved parameter, relative to its largest entry: the optimizer model against the agent's rule, both float32."""
 
@@ -145,9 +145,15 @@ class OrtTraining:
         return parity
 
     def self_test_losses(
-        self, spec: StepSpec, files: Mapping[str, bytes], tensors: Iterable[TensorSpec], *, seed: int, steps: int
+        self,
+        spec: StepSpec,
+        files: Mapping[str, bytes],
+        tensors: Iterable[TensorSpec],
+        values: Mapping[str, np.ndarray],
+        *,
+        steps: int,
     ) -> tuple[float, ...]:
-        """Losses of the first steps on the self-test's formula values; of files that this object wrote."""
+        """Losses of the first steps from ``values``, as in the self-test; of files that this object wrote."""
         tensors = list(tensors)
         with tempfile.TemporaryDirectory(prefix="apportion-ort-") as name, RuntimeEnvironment() as environment:
             folder = _written(files, Path(name))
@@ -155,7 +161,7 @@ class OrtTraining:
             def opened() -> GateRun:
                 return GateRun(environment, folder, self._programs, tensors, "train")
 
-            return self_test_losses(spec, opened, tensors, seed=seed, steps=steps)
+            return self_test_losses(opened, values, steps=steps)
 
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from export.capture import Capture, capture
+from export.draws import fed
 from export.program_inputs import INPUT, LABEL_MASK, TARGET, state_buffers
 from export.programs import ProgramFunction, teacher_logits
 from export.step_functions import check_pair, distillation_loss, masked_logits, summed_loss
@@ -15,7 +16,7 @@ from export.variants import narrow_values, variant_spec, widened
 
 OBJECTIVE = "objective"
 """What is differentiated where a penalty is added to the loss; elsewhere it is ``loss``."""
-_ROLES = ("parameter", "frozen", "buffer", "teacher", "input", "target", "label_mask")
+_ROLES = ("parameter", "frozen", "buffer", "teacher", "input", "target", "label_mask", "draw")
 PENALTY_WEIGHT = "frobenius_lambda"
 TEACHING = ("distillation_weight", "distillation_temperature")
 
@@ -38,10 +39,11 @@ def capture_forward(train: ProgramFunction, spec: StepSpec, variant: Variant | N
             values = whole if variant is None else narrow_values(whole, variant)
             live = {name: values[name].clone() for name in state_buffers(module)}
             state = {name: values[name] for name in names} | live
-            logits = masked_logits(functional_call(module, state, (values[INPUT],)), values.get(LABEL_MASK))
+            with fed(train.draws, values):
+                logits = masked_logits(functional_call(module, state, (values[INPUT],)), values.get(LABEL_MASK))
             total, correct = summed_loss(logits, values[TARGET], spec)
             if spec.distillation:
-                known = teacher_logits(module, spec, values, [*names, *live])
+                known = teacher_logits(module, spec, train.draws, values, [*names, *live])
                 total = total + distillation_loss(logits, known, *(values[name] for name in TEACHING))
             loss = total / values[TARGET].numel()
             outputs = {"loss": loss, "correct": correct, **_moved(whole, live)}

@@ -14,9 +14,10 @@ from dataclasses import replace
 import onnx
 
 from edge.contracts.tensors import BATCH, TensorSpec, is_carried
-from export.formats.memory_plan import IN_PLACE, MemoryPlan, intermediate_peak, value_bytes
 from export.formats.onnx_step.execution_order import in_execution_order
 from export.formats.ort_training.training_model import FACTOR, POSITIVE
+from export.memory_plan import IN_PLACE, MemoryPlan, intermediate_peak, value_bytes
+from export.program_inputs import BATCH_ROLES
 
 _GRADIENT_NAME = re.compile(r"(.*)_grad(_\d+)?")
 _LIKE: dict[str, tuple[int, ...]] = {
@@ -39,7 +40,8 @@ def training_memory(
     tensors = list(tensors)
     state = sum(t.byte_count() for t in tensors if is_carried(t))
     gradients = sum(t.byte_count() for t in tensors if t.role == "parameter")
-    fed = sum(t.byte_count(batch) for t in tensors if t.role in ("input", "target"))
+    taken = {value.name for value in forward.graph.input}
+    fed = sum(t.byte_count(batch) for t in tensors if t.role in BATCH_ROLES and t.name in taken)
     sizes = _sizes(model, forward, tensors, batch)
     ordered = _shapes_early(in_execution_order(model))
     peak, node = intermediate_peak(ordered, batch, sizes=sizes, in_place=IN_PLACE | _GRADIENTS_IN_PLACE)

@@ -8,33 +8,23 @@ from __future__ import annotations
 import math
 import operator
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from export.capture import Capture, layer_of
-from export.formats.onnx_step import operators as plain  # noqa: F401  (registers the plain table)
+from export.formats.onnx_step import operator_table  # noqa: F401  (registers the plain operators)
 from export.formats.onnx_step.graph import ABSENT
 from export.formats.onnx_step.operators.normalization import _affine, _count, _inverse_deviation, _per_channel
 from export.formats.onnx_step.operators.pooling import _apply, _averaging, _pairs
-from export.formats.onnx_step.translation import OPERATORS, Operator, Translation, Values
+from export.formats.onnx_step.translation import OPERATORS, Operator, Translation, Values, translates_into
 
 _OVERLAY: dict[str, Operator] = {}
+"""Operators of this format alone."""
 
-
-def translates(*targets: str) -> Callable[[Operator], Operator]:
-    """Register a function for ATen operators in this format only."""
-
-    def register(function: Operator) -> Operator:
-        for target in targets:
-            if target in _OVERLAY:
-                raise ValueError(f"operator {target} is translated twice; remove one of the two")
-            _OVERLAY[target] = function
-        return function
-
-    return register
+translates = translates_into(_OVERLAY)
 
 
 class ForwardTranslation(Translation):

@@ -13,7 +13,9 @@ from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.choice import chosen_rule
 from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.aggregation.weighted_mean import WeightedMean
-from coordinator.configuration_aggregation import AggregationConfig
+from coordinator.config.aggregation import AggregationConfig
+
+pytestmark = pytest.mark.slow
 
 SIZE = 20_000
 MODEL_BYTES = 4 * SIZE
@@ -43,7 +45,7 @@ def test_memory_is_that_of_a_few_models(name: str, tmp_path: Path, monkeypatch: 
     elif name == "weighted_mean":
         rule = WeightedMean  # type: ignore[assignment]
     else:
-        found = chosen_rule(AggregationConfig(rule=name), tmp_path)  # type: ignore[arg-type]
+        found = chosen_rule(AggregationConfig(rule=name), tmp_path)
         assert found is not None
         rule = found
     peak_bytes(rule, 3)  # what is imported at the first use is no array

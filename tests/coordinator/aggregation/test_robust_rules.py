@@ -15,14 +15,14 @@ from coordinator.aggregation.choice import chosen_rule
 from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.aggregation.krum import hostile, ranked
 from coordinator.aggregation.trimmed_mean import dropped
-from coordinator.configuration_aggregation import AggregationConfig
+from coordinator.config.aggregation import AggregationConfig
 from edge.contracts.errors import UpdateRejected
 
 RULES = ("median", "trimmed_mean", "norm_clip", "krum", "multi_krum")
 
 
 def rule_of(name: str, trim: float = 0.2) -> Rule:
-    rule = chosen_rule(AggregationConfig(rule=name, trim=trim))  # type: ignore[arg-type]
+    rule = chosen_rule(AggregationConfig(rule=name, trim=trim))
     assert rule is not None
     return rule
 
@@ -200,7 +200,7 @@ def test_tiles_do_not_change_a_bit(name: str, monkeypatch: pytest.MonkeyPatch, t
     found = []
     for tile_bytes in (2**20, 4 * 5 * 3):
         monkeypatch.setattr(spilled_values, "TILE_BYTES", tile_bytes)
-        rule = chosen_rule(AggregationConfig(rule=name), tmp_path / "values")  # type: ignore[arg-type]
+        rule = chosen_rule(AggregationConfig(rule=name), tmp_path / "values")
         assert rule is not None
         accumulator = rule(before)
         for number, value in enumerate(updates):

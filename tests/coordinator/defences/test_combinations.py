@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from coordinator.aggregation import AGGREGATIONS
-from coordinator.configuration_file import load_config_text
-from coordinator.defences.combinations import least_updates
+from coordinator.aggregation.choice import rule_class
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError
 from tests.federation.small_run import config_text
 
 TEXT = config_text(size=5, min_reports=5)
 
 
-@pytest.mark.parametrize("rule", ["mean", "median", "trimmed_mean", "norm_clip", "krum", "multi_krum"])
+@pytest.mark.parametrize("rule", ["mean", *AGGREGATIONS])
 def test_rule_of_a_cohort_of_five(rule: str) -> None:
     assert load_config_text(f'{TEXT}\n[aggregation]\nrule = "{rule}"').aggregation.rule == rule
     assert rule == "mean" or rule in AGGREGATIONS
@@ -48,4 +48,4 @@ def test_ds_fl_takes_no_rule() -> None:
     ("rule", "trim", "least"), [("median", 0.2, 3), ("trimmed_mean", 0.2, 5), ("krum", 0.2, 5), ("krum", 0.34, 5)]
 )
 def test_least_updates(rule: str, trim: float, least: int) -> None:
-    assert least_updates(rule, trim) == least
+    assert rule_class(rule).least_updates(trim) == least

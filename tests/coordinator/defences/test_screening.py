@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coordinator.counting import examples_limit
 from coordinator.defences.screening import Movement, movement, outliers
+from coordinator.rounds.participants import examples_limit
 
 
 def array(*values: float) -> np.ndarray:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.datasets import Dataset
+from coordinator.config.method_options import Options
+from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import ProxySet
-from coordinator.methods.options import Options
 from edge.contracts.errors import ConfigError, DataError
 from edge.contracts.manifest import InputSpec
 

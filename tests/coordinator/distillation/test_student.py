@@ -43,6 +43,7 @@ def teacher() -> SoftTargets:
     return SoftTargets(softmax(3 * logits(module, module_tensors(module))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
 def test_distillation_lowers_the_divergence_from_the_teachers(optimizer: str, schedule: str) -> None:

@@ -197,6 +197,7 @@ async def connected(server: SshServer, folder: Path, **options: object) -> Async
         await host.close()
 
 
+@pytest.mark.slow
 def test_phone_is_a_host_through_its_sshd(phone: FakeAdb, native_host: SshServer, tmp_path: Path) -> None:
     (tmp_path / "wheel").write_bytes(bytes(range(256)) * 2000)
 
@@ -286,6 +287,7 @@ def test_forward_of_the_owners_stays(phone: FakeAdb, native_host: SshServer, tmp
     assert list(phone.forwards) == [port]
 
 
+@pytest.mark.slow
 def test_probe_of_a_phone_goes_through_the_verb(
     phone: FakeAdb,
     native_host: SshServer,

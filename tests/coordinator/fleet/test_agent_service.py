@@ -92,6 +92,7 @@ def logged(host: LocalHost, text: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_an_agent_without_systemd_starts_once_and_ends_in_order(host: LocalHost) -> None:
     assert lines(host, install_service(PI, "script")) == ["changed", "changed"]
     assert lines(host, install_service(PI, "script")) == []
@@ -108,6 +109,7 @@ def test_an_agent_without_systemd_starts_once_and_ends_in_order(host: LocalHost)
     assert not (host.home / FOLDER / "agent.pid").exists()
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_killed_is_started_again(host: LocalHost) -> None:
     ran(host, install_service(PI, "script"))
     script = host.home / FOLDER / "run-agent"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.broker_files import ClientFiles, coordinator_files, local_device_files
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.opening import BrokerProcess
 from coordinator.fleet.greeting import Greeter
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import ClientFiles, coordinator_files, local_device_files
-from coordinator.mosquitto import find_mosquitto
 from edge.contracts import topics
 from edge.contracts.envelope import seal
 from edge.contracts.errors import AccessDenied, BrokerUnreachable, DeadlineExpired
@@ -143,6 +143,7 @@ def test_hello_of_before_the_wait_does_not_count(site: Site) -> None:
             greeter.wait("pi-1", 0.5)
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_both_hear_their_device(site: Site) -> None:
     # A broker ends the older of two connections with one certificate: each comes back and calls again.
     site.device("pi-1"), site.device("pi-2")

@@ -120,6 +120,7 @@ def test_wheels_that_are_damaged_or_no_longer_wanted_are_removed(host: LocalHost
     assert sorted(path.name for path in folder.glob("*.whl")) == sorted(set(wheels) - {"one-1.0-py3-none-any.whl"})
 
 
+@pytest.mark.slow
 def test_a_failed_installation_leaves_the_environment_in_use(host: LocalHost, tmp_path: Path) -> None:
     pip = bundled_pip()
     folder = installed(host) / "wheels"

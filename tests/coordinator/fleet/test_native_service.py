@@ -20,7 +20,7 @@ from tests.coordinator.fleet.private_namespace import Unavailable
 from tests.coordinator.fleet.ssh_server import SshServer
 from tests.coordinator.fleet.user_manager import RUNTIME_FOLDER
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.slow]
 
 PI = Installation(device="pi-07", federation="demo", broker_url="mqtts://broker.local", data="images")
 UNIT = "apportion-pi-07.service"

@@ -27,7 +27,7 @@ from coordinator.fleet.ssh_host import NEW, SshHost, connect_ssh
 from coordinator.fleet.wheelhouse import Wheelhouse, WheelsUnavailable, build_wheelhouse
 from coordinator.identity.authority import Authority
 from edge.contracts.errors import IdentityRefused
-from edge.device_identity import make_request
+from edge.identity.device_identity import make_request
 from tests.coordinator.fleet.conftest import StartSshd
 from tests.coordinator.fleet.cutting_relay import CuttingRelay
 from tests.coordinator.fleet.local_host import LocalHost
@@ -118,6 +118,7 @@ def over_ssh(server: SshServer, identity: Path, wheels: Wheels, *, port: int = 0
     return asyncio.run(session())
 
 
+@pytest.mark.slow
 def test_a_host_that_drops_in_the_copy_is_resumed_and_runs(
     native_host: SshServer, identity: Path, wheels: Wheels
 ) -> None:
@@ -174,6 +175,7 @@ def next_release(wheels: Wheels, folder: Path) -> Wheels:
     return newer
 
 
+@pytest.mark.slow
 def test_a_device_is_made_through_lost_connections_then_changed_and_upgraded(
     local: LocalHost, identity: Path, few_wheels: Wheels, tmp_path: Path
 ) -> None:
@@ -231,6 +233,7 @@ def test_a_device_is_made_through_lost_connections_then_changed_and_upgraded(
     assert (place / "agent.pid").read_text() != running
 
 
+@pytest.mark.slow
 def test_a_failed_first_run_leaves_host_and_authority_as_they_were(
     local: LocalHost, identity: Path, few_wheels: Wheels, tmp_path: Path
 ) -> None:

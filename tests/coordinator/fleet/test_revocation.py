@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.brokers.broker_files import ClientFiles, local_device_files, write_broker_folder
+from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.cli.device_greeting import open_greeter
 from coordinator.fleet.book import FleetSettings
 from coordinator.fleet.greeting import Greeter
 from coordinator.fleet.revocation import revoke_device, tell_broker
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import ClientFiles, local_device_files, write_broker_folder
 from coordinator.identity.claims import create_token
-from coordinator.mosquitto import find_mosquitto
 from edge.contracts import topics
 from edge.contracts.envelope import seal
 from edge.contracts.errors import AccessDenied, DeadlineExpired, IdentityRefused
@@ -92,6 +92,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         site.process.wait(10)
 
 
+@pytest.mark.slow
 def test_next_connection_is_refused_once_the_broker_was_told(site: Site) -> None:
     files, other = local_device_files(site.identity, "pi-1"), local_device_files(site.identity, "pi-2")
     assert site.connects(files)

@@ -14,12 +14,12 @@ import pytest
 
 from coordinator.fleet import wheelhouse
 from coordinator.fleet.device_wheel import release, requirements, write_device_wheel, write_wheel
-from coordinator.fleet.executorch_wheels import CompilerMissing, compiler_for, portable_library, slim_wheel
 from coordinator.fleet.facts import FoundPython, HostFacts
 from coordinator.fleet.host import HostUnfit
+from coordinator.fleet.native_wheels import CompilerMissing, compiler_for, portable_library, slim_wheel
 from coordinator.fleet.wheelhouse import WheelsUnavailable, build_wheelhouse
 from edge.contracts.errors import ConfigError
-from edge.native.build import portable_name
+from edge.runtimes.executorch import build
 from tests.coordinator.fleet.small_wheels import bundled_pip, small_wheel
 
 
@@ -53,7 +53,12 @@ def contents(path: Path) -> dict[str, bytes]:
 def test_our_wheel_holds_the_device_side_alone(tmp_path: Path) -> None:
     files = contents(write_device_wheel(tmp_path))
     assert {name.split("/")[0] for name in files} == {"edge", "profiles", f"apportion-{release()}.dist-info"}
-    assert {"edge/agent.py", "edge/native/session.cpp", "profiles/probe.py", "edge/py.typed"} <= set(files)
+    assert {
+        "edge/agent.py",
+        "edge/runtimes/executorch/native/session.cpp",
+        "profiles/probe.py",
+        "edge/py.typed",
+    } <= set(files)
     assert any(name.startswith("profiles/catalog/") for name in files)
     assert not [name for name in files if "__pycache__" in name or b"import torch\n" in files[name]]
     metadata = files[f"apportion-{release()}.dist-info/METADATA"].decode()
@@ -71,6 +76,7 @@ def test_the_same_files_give_the_same_wheel(tmp_path: Path) -> None:
     assert first != other
 
 
+@pytest.mark.slow
 def test_pip_takes_our_wheel_as_whole(tmp_path: Path) -> None:
     """Its RECORD names every file by its digest; pip installs it and finds the command and the library."""
     wheel = write_device_wheel(tmp_path, {"lib/apportion/library.so": b"code"})
@@ -86,6 +92,7 @@ def test_pip_takes_our_wheel_as_whole(tmp_path: Path) -> None:
     assert {row[0] for row in csv.reader(io.StringIO(record))} == set(files)
 
 
+@pytest.mark.slow
 def test_a_host_of_another_processor_gets_its_wheels_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         with ThreadPoolExecutor() as together:
@@ -160,7 +167,7 @@ def test_of_the_executorch_wheel_the_libraries_and_the_licence_are_kept(tmp_path
         {**kept, "executorch/backends/arm/tool.py": b"", "executorch/lib/libexecutorch_backend_xnnpack.so": b"3"},
     )
     (tmp_path / "slim").mkdir()
-    files = contents(slim_wheel(whole, tmp_path / "slim"))
+    files = contents(slim_wheel(build, whole, tmp_path / "slim"))
     record = files.pop(f"{info}/RECORD").decode()
     assert files == kept
     assert record.count("\n") == len(kept) + 1
@@ -168,12 +175,12 @@ def test_of_the_executorch_wheel_the_libraries_and_the_licence_are_kept(tmp_path
 
 def test_a_session_that_needs_a_newer_glibc_than_the_host_has_is_refused(tmp_path: Path) -> None:
     whole = tmp_path / "executorch-1.5.1-py3-none-any.whl"
-    (tmp_path / portable_name("1.5.1")).write_bytes(b"\0GLIBC_2.17\0GLIBC_2.32\0GLIBCXX_3.4.19\0")
-    assert portable_library(whole, facts(glibc=36), tmp_path).name == portable_name("1.5.1")
+    (tmp_path / build.portable_name("1.5.1")).write_bytes(b"\0GLIBC_2.17\0GLIBC_2.32\0GLIBCXX_3.4.19\0")
+    assert portable_library(build, whole, facts(glibc=36), tmp_path).name == build.portable_name("1.5.1")
     with pytest.raises(HostUnfit, match=r"glibc 2\.31, and the executorch session compiled here needs 2\.32"):
-        portable_library(whole, facts(glibc=31), tmp_path)
+        portable_library(build, whole, facts(glibc=31), tmp_path)
 
 
 def test_the_compiler_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "sh")
-    assert compiler_for("aarch64") == "sh"
+    assert compiler_for(build, "aarch64") == "sh"

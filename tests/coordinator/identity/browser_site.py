@@ -8,11 +8,11 @@ from pathlib import Path
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.broker_files import coordinator_files
+from coordinator.brokers.mosquitto import WebSocketListener
+from coordinator.brokers.opening import BrokerProcess
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import coordinator_files
 from coordinator.identity.browsers import KeyClaimed
-from coordinator.mosquitto import WebSocketListener
 from edge.contracts import topics
 from tests.coordinator.identity.browser_device import BrowserDevice
 

@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from coordinator.identity.authority import Authority
 from coordinator.identity.folder import key_beside
 from edge.contracts.errors import ConfigError, IdentityRefused
-from edge.device_identity import make_request
+from edge.identity.device_identity import make_request
 
 DAY = datetime.timedelta(days=1)
 

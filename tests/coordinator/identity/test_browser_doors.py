@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import BrokerProcess, open_broker
-from coordinator.broker_settings import free_port
-from coordinator.configuration import BrokerConfig
+from coordinator.brokers.broker_files import local_device_files, server_files, write_broker_folder
+from coordinator.brokers.mosquitto import WebSocketFiles, WebSocketListener, find_mosquitto, mosquitto_config
+from coordinator.brokers.opening import BrokerProcess, open_broker
+from coordinator.brokers.settings import free_port
+from coordinator.config.run_config import BrokerConfig
 from coordinator.fleet.revocation import revoke_device, tell_broker
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import local_device_files, server_files, write_broker_folder
 from coordinator.identity.browsers import KeyClaimed
-from coordinator.mosquitto import WebSocketFiles, WebSocketListener, find_mosquitto, mosquitto_config
 from edge.contracts import topics
 from tests.coordinator.identity.browser_device import BrowserDevice
 from tests.coordinator.identity.browser_site import WAIT_S, Client, Site
@@ -56,6 +56,7 @@ def test_browser_and_coordinator_hear_each_other(site: Site) -> None:
     assert coordinator.expect("message") == topics.up("fed", "phone-1", "put")
 
 
+@pytest.mark.slow
 def test_password_opens_its_own_door_only(site: Site) -> None:
     one, two = site.enrol("phone-1"), site.enrol("phone-2")
     for user, password in (
@@ -72,6 +73,7 @@ def test_password_opens_its_own_door_only(site: Site) -> None:
     assert again.open(site.port, one.user, one.password) == "Success"
 
 
+@pytest.mark.slow
 def test_browser_speaks_and_listens_on_its_own_topics_only(site: Site) -> None:
     coordinator, victim = site.coordinator(), site.joined("phone-1")
     thief = site.joined("phone-2")
@@ -101,6 +103,7 @@ def test_browser_speaks_and_listens_on_its_own_topics_only(site: Site) -> None:
     assert thief.is_quiet()
 
 
+@pytest.mark.slow
 def test_last_will_for_the_topic_of_another_is_not_sent(site: Site) -> None:
     coordinator, claimed = site.coordinator(), site.enrol("phone-2")
     thief = site.client()
@@ -119,6 +122,7 @@ def test_last_will_for_the_topic_of_another_is_not_sent(site: Site) -> None:
     assert coordinator.expect("message") == topics.up("fed", "phone-2", "bye")
 
 
+@pytest.mark.slow
 def test_borrowed_client_id_ends_nobody(site: Site) -> None:
     victim = site.joined("phone-1")
     assert victim.subscribe(topics.device_filters("fed", "phone-1")[0]) == "Granted QoS 1"
@@ -131,6 +135,7 @@ def test_borrowed_client_id_ends_nobody(site: Site) -> None:
     assert victim.expect("message") == topics.down("fed", "phone-1", "order")
 
 
+@pytest.mark.slow
 def test_revoked_device_is_out_at_once_and_others_stay(site: Site) -> None:
     coordinator, lost, other = site.coordinator(), site.joined("phone-1"), site.joined("phone-2")
     lost.subscribe(topics.device_filters("fed", "phone-1")[0])

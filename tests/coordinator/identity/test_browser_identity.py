@@ -17,16 +17,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from coordinator.fleet.claim_desk import Answer, ClaimDesk
+from coordinator.brokers.access import access_rules
+from coordinator.fleet.claim_handler import Answer, ClaimHandler
 from coordinator.fleet.revocation import revoke_device, was_revoked
-from coordinator.identity.access import access_rules
 from coordinator.identity.authority import Authority
 from coordinator.identity.browsers import browser_devices, browser_key, claim_key, is_signed, password_lines
 from coordinator.identity.claims import TokenRefused, create_token, exchange_token
 from edge.contracts.claims import KeyClaimReply, KeyClaimRequest
 from edge.contracts.errors import IdentityRefused
 from edge.contracts.signing import claim_text, message_text
-from edge.device_identity import make_request
+from edge.identity.device_identity import make_request
 from tests.coordinator.identity.browser_device import BrowserDevice
 
 START = datetime.datetime(2026, 11, 20, 12, 0, tzinfo=datetime.UTC)
@@ -206,19 +206,21 @@ def test_record_of_the_release_before_is_brought_up_to_date(authority: Authority
 
 
 class Counter:
-    """A claim desk, and what it did when a device had claimed."""
+    """A claim handler, and what it did when a device had claimed."""
 
     def __init__(self, identity: Path, web_socket: str = "wss://broker.local:8084") -> None:
         self.told: list[tuple[str, bool]] = []
         self._identity = identity
-        self.desk = ClaimDesk(identity, federation="fed", web_socket=web_socket, on_claimed=self._tell)
+        self.handler = ClaimHandler(identity, federation="fed", web_socket=web_socket, on_claimed=self._tell)
 
     def _tell(self, device: str) -> None:
         with Authority(self._identity) as authority:
             self.told.append((device, browser_key(authority, device) is not None))
 
     def claim(self, phone: BrowserDevice, token: str) -> Answer:
-        return self.desk.claim_key(KeyClaimRequest(token, phone.public_key, phone.proof(token)).to_bytes(), "10.0.0.7")
+        return self.handler.claim_key(
+            KeyClaimRequest(token, phone.public_key, phone.proof(token)).to_bytes(), "10.0.0.7"
+        )
 
 
 def code_of(answer: Answer) -> str:
@@ -233,7 +235,7 @@ def test_desk_tells_the_broker_first_and_says_where_to_connect(
     with Authority(identity) as authority:
         token = create_token(authority, "phone-1", 600)
     answer = counter.claim(phone, token)
-    assert (answer.status, counter.told, counter.desk.claimed) == (HTTPStatus.OK, [("phone-1", True)], ["phone-1"])
+    assert (answer.status, counter.told, counter.handler.claimed) == (HTTPStatus.OK, [("phone-1", True)], ["phone-1"])
     reply = KeyClaimReply.from_bytes(answer.body)
     assert (reply.broker, reply.federation, reply.user) == ("wss://broker.local:8084", "fed", "phone-1")
     refused = counter.claim(BrowserDevice("phone-1"), token)
@@ -245,7 +247,7 @@ def test_desk_tells_the_broker_first_and_says_where_to_connect(
 def test_desk_refuses_what_is_no_claim_and_browsers_where_none_are_let_in(identity: Path) -> None:
     counter, phone = Counter(identity), BrowserDevice("phone-1")
     for body in (b"", b"{}", b"[" * 20_000, b'{"token": "secret", "public_key": 1, "proof": ""}', b"x" * 30_000):
-        answer = counter.desk.claim_key(body, "10.0.0.7")
+        answer = counter.handler.claim_key(body, "10.0.0.7")
         assert (answer.status, code_of(answer)) == (HTTPStatus.BAD_REQUEST, "not-a-claim")
         assert b"secret" not in answer.body
     with Authority(identity) as authority:
@@ -253,7 +255,7 @@ def test_desk_refuses_what_is_no_claim_and_browsers_where_none_are_let_in(identi
     closed = Counter(identity, web_socket="")
     assert code_of(closed.claim(phone, token)) == "no-browsers"
     assert counter.claim(phone, token).status == HTTPStatus.OK
-    answers = [counter.desk.claim_key(b"", "10.0.0.8") for _ in range(31)]
+    answers = [counter.handler.claim_key(b"", "10.0.0.8") for _ in range(31)]
     assert (answers[-1].status, int(answers[-1].headers["Retry-After"]) > 0) == (HTTPStatus.TOO_MANY_REQUESTS, True)
 
 

@@ -12,14 +12,14 @@ import pytest
 from coordinator.fleet.revocation import revoke_device
 from coordinator.identity.authority import Authority
 from coordinator.identity.message_check import BrowserSignatures
-from coordinator.ledger import Ledger
+from coordinator.ledger.ledger import Ledger
 from edge.contracts import topics
 from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import MessageRejected, SignatureRejected
 from edge.contracts.messages import Accept, Bye, Heartbeat, Refuse
 from edge.contracts.signing import message_text
 from tests.coordinator.identity.browser_device import BrowserDevice
-from tests.coordinator.inbox_desk import FEDERATION, Desk, hello
+from tests.coordinator.messaging.inbox_bench import FEDERATION, MessageLoop, hello
 
 
 @pytest.fixture
@@ -29,38 +29,40 @@ def identity(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, identity: Path) -> Iterator[Desk]:
+def handler(tmp_path: Path, identity: Path) -> Iterator[MessageLoop]:
     with Ledger.create(tmp_path / "ledger.sqlite", federation=FEDERATION, config="", seed=0) as ledger:
-        desk = Desk(tmp_path, ledger, check=BrowserSignatures(identity, FEDERATION))
-        yield desk
-        desk.publisher.close()
+        handler = MessageLoop(tmp_path, ledger, check=BrowserSignatures(identity, FEDERATION))
+        yield handler
+        handler.publisher.close()
 
 
-def handed(desk: Desk, kind: str, payload: bytes, device: str = "pi-1") -> list[tuple[str, Any]]:
-    desk.sent.clear()
-    desk.said.clear()
-    desk.inbox.handle(topics.up(FEDERATION, device, kind), payload)
-    return [(kind, body) for _, kind, body in desk.sent]
+def handed(handler: MessageLoop, kind: str, payload: bytes, device: str = "pi-1") -> list[tuple[str, Any]]:
+    handler.sent.clear()
+    handler.said.clear()
+    handler.inbox.handle(topics.up(FEDERATION, device, kind), payload)
+    return [(kind, body) for _, kind, body in handler.sent]
 
 
-def test_signed_messages_are_used_and_devices_without_such_a_key_are_as_before(desk: Desk, identity: Path) -> None:
+def test_signed_messages_are_used_and_devices_without_such_a_key_are_as_before(
+    handler: MessageLoop, identity: Path
+) -> None:
     phone = BrowserDevice("pi-1")
     phone.enrol(identity)
-    ((kind, _),) = handed(desk, "hello", phone.sealed("hello", hello("pi-1"), federation=FEDERATION))
+    ((kind, _),) = handed(handler, "hello", phone.sealed("hello", hello("pi-1"), federation=FEDERATION))
     assert kind == "order"
-    handed(desk, "accept", phone.sealed("accept", Accept(desk.id()), federation=FEDERATION))
-    assert desk.state() == "accepted"
-    assert handed(desk, "hello", seal("hello", hello("pi-2")), device="pi-2")[0][0] == "order"
+    handed(handler, "accept", phone.sealed("accept", Accept(handler.id()), federation=FEDERATION))
+    assert handler.state() == "accepted"
+    assert handed(handler, "hello", seal("hello", hello("pi-2")), device="pi-2")[0][0] == "order"
 
 
-def test_message_that_its_key_has_not_signed_settles_nothing(desk: Desk, identity: Path) -> None:
+def test_message_that_its_key_has_not_signed_settles_nothing(handler: MessageLoop, identity: Path) -> None:
     phone, thief = BrowserDevice("pi-1"), BrowserDevice("pi-1")
     phone.enrol(identity)
-    refuse = Refuse(assignment_id=desk.id(), code="no", reason="not today")
+    refuse = Refuse(assignment_id=handler.id(), code="no", reason="not today")
     good = unseal(phone.sealed("refuse", refuse, federation=FEDERATION))
     encode = msgspec.msgpack.encode
     changed = msgspec.structs.replace(
-        good, body=msgspec.Raw(encode(Refuse(assignment_id=desk.id(), code="other", reason="")))
+        good, body=msgspec.Raw(encode(Refuse(assignment_id=handler.id(), code="other", reason="")))
     )
     renamed = msgspec.structs.replace(good, id="m2")
     bad = {
@@ -78,38 +80,38 @@ def test_message_that_its_key_has_not_signed_settles_nothing(desk: Desk, identit
         "order's signature": seal("refuse", refuse, message_id="m1", sign=lambda body: phone.sign(body)),
     }
     for what, payload in bad.items():
-        ((kind, error),) = handed(desk, "refuse", payload)
+        ((kind, error),) = handed(handler, "refuse", payload)
         assert (kind, error.code) == ("error", "bad-signature"), what
-        assert len(desk.said) == 1, what
-        assert desk.state() == "open", what
-    ((kind, ack),) = handed(desk, "refuse", encode(good))
-    assert (kind, ack.code, desk.state()) == ("ack", "refused", "refused")
+        assert len(handler.said) == 1, what
+        assert handler.state() == "open", what
+    ((kind, ack),) = handed(handler, "refuse", encode(good))
+    assert (kind, ack.code, handler.state()) == ("ack", "refused", "refused")
 
 
-def test_bye_that_is_not_signed_ends_nobody(desk: Desk, identity: Path) -> None:
+def test_bye_that_is_not_signed_ends_nobody(handler: MessageLoop, identity: Path) -> None:
     phone = BrowserDevice("pi-1")
     phone.enrol(identity)
-    handed(desk, "hello", phone.sealed("hello", hello("pi-1"), federation=FEDERATION))
-    handed(desk, "bye", seal("bye", Bye("forged")))
-    assert [one.device for one in desk.cohort.present()] == ["pi-1"]
-    handed(desk, "bye", phone.sealed("bye", Bye("own"), federation=FEDERATION))
-    assert desk.cohort.present() == []
+    handed(handler, "hello", phone.sealed("hello", hello("pi-1"), federation=FEDERATION))
+    handed(handler, "bye", seal("bye", Bye("forged")))
+    assert [one.device for one in handler.cohort.present()] == ["pi-1"]
+    handed(handler, "bye", phone.sealed("bye", Bye("own"), federation=FEDERATION))
+    assert handler.cohort.present() == []
 
 
-def test_revoked_device_is_refused_from_its_next_message_on(desk: Desk, identity: Path) -> None:
+def test_revoked_device_is_refused_from_its_next_message_on(handler: MessageLoop, identity: Path) -> None:
     phone = BrowserDevice("pi-1")
     phone.enrol(identity)
     beat = phone.sealed("heartbeat", Heartbeat(state="idle"), federation=FEDERATION)
-    assert [kind for kind, _ in handed(desk, "heartbeat", beat)] == ["hello"]
+    assert [kind for kind, _ in handed(handler, "heartbeat", beat)] == ["hello"]
     revoke_device(identity, "pi-1", reason="lost")
-    ((kind, error),) = handed(desk, "heartbeat", beat)
+    ((kind, error),) = handed(handler, "heartbeat", beat)
     assert (kind, error.code) == ("error", "bad-signature")
     assert "its key was revoked" in error.message
     successor = BrowserDevice("pi-1")
     successor.enrol(identity)
-    assert handed(desk, "heartbeat", beat)[0][0] == "error"
+    assert handed(handler, "heartbeat", beat)[0][0] == "error"
     beat = successor.sealed("heartbeat", Heartbeat(state="idle"), federation=FEDERATION)
-    assert handed(desk, "heartbeat", beat)[0][0] == "hello"
+    assert handed(handler, "heartbeat", beat)[0][0] == "hello"
 
 
 def test_record_that_cannot_be_read_lets_nothing_through(identity: Path) -> None:

@@ -13,7 +13,7 @@ from cryptography import x509
 from coordinator.identity.authority import Authority
 from coordinator.identity.claims import Claimed, create_token, exchange_token, parse_duration
 from edge.contracts.errors import AccessDenied, IdentityRefused
-from edge.device_identity import make_request
+from edge.identity.device_identity import make_request
 
 START = datetime.datetime(2026, 11, 20, 12, 0, tzinfo=datetime.UTC)
 

@@ -11,7 +11,7 @@ import pytest
 from coordinator.identity.authority import Authority
 from coordinator.identity.expiry import endings
 from coordinator.identity.issuers import OfflineRoot
-from edge.device_identity import make_request
+from edge.identity.device_identity import make_request
 from tests.coordinator.identity.test_authority import Clock
 
 DAY = datetime.timedelta(days=1)

@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import BrokerProcess, open_broker
-from coordinator.configuration import BrokerConfig
-from coordinator.identity.access import access_rules
-from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import (
+from coordinator.brokers.access import access_rules
+from coordinator.brokers.broker_files import (
     ClientFiles,
     coordinator_files,
     local_device_files,
     loopback_broker,
     write_broker_folder,
 )
+from coordinator.brokers.mosquitto import find_mosquitto
+from coordinator.brokers.opening import BrokerProcess, open_broker
+from coordinator.config.run_config import BrokerConfig
+from coordinator.identity.authority import Authority
 from coordinator.identity.folder import key_beside
 from coordinator.identity.issuers import OfflineRoot
-from coordinator.local_devices import connection_address
-from coordinator.mosquitto import find_mosquitto
+from coordinator.local_devices.processes import connection_address
 from edge.contracts import topics
 from edge.contracts.errors import AccessDenied, IdentityRefused
-from edge.device_identity import make_request
-from edge.outbox import farewell_message
+from edge.identity.device_identity import make_request
+from edge.supervisor.outbox import farewell_message
 from edge.transport.base import Connected, Event, Received
 from edge.transport.mqtt import MqttTransport, parse_broker
 
@@ -134,6 +134,7 @@ def test_device_and_coordinator_hear_each_other(site: Site) -> None:
     device.wait_for(topics.down("fed", "pi-1", "block"))
 
 
+@pytest.mark.slow
 def test_device_speaks_on_no_topic_but_its_own(site: Site) -> None:
     everything = ("apportion/#",)
     coordinator, victim = site.coordinator(), site.agent("pi-1")
@@ -153,6 +154,7 @@ def test_device_speaks_on_no_topic_but_its_own(site: Site) -> None:
     assert coordinator.heard(0.2) == []
 
 
+@pytest.mark.slow
 def test_device_hears_nothing_of_others(site: Site) -> None:
     thief = site.connect(site.device("pi-2"), "fed/pi-2", "apportion/v1/fed/#", "apportion/v1/fed/dn/pi-1/#", "$SYS/#")
     coordinator, victim = site.coordinator(), site.agent("pi-1")
@@ -163,6 +165,7 @@ def test_device_hears_nothing_of_others(site: Site) -> None:
     assert victim.heard(0.2) == [topics.down("fed", "pi-1", "order")]
 
 
+@pytest.mark.slow
 def test_coordinator_has_the_topics_of_its_federation_only(site: Site) -> None:
     coordinator_files(site.identity, "other", issue=True)
     site.broker.reload()
@@ -178,11 +181,13 @@ def test_coordinator_has_the_topics_of_its_federation_only(site: Site) -> None:
     assert theirs.heard(0.2) == []
 
 
+@pytest.mark.slow
 def test_no_certificate_is_refused(site: Site) -> None:
     with pytest.raises(AccessDenied, match="--cert and --key"):
         site.connect(None)
 
 
+@pytest.mark.slow
 def test_certificate_of_a_foreign_authority_is_refused(site: Site, tmp_path: Path) -> None:
     Authority.create(tmp_path / "foreign").close()
     foreign = local_device_files(tmp_path / "foreign", "pi-1")
@@ -190,6 +195,7 @@ def test_certificate_of_a_foreign_authority_is_refused(site: Site, tmp_path: Pat
         site.connect(foreign)
 
 
+@pytest.mark.slow
 def test_certificate_of_a_server_is_no_clients(site: Site) -> None:
     with Authority(site.identity) as authority:
         server = authority.issue_server(["gateway.local"])
@@ -217,6 +223,7 @@ def test_device_cannot_pass_for_the_broker(site: Site) -> None:
         victim.do_handshake()
 
 
+@pytest.mark.slow
 def test_revoked_device_loses_its_topics_at_once_and_its_next_connection(site: Site) -> None:
     files, coordinator, device, other = site.device("pi-1"), site.coordinator(), site.agent("pi-1"), site.agent("pi-2")
     device.transport.publish(topics.up("fed", "pi-1", "hello"), b"before")
@@ -244,6 +251,7 @@ def test_client_id_of_another_device_ends_no_connection(site: Site) -> None:
     assert victim.heard(0.5) == [topics.down("fed", "pi-1", "order")]
 
 
+@pytest.mark.slow
 def test_forged_will_is_not_delivered(site: Site) -> None:
     coordinator = site.coordinator()
     files = site.device("pi-2")

@@ -12,11 +12,11 @@ from pathlib import Path
 import paho.mqtt.client as mqtt
 import pytest
 
-from coordinator.broker import BrokerProcess
-from coordinator.broker_settings import free_port
+from coordinator.brokers.broker_files import LIMITS_NAME, write_broker_folder
+from coordinator.brokers.mosquitto import find_mosquitto, mosquitto_config
+from coordinator.brokers.opening import BrokerProcess
+from coordinator.brokers.settings import free_port
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import LIMITS_NAME, write_broker_folder
-from coordinator.mosquitto import find_mosquitto, mosquitto_config
 
 pytestmark = [
     pytest.mark.broker,

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from coordinator.brokers.broker_files import ClientFiles
+from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import ClientFiles
 from coordinator.identity.claims import create_token, exchange_token
 from coordinator.identity.issuers import OfflineRoot
-from coordinator.mosquitto import find_mosquitto
 from edge.contracts import topics
 from edge.contracts.claims import ClaimReply
 from edge.contracts.errors import AccessDenied, IdentityRefused
-from edge.device_identity import make_request
-from edge.enrolment import EnrolmentFailed, _accept
+from edge.identity.device_identity import make_request
+from edge.identity.enrolment import EnrolmentFailed, _accept
 from tests.coordinator.identity.test_mosquitto_access import Site
 
 PASSPHRASE = "a long passphrase"
@@ -150,6 +150,7 @@ def site(tmp_path: Path, root: OfflineRoot) -> Iterator[Site]:
         site.close()
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_old_and_new_issuers_meet_at_one_broker_and_either_can_be_revoked(

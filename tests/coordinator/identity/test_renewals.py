@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coordinator.brokers.broker_files import ClientFiles
+from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.identity.authority import Authority
-from coordinator.identity.broker_files import ClientFiles
-from coordinator.identity.renewals import RenewalDesk, renew_device
-from coordinator.mosquitto import find_mosquitto
+from coordinator.identity.renewals import RenewalHandler, renew_device
 from edge.contracts import topics
 from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import IdentityRefused
 from edge.contracts.identity import Renew, Renewed
 from edge.contracts.messages import Error
-from edge.device_identity import make_request
+from edge.identity.device_identity import make_request
 from edge.transport.base import Connected, Disconnected, Event
 from tests.coordinator.identity.test_authority import Clock
 from tests.coordinator.identity.test_mosquitto_access import Client, Site
@@ -94,9 +94,9 @@ def test_desk_answers_what_an_inbox_hands_it(tmp_path: Path) -> None:
         authority.revoke("pi-08")
     answers: queue.SimpleQueue[tuple[str, str, msgspec.Struct]] = queue.SimpleQueue()
     said: list[str] = []
-    with RenewalDesk(tmp_path / "identity", lambda *answer: answers.put(answer), said.append) as desk:
+    with RenewalHandler(tmp_path / "identity", lambda *answer: answers.put(answer), said.append) as handler:
         for device, folder in (("pi-07", tmp_path), ("pi-08", tmp_path / "8")):
-            desk.handlers["renew"](device, unseal(seal("renew", Renew(request(folder, device).decode()))))
+            handler.handlers["renew"](device, unseal(seal("renew", Renew(request(folder, device).decode()))))
         device, kind, body = answers.get(timeout=10)
         assert (device, kind) == ("pi-07", "renewed")
         assert isinstance(body, Renewed)
@@ -108,6 +108,7 @@ def test_desk_answers_what_an_inbox_hands_it(tmp_path: Path) -> None:
     assert said[0] == "pi-07: its certificate was renewed"
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here")

@@ -11,12 +11,12 @@ import pytest
 from coordinator.identity.authority import Authority
 from coordinator.identity.message_check import BrowserSignatures
 from coordinator.identity.revocations import Revocations
-from coordinator.ledger import Ledger
-from coordinator.tickets import Tickets
+from coordinator.ledger.ledger import Ledger
+from coordinator.web.tickets import Tickets
 from edge.contracts.errors import IdentityRefused
 from edge.contracts.messages import Accept, Heartbeat, Offer
-from edge.device_identity import make_request
-from tests.coordinator.inbox_desk import FEDERATION, UPDATE, Desk, hello, ref_of
+from edge.identity.device_identity import make_request
+from tests.coordinator.messaging.inbox_bench import FEDERATION, UPDATE, MessageLoop, hello, ref_of
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def identity(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, identity: Path) -> Iterator[Desk]:
+def handler(tmp_path: Path, identity: Path) -> Iterator[MessageLoop]:
     with Ledger.create(tmp_path / "ledger.sqlite", federation=FEDERATION, config="", seed=0) as ledger:
-        desk = Desk(tmp_path, ledger, check=BrowserSignatures(identity, FEDERATION))
-        yield desk
-        desk.publisher.close()
+        handler = MessageLoop(tmp_path, ledger, check=BrowserSignatures(identity, FEDERATION))
+        yield handler
+        handler.publisher.close()
 
 
 def revoke(identity: Path, device: str = "pi-1") -> None:
@@ -40,41 +40,43 @@ def revoke(identity: Path, device: str = "pi-1") -> None:
         authority.revoke(device)
 
 
-def test_every_message_of_a_revoked_certificate_is_refused_whatever_the_broker_does(desk: Desk, identity: Path) -> None:
-    assert desk.gets("pi-1", "hello", hello("pi-1"))[0][0] == "order"
+def test_every_message_of_a_revoked_certificate_is_refused_whatever_the_broker_does(
+    handler: MessageLoop, identity: Path
+) -> None:
+    assert handler.gets("pi-1", "hello", hello("pi-1"))[0][0] == "order"
     revoke(identity)
     for kind, body in (
         ("hello", hello("pi-1")),
         ("heartbeat", Heartbeat(state="idle")),
-        ("accept", Accept(desk.id())),
-        ("offer", Offer(desk.id(), ref_of(UPDATE))),
+        ("accept", Accept(handler.id())),
+        ("offer", Offer(handler.id(), ref_of(UPDATE))),
     ):
-        ((answer, error),) = desk.gets("pi-1", kind, body)
+        ((answer, error),) = handler.gets("pi-1", kind, body)
         assert (answer, error.code) == ("error", "bad-signature")
         assert "was revoked" in error.message
-    assert desk.state() == "open"
-    assert desk.gets("pi-2", "hello", hello("pi-2"))[0][0] == "order"
+    assert handler.state() == "open"
+    assert handler.gets("pi-2", "hello", hello("pi-2"))[0][0] == "order"
 
 
-def test_shutting_out_expires_the_open_assignment_and_its_upload(desk: Desk) -> None:
-    desk.gets("pi-1", "hello", hello("pi-1"))
-    desk.gets("pi-1", "offer", Offer(desk.id(), ref_of(UPDATE)))
-    desk.inbox.shut_out("pi-1")
-    entry = desk.ledger.assignment(desk.id())
+def test_shutting_out_expires_the_open_assignment_and_its_upload(handler: MessageLoop) -> None:
+    handler.gets("pi-1", "hello", hello("pi-1"))
+    handler.gets("pi-1", "offer", Offer(handler.id(), ref_of(UPDATE)))
+    handler.inbox.shut_out("pi-1")
+    entry = handler.ledger.assignments.find(handler.id())
     assert entry is not None
     assert (entry.state, entry.code) == ("expired", "revoked")
-    assert [here.device for here in desk.cohort.present()] == []
+    assert [here.device for here in handler.cohort.present()] == []
     with pytest.raises(Exception, match="is over"):
-        desk.inbox._upload_desk.write("pi-1", desk.id(), 0, UPDATE)
-    desk.inbox.shut_out("pi-1")  # again, and of nobody
-    desk.inbox.shut_out("pi-9")
-    assert desk.state("pi-2") == "open"
+        handler.inbox.uploads.write("pi-1", handler.id(), 0, UPDATE)
+    handler.inbox.shut_out("pi-1")  # again, and of nobody
+    handler.inbox.shut_out("pi-9")
+    assert handler.state("pi-2") == "open"
 
 
-def test_reported_update_stays_when_its_device_is_shut_out(desk: Desk) -> None:
-    desk.report(desk.upload())
-    desk.inbox.shut_out("pi-1")
-    assert desk.state() == "reported"
+def test_reported_update_stays_when_its_device_is_shut_out(handler: MessageLoop) -> None:
+    handler.report(handler.upload())
+    handler.inbox.shut_out("pi-1")
+    assert handler.state() == "reported"
 
 
 def test_tickets_of_a_device_end_and_later_ones_are_good() -> None:

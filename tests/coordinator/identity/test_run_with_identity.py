@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.fleet.claim_link import claim_link, root_fingerprint
 from coordinator.identity.authority import Authority
 from coordinator.identity.claims import create_token
-from coordinator.mosquitto import find_mosquitto
 from edge.__main__ import main
-from edge.claim_client import EnrolmentFailed
 from edge.contracts.claims import ClaimLink
-from edge.enrolment import enrol
+from edge.identity.claim_client import EnrolmentFailed
+from edge.identity.enrolment import enrol
 from tests.federation.small_run import config_text
 
 pytestmark = [

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coordinator.identity import signing
 from coordinator.identity.authority import Authority
 from coordinator.identity.folder import IdentityFolder
-from coordinator.identity.signing import SigningKey
-from coordinator.identity.signing_rotation import introduce, retire
+from coordinator.identity.signing import SigningKey, introduce, retire
 from edge.contracts.errors import ConfigError, IdentityRefused, SignatureRejected
 from edge.contracts.identity import KeyStatement
 from edge.contracts.signing import signers_text
-from edge.trust import Trust
+from edge.identity.trust import Trust
 
 MANIFEST = b"a manifest"
 
@@ -145,11 +145,10 @@ def test_steps_out_of_turn_are_refused(identity: Path) -> None:
 def test_interrupted_retirement_is_finished_by_the_next_call(
     identity: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    from coordinator.identity import signing_rotation
 
     trust, stop_at = device(identity, tmp_path), getattr(IdentityFolder(identity), point)
     introduce(identity)
-    write = signing_rotation.write_file
+    write = signing.write_file
 
     def interrupted(path: Path, data: bytes, mode: int) -> None:
         if path == stop_at:
@@ -157,7 +156,7 @@ def test_interrupted_retirement_is_finished_by_the_next_call(
         write(path, data, mode)
 
     with monkeypatch.context() as patch:
-        patch.setattr(signing_rotation, "write_file", interrupted)
+        patch.setattr(signing, "write_file", interrupted)
         with pytest.raises(OSError, match="no space"):
             retire(identity)
     if point == "signing_key":

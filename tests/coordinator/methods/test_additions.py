@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.costs import cut_costs
-from coordinator.global_model import decode_state, encode_state
 from coordinator.methods import Level, Method, State, Update, build_method
-from coordinator.models import build_model, input_spec
+from coordinator.models.catalog import build_model, input_spec
+from coordinator.rounds.global_model import decode_state, encode_state
+from coordinator.submodels.costs import cut_costs
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 
 NAMES = ("adapter", "prefix", "prompt")

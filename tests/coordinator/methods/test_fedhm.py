@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from coordinator.methods import Method, State, Submodel, Update, build_method
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
 from coordinator.submodels.factorize import recover_tensors
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 

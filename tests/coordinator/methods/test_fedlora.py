@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from torch import nn
 
-from coordinator.costs import cut_costs
-from coordinator.global_model import decode_state, encode_state
 from coordinator.methods import Method, State, Submodel, Update, build_method
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
+from coordinator.rounds.global_model import decode_state, encode_state
+from coordinator.submodels.costs import cut_costs
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 from edge.contracts.manifest import InputSpec
 

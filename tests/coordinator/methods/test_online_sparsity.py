@@ -14,12 +14,12 @@ from torch import nn
 
 from coordinator.methods import Method, State, Submodel, Update, build_method
 from coordinator.methods.online_sparsity import CONTROL, DENSE
-from coordinator.packed_tensors import split_tensors
 from coordinator.pruning.masks import density
 from coordinator.pruning.size_control import SizeControl
+from coordinator.rounds.program_schedule import training_turns
 from coordinator.simulation.torch_session import TorchArtifact
 from coordinator.submodels.build import apply_cut
-from coordinator.turns import training_turns
+from coordinator.submodels.packed_tensors import split_tensors
 from edge.contracts.manifest import InputSpec
 from edge.contracts.streams import stream_seed, uniform
 from export.loss_probe import LOSSES, PREVIOUS, THRESHOLD

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.costs import cut_costs
 from coordinator.methods import Method, State, Update, build_method
 from coordinator.methods.fedavg import FULL
 from coordinator.methods.prism import SIGMA, U, V
-from coordinator.models import build_model, example_input, input_spec
+from coordinator.models.catalog import build_model, example_input, input_spec
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.component_sampling import drawn_components
+from coordinator.submodels.costs import cut_costs
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.manifest import InputSpec
 from edge.contracts.streams import stream_seed
@@ -158,6 +158,7 @@ def test_draws_are_a_function_of_seed_round_and_device() -> None:
     assert any(built.cut(state, level, round_index=r, device=d, seed=s).cut != one.cut for r, d, s in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ratio", "millions"), [(0.8, 7.95), (0.6, 4.48), (0.4, 1.99), (0.2, 0.50)])
 def test_block_convolutions_have_the_published_sizes(ratio: float, millions: float) -> None:
     dense = build_model("resnet18")
@@ -168,6 +169,7 @@ def test_block_convolutions_have_the_published_sizes(ratio: float, millions: flo
     assert sum(p.numel() for p in factors.values()) / 1e6 == pytest.approx(millions, abs=0.006)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ratio", "millions"), [(0.8, 9.69), (0.6, 7.11), (0.4, 4.63), (0.2, 2.27)])
 def test_block_convolutions_that_read_all_channels_are_larger(ratio: float, millions: float) -> None:
     """By hand: V r x 9M over all inputs and U r x r, which are not the sizes of the paper's Table 1."""
@@ -214,11 +216,9 @@ def test_channels_without_a_row_are_zeros_before_the_norm() -> None:
 
 
 @pytest.mark.runtime
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"input-cut": False}], ids=["input cut", "rows alone"])
-@pytest.mark.parametrize(
-    "runtime",
-    ["onnxruntime", *(pytest.param(name, marks=pytest.mark.slow) for name in ("executorch", "onnxruntime_training"))],
-)
+@pytest.mark.parametrize("runtime", ["onnxruntime", "executorch", "onnxruntime_training"])
 def test_step_of_a_cut_agrees_with_torch(runtime: str, options: dict[str, Any], tmp_path: Path) -> None:
     built, _ = method({"levels": [0.4], **options})
     cut = built.cut_shape(built.levels()[0], round_index=0, device="", seed=0)
@@ -274,6 +274,7 @@ KINDS = {
 """Linear layers, convolutions behind a flatten, a transformer, a recurrent network, residuals."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", sorted(KINDS))
 @pytest.mark.parametrize("name", ["prism", "orthdrop", "origdrop"])
 def test_every_kind_of_model_is_cut_runs_and_comes_back(name: str, model: str) -> None:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from coordinator.distillation.ensembles import consensus, sharpened, softmax
 from coordinator.distillation.predictions import proxy_logits
-from coordinator.global_model import decode_state, encode_state
 from coordinator.methods import Method, State, Submodel, Update, build_method
 from coordinator.methods.ds_fl import DSFL
 from coordinator.methods.proxy_method import ProxyMethod
-from coordinator.statistics import state_with_statistics
+from coordinator.rounds.batch_norm_statistics import state_with_statistics
+from coordinator.rounds.global_model import decode_state, encode_state
 from coordinator.submodels.build import apply_cut
 from edge.contracts.errors import ConfigError, UpdateRejected
 from edge.contracts.manifest import InputSpec

@@ -13,11 +13,11 @@ from torch import nn
 
 from coordinator.methods import State, Submodel, Update, build_method
 from coordinator.methods.prunefl import PruneFL
-from coordinator.packed_tensors import split_tensors
 from coordinator.pruning.masks import MASK, density, mean_wire_ratio, wire_ratio
 from coordinator.pruning.time_model import PRESETS, SECONDS_PER_WEIGHT_SENT
 from coordinator.simulation.torch_session import TorchArtifact
 from coordinator.submodels.build import apply_cut
+from coordinator.submodels.packed_tensors import split_tensors
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import InputSpec
 from export.training_step import Optimizer, StepSpec

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.cli.exporting import dense_module
-from coordinator.configuration_file import load_config_text
+from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import METHODS, build_method
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
+from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ApportionError, ConfigError, PlanError
 from tests.conformance.test_methods import Net
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from torch import nn
 
-from coordinator.global_model import decode_state, encode_state
 from coordinator.methods import Method, State, Submodel, Update, build_method
-from coordinator.models import build_model
-from coordinator.packed_tensors import split_tensors
+from coordinator.models.catalog import build_model
+from coordinator.rounds.global_model import decode_state, encode_state
+from coordinator.submodels.packed_tensors import split_tensors
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 
 MASK, SPARSE = "first.difference#mask", "first.difference"

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.global_model import decode_state, encode_state
 from coordinator.methods import Method, State, Submodel, Update, build_method
 from coordinator.methods.method import ObservesScores, ShapesFollowState
 from coordinator.methods.slt import SLT, STEP, counted_form
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
+from coordinator.rounds.global_model import decode_state, encode_state
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.layer_steps import Configuration, LayerSteps
 from coordinator.submodels.width import lift_tensors, tensor_slices
@@ -134,6 +134,7 @@ def test_a_step_freezes_below_trains_one_layer_whole_and_scales_above(method: SL
     assert set(method.program(cut).frozen) == {n for n, p in built.named_parameters() if not p.requires_grad}
 
 
+@pytest.mark.slow
 def test_stronger_devices_train_deeper_within_their_limit(method: SLT, steps: LayerSteps) -> None:
     strong, weak = method.levels()
     for step in range(1, 17):

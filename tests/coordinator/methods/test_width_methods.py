@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coordinator.global_model import decode_state, encode_state
 from coordinator.methods import Level, Method, State, Submodel, Update, build_method
-from coordinator.methods.method import DeviceProgram, Variant
-from coordinator.models import build_model
-from coordinator.statistics import state_with_statistics
+from coordinator.models.catalog import build_model
+from coordinator.rounds.batch_norm_statistics import state_with_statistics
+from coordinator.rounds.global_model import decode_state, encode_state
+from coordinator.rounds.program_schedule import training_turns
 from coordinator.submodels.build import apply_cut
-from coordinator.turns import training_turns
+from coordinator.submodels.values import DeviceProgram, Variant
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 from edge.contracts.manifest import InputSpec
 from export.training_step import Variant as CompiledVariant

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
 from coordinator.models.deit import ClassTokenTransformer
 from edge.contracts.errors import ConfigError
 

@@ -60,6 +60,7 @@ def test_amplified_epsilon_is_the_theorems_at_order_two() -> None:
     assert epsilon([Release(z, 10, 1000)] * rounds, delta) < at_two
 
 
+@pytest.mark.slow
 def test_rounds_of_different_cohorts_add_up() -> None:
     few, many = [Release(3.0, 10, 100)] * 5, [Release(3.0, 10, 40)] * 5
     together = epsilon([*few, *many], 1e-5)

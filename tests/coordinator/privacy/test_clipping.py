@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coordinator.privacy.clipping import difference, norm_of, scale_down
+from coordinator.privacy.gaussian_noise import difference, norm_of, scale_down
 
 TRAINED = {"a": np.array([4.0, 1.0], np.float32), "b": np.array([[5.0]], np.float32), "count": np.array(7)}
 SENT = {"a": np.array([1.0, 1.0], np.float32), "b": np.array([[1.0]], np.float32), "count": np.array(6)}

@@ -1,4 +1,4 @@
-"""The coordinator's desk for masks: what it takes, what it says again, and what it refuses without a trace."""
+"""The coordinator's handler for masks: what it takes, what it says again, and what it refuses without a trace."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.ledger import Ledger
-from coordinator.ledger_records import Assignment
-from coordinator.privacy.masking_desk import COORDINATOR, Decided, MaskingDesk
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import Assignment
+from coordinator.privacy.masking_handler import COORDINATOR, Decided, MaskingHandler
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import MessageRejected
@@ -37,19 +37,19 @@ class Told:
 class Site:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger, self.told, self.news = ledger, Told(), 0
-        self.desk = MaskingDesk("fed", ledger, self.told, self._count)  # type: ignore[arg-type]
+        self.handler = MaskingHandler("fed", ledger, self.told, self._count)  # type: ignore[arg-type]
 
     def _count(self) -> None:
         self.news += 1
 
     def hear(self, device: str, kind: str, body: msgspec.Struct) -> None:
-        self.desk.handlers[kind](device, unseal(seal(kind, body)))
+        self.handler.handlers[kind](device, unseal(seal(kind, body)))
 
     def decide(self, kind: str, body: msgspec.Struct) -> None:
-        self.ledger.add_masking(0, 0, COORDINATOR, kind, encode_msgpack(body))
+        self.ledger.masking.add(0, 0, COORDINATOR, kind, encode_msgpack(body))
 
     def rows(self, kind: str) -> set[str]:
-        return set(self.ledger.masking(0, 0, kind))
+        return set(self.ledger.masking.of_attempt(0, 0, kind))
 
 
 def own(device: str) -> str:
@@ -63,9 +63,9 @@ def keys_of(device: str) -> Keys:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     with Ledger.create(tmp_path / "ledger.sqlite", federation="fed", config="", seed=0) as ledger:
-        ledger.add_blob("w" * 64, 1)
-        ledger.add_blob("m" * 64, 1)
-        ledger.plan_round(
+        ledger.blobs.add("w" * 64, 1)
+        ledger.blobs.add("m" * 64, 1)
+        ledger.rounds.plan(
             0,
             0,
             deadline_s=60.0,
@@ -84,7 +84,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
                 for device in NAMES
             ],
         )
-        ledger.move_round(0, 0, "published")
+        ledger.rounds.move(0, 0, "published")
         yield Site(ledger)
 
 
@@ -92,7 +92,7 @@ def test_first_keys_stay_and_repeated_ones_are_no_news(site: Site) -> None:
     site.hear("a", "keys", keys_of("a"))
     site.hear("a", "keys", Keys(own("a"), b"x" * 32, b"y" * 32))
     assert site.news == 1
-    assert site.desk.said(0, 0, "keys", Keys)["a"] == keys_of("a")
+    assert site.handler.said(0, 0, "keys", Keys)["a"] == keys_of("a")
     assert site.told.messages == []
 
 
@@ -120,7 +120,7 @@ def test_keys_under_anothers_assignment_change_nothing(site: Site) -> None:
 
 
 def test_device_that_was_left_out_is_told_to_forget(site: Site) -> None:
-    site.ledger.expire(own("c"))
+    site.ledger.assignments.expire(own("c"))
     site.hear("c", "keys", keys_of("c"))
     ((device, kind, ack),) = site.told.messages
     assert (device, kind, ack.accepted, ack.code) == ("c", "ack", False, "stale-round")
@@ -149,7 +149,7 @@ def test_mail_is_what_the_others_sealed_for_that_device(site: Site) -> None:
         boxes = {other: f"{device} to {other}".encode() for other in NAMES if other != device}
         site.hear(device, "shares", Shares(own(device), boxes))
     site.decide("mail", Decided(NAMES, 2))
-    site.desk.send_mail(0, 0)
+    site.handler.send_mail(0, 0)
     boxes = {device: body.sealed for device, _, body in site.told.messages}
     assert boxes["b"] == {"a": b"a to b", "c": b"c to b"}
     assert set(boxes) == set(NAMES)
@@ -169,4 +169,4 @@ def test_revealed_shares_are_exactly_those_asked_for_and_the_first_stay(site: Si
     right = Revealed(own("a"), {"a": share, "b": share}, {"c": share})
     site.hear("a", "revealed", right)
     site.hear("a", "revealed", Revealed(own("a"), {"a": b"t" * 66, "b": share}, {"c": share}))
-    assert site.desk.said(0, 0, "revealed", Revealed) == {"a": right}
+    assert site.handler.said(0, 0, "revealed", Revealed) == {"a": right}

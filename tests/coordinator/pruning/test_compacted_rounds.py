@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.cli.exporting import dense_module
-from coordinator.configuration_file import load_config_text
-from coordinator.ledger import Ledger
-from coordinator.publisher import read_order
+from coordinator.exporting.cut_exporter import dense_module
+from coordinator.ledger.ledger import Ledger
+from coordinator.run_file.loading import load_config_text
+from edge.contracts.plan import read_order
 from edge.contracts.tensor_file import encode_tensors, read_tensor_file
 
 pytestmark = [pytest.mark.broker, pytest.mark.runtime, pytest.mark.slow]
@@ -62,7 +62,7 @@ def test_snip_trains_what_its_masks_left_alive_from_the_second_round_on(tmp_path
     summary = start_run(load_config_text(text), tmp_path / "run", RunOptions(quiet=True))
     assert summary["committed_rounds"] == 3
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
-        rounds = [ledger.assignments(index, 0) for index in range(3)]
+        rounds = [ledger.assignments.of_attempt(index, 0) for index in range(3)]
     assert [len(entries) for entries in rounds] == [2, 2, 2]
     orders = [read_order(entries[0].order) for entries in rounds]
     assert rounds[0][0].cut == {}

@@ -16,7 +16,7 @@ from edge.contracts.manifest import InputSpec
 from export.bundle import export_artifact
 from export.training_step import SparseWeight, StepSpec
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 SPEC = InputSpec(layout="chw", shape=(2, 8, 8))
 CLASSES = 3

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.costs import cut_costs
 from coordinator.methods import State, Submodel, Update, build_method
 from coordinator.methods.sparse import SparseMethod
-from coordinator.models import build_model
-from coordinator.packed_tensors import masks_of, split_tensors
+from coordinator.models.catalog import build_model
 from coordinator.pruning.compaction import Compaction, mask_records
 from coordinator.pruning.dead_channels import is_same_function, live_channels
 from coordinator.pruning.masks import Masks, prunable_weights
 from coordinator.simulation.torch_session import TorchArtifact
 from coordinator.submodels.build import apply_cut, module_tensors
 from coordinator.submodels.channel_groups import channel_map
+from coordinator.submodels.costs import cut_costs
+from coordinator.submodels.packed_tensors import masks_of, split_tensors
 from coordinator.submodels.record import cut_from_json, cut_to_json
 from coordinator.submodels.width import lift_tensors, shape_of_cut, tensor_slices
 from edge.contracts.errors import PlanError

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
 from coordinator.pruning.masks import density, prunable_weights, prune_by_magnitude, top_scores, wire_ratio
 from coordinator.pruning.reconfigure import largest_density, prunable_share, reconfigure
 from coordinator.pruning.time_model import PRESETS, TimeModel

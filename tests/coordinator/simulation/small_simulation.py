@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 
 from coordinator.cli.simulate import begin
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config_text
+from coordinator.config.run_config import RunConfig
+from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, simulate
+from coordinator.simulation.devices import Simulation, Tally, train
+from coordinator.simulation.workers import Refused
+from coordinator.submodels.values import State, Update
 
 TEXT = """
 [federation]
@@ -74,6 +77,15 @@ def simulated(config: RunConfig, run_dir: Path, *, workers: int = 1) -> dict[str
     """The summary of ``config`` simulated in ``run_dir``, from where an earlier one there stopped."""
     run_dir.mkdir(exist_ok=True)
     return simulate(config, run_dir, begin(config, run_dir), SimulationOptions(workers=workers, quiet=True))
+
+
+def trained_updates(simulation: Simulation, state: State) -> list[Update]:
+    """The first updates of all simulated devices, none of which refuses."""
+    found = []
+    for outcome in train(simulation, state, list(simulation.shares), 0, "train", Tally()):
+        assert not isinstance(outcome, Refused)
+        found.append(outcome[0])
+    return found
 
 
 def final_bytes(run_dir: Path) -> bytes:

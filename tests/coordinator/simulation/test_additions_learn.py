@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.configuration_file import load_config_text
 from coordinator.methods import build_method
-from coordinator.models import build_model
-from coordinator.packed_tensors import split_tensors
+from coordinator.models.catalog import build_model
+from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, simulate
 from coordinator.simulation.record import Record
 from coordinator.submodels.build import module_tensors
+from coordinator.submodels.packed_tensors import split_tensors
 from edge.contracts.tensor_file import encode_tensors
 
 pytestmark = pytest.mark.slow

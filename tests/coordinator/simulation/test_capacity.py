@@ -6,11 +6,11 @@ import collections
 
 import pytest
 
-from coordinator.configuration import RunConfig
-from coordinator.configuration_planning import CohortConfig, LocalGroup
-from coordinator.costs import Costs
-from coordinator.methods.method import Level
-from coordinator.simulation.capacity import Capacities, configured_level, device_names, find_level, group_level
+from coordinator.config.cohort import CohortConfig, LocalGroup
+from coordinator.config.run_config import RunConfig
+from coordinator.planning.capacity_levels import Capacities, configured_level, device_names, find_level, group_level
+from coordinator.submodels.costs import Costs
+from coordinator.submodels.values import Level
 from edge.contracts.errors import ConfigError, PlanError
 from tests.coordinator.simulation.small_simulation import small
 

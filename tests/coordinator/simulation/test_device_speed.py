@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.configuration import SimulationConfig
-from coordinator.simulation.device_speed import DeviceSpeed, device_speed
+from coordinator.config.device_speed import DeviceSpeed
+from coordinator.config.run_config import SimulationConfig
+from coordinator.simulation.device_speed import device_speed
 
 
 def test_round_is_latency_steps_and_both_transfers() -> None:

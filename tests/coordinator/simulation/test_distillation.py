@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from coordinator.cli.placing import place_groups
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config, load_config_text
-from coordinator.configuration_planning import LocalGroup
-from coordinator.datasets import Dataset
+from coordinator.config.cohort import LocalGroup
+from coordinator.config.run_config import RunConfig
+from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import DistilsOnProxy
-from coordinator.simulation import simulator
+from coordinator.rounds import round as engine
+from coordinator.run_file.loading import load_config, load_config_text
 from coordinator.simulation.assembly import SimulationOptions, open_simulation, simulate
 from coordinator.simulation.record import Record
 from edge.contracts.errors import ConfigError
@@ -91,14 +91,14 @@ def test_interrupted_simulation_ends_with_the_same_bits(
 ) -> None:
     config = load_config_text(RUN.replace("NAME", name))
     simulated(config, tmp_path / "whole")
-    commit = simulator.commit
+    commit = engine.commit
 
     def stopping(*arguments: Any) -> None:
         commit(*arguments)
         raise Stopped
 
     with monkeypatch.context() as patched:
-        patched.setattr(simulator, "commit", stopping)
+        patched.setattr(engine, "commit", stopping)
         with pytest.raises(Stopped):
             simulated(config, tmp_path / "parts")
     simulated(config, tmp_path / "parts")

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cli.exporting import dense_module, run_input_spec
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config
-from coordinator.costs import cut_costs
+from coordinator.config.run_config import RunConfig
+from coordinator.data.partition import partition
+from coordinator.exporting.cut_exporter import dense_module, run_input_spec
 from coordinator.methods import build_method
-from coordinator.simulation.capacity import Capacities, device_names
-from coordinator.simulation.partition import partition
+from coordinator.planning.capacity_levels import Capacities, device_names
+from coordinator.run_file.loading import load_config
+from coordinator.submodels.costs import cut_costs
 
 FILES = sorted((Path(__file__).parents[3] / "examples" / "papers").glob("*.toml"))
 LABELS = np.random.default_rng(0).integers(0, 10, 20_000)
@@ -28,6 +28,7 @@ def test_there_are_some() -> None:
     assert len(FILES) >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_every_device_gets_a_level_and_data(path: Path, tmp_path: Path) -> None:
     config = read(path, tmp_path)

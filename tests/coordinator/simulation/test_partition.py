@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.simulation.partition import partition
+from coordinator.data.partition import partition
 from edge.contracts.errors import ConfigError
 
 LABELS = np.repeat(np.arange(5), 200)[np.random.default_rng(0).permutation(1000)]

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.cli.exporting import dense_module, run_input_spec
-from coordinator.configuration import RunConfig
-from coordinator.configuration_file import load_config
-from coordinator.configuration_planning import LocalGroup
-from coordinator.datasets import Dataset
+from coordinator.config.cohort import LocalGroup
+from coordinator.config.run_config import RunConfig
+from coordinator.data.datasets import Dataset
+from coordinator.exporting.cut_exporter import dense_module, run_input_spec
 from coordinator.methods import build_method
+from coordinator.run_file.loading import load_config
 from coordinator.submodels.build import apply_cut
 from tests.coordinator.simulation.small_simulation import changed, simulated
 
@@ -60,6 +60,7 @@ def test_there_are_all_of_the_papers_settings() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_one_round_trains_what_every_device_holds(path: Path, tmp_path: Path) -> None:
     summary = simulated(shortened(path, tmp_path), tmp_path / "run")

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.configuration import SimulationConfig
-from coordinator.costs import cut_costs
+from coordinator.config.run_config import SimulationConfig
 from coordinator.methods import build_method
-from coordinator.methods.method import Method, Submodel
-from coordinator.models import build_model, input_spec
+from coordinator.methods.method import Method
+from coordinator.models.catalog import build_model, input_spec
 from coordinator.simulation.record import read_record
 from coordinator.simulation.round_clock import DeviceRound, round_clock
+from coordinator.submodels.costs import cut_costs
 from coordinator.submodels.record import Cut
+from coordinator.submodels.values import Submodel
 from edge.contracts.errors import ConfigError
 from tests.coordinator.simulation.small_simulation import changed, simulated, small
 
@@ -67,6 +68,7 @@ def test_own_time_model_is_the_methods() -> None:
     assert seconds(method, own) == pytest.approx(3 + 6.422528)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "time_model", "told"),
     [

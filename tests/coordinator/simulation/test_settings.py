@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.configuration import TrainingConfig, canonical_toml
-from coordinator.configuration_file import load_config_text
+from coordinator.config.run_config import TrainingConfig, canonical_toml
+from coordinator.rounds.work_order import learning_rate
+from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, simulate
 from coordinator.simulation.record import Record
-from coordinator.work_orders import learning_rate
 from edge.contracts.errors import ConfigError
 from tests.coordinator.simulation.small_simulation import TEXT
 

@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.cohort import select
-from coordinator.configuration_file import load_config_text
-from coordinator.methods.method import State, Submodel
-from coordinator.simulation import simulator
+from coordinator.messaging.cohort import select
+from coordinator.planning.capacity_levels import device_names
+from coordinator.rounds import aggregation
+from coordinator.rounds import round as engine
+from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
-from coordinator.simulation.capacity import device_names
+from coordinator.simulation.devices import Tally, train
 from coordinator.simulation.local_training import Trained
 from coordinator.simulation.record import Record, read_record
-from coordinator.simulation.simulator import Tally, plan, run_rounds, train
+from coordinator.simulation.simulator import run_rounds
 from coordinator.simulation.workers import Refused, Work, Workers
+from coordinator.submodels.values import State, Submodel
 from edge.contracts.errors import ConfigError, LedgerError, PlanError
 from edge.contracts.tensor_file import decode_tensors
 from tests.coordinator.simulation.small_simulation import WITH_NORM, changed, final_bytes, simulated, small
@@ -52,6 +54,7 @@ def test_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
     assert (alone["simulation"]["workers"], together["simulation"]["workers"]) == (1, 3)
 
 
+@pytest.mark.slow
 def test_learns_and_scores_every_model_of_the_method(tmp_path: Path) -> None:
     config = small(federation={"rounds": 12}, training={"epochs": 2})
     summary = simulated(config, tmp_path / "run")
@@ -99,6 +102,7 @@ class Stopped(Exception):
     """The simulation was stopped by the test."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["without norm", "with norm"])
 @pytest.mark.parametrize("commits", [1, 3])
 def test_interrupted_simulation_ends_with_the_same_bits(
@@ -106,7 +110,7 @@ def test_interrupted_simulation_ends_with_the_same_bits(
 ) -> None:
     config = small() if text == "without norm" else load_config_text(WITH_NORM)
     simulated(config, tmp_path / "whole")
-    commit, done = simulator.commit, 0
+    commit, done = engine.commit, 0
 
     def stopping(*arguments: Any) -> State:
         nonlocal done
@@ -117,7 +121,7 @@ def test_interrupted_simulation_ends_with_the_same_bits(
         return state
 
     with monkeypatch.context() as patched:
-        patched.setattr(simulator, "commit", stopping)
+        patched.setattr(engine, "commit", stopping)
         with pytest.raises(Stopped):
             simulated(config, tmp_path / "parts")
     record = read_record(tmp_path / "parts")
@@ -169,11 +173,12 @@ def test_devices_that_refuse_or_diverge_are_left_out(tmp_path: Path) -> None:
     with open_simulation(small(), tmp_path, Record(), SimulationOptions(quiet=True)) as simulation:
         simulation = replace(simulation, workers=RefusingSecond(simulation.workers))
         state: State = simulation.method.init()
-        devices = plan(simulation, state)
+        devices = list(simulation.shares)[:4]
         tally = Tally()
-        updates = list(train(simulation, state, devices, "train", tally))
+        outcomes = list(train(simulation, state, devices, 0, "train", tally))
+    updates = [outcome[0] for outcome in outcomes if not isinstance(outcome, Refused)]
     assert [u.device for u in updates] == [devices[0], devices[3]]
-    assert tally.reports == 2
+    assert sum(tally.levels.values()) == 2
     assert tally.refused[0] == "out of memory"
     assert devices[2] in tally.refused[1]
     assert "not finite" in tally.refused[1]
@@ -189,7 +194,7 @@ def test_dynamic_capacity_changes_a_devices_level_between_rounds(tmp_path: Path)
 
 def _killed_in_mid_round(run_dir: str) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
-    aggregate, rounds = simulator.aggregate, 0
+    aggregate, rounds = aggregation.aggregate, 0
 
     def killing(*arguments: Any) -> State:
         nonlocal rounds
@@ -198,7 +203,7 @@ def _killed_in_mid_round(run_dir: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return aggregate(*arguments)
 
-    simulator.aggregate = killing
+    aggregation.aggregate = killing
     simulated(small(), Path(run_dir))
 
 

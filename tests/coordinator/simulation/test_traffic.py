@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.methods.method import DeviceProgram, Level, Submodel
-from coordinator.packed_tensors import split_tensors
 from coordinator.simulation.traffic import Traffic
-from edge.coded_update import CodedUpdate
+from coordinator.submodels.packed_tensors import split_tensors
+from coordinator.submodels.values import DeviceProgram, Level, Submodel
 from edge.contracts.plan import Precision
 from edge.contracts.tensor_file import encode_tensors
 from edge.contracts.tensors import concrete_shape
-from edge.update_file import write_update
+from edge.training.coded_update import CodedUpdate
+from edge.training.update_file import write_update
 from tests.contracts.samples import MANIFEST, ORDER
 
 LEVEL = Level("full", 1.0, 1.0)

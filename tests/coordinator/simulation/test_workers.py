@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from coordinator.cli.simulate import begin
-from coordinator.methods.method import DeviceProgram
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
+from coordinator.simulation.devices import Tally, train
 from coordinator.simulation.record import Record
-from coordinator.simulation.simulator import Tally, plan, train
 from coordinator.simulation.worker_messages import FailedReply, TrainRequest, read_reply, read_request
+from coordinator.submodels.values import DeviceProgram
 from edge.contracts.errors import ApportionError
 from edge.contracts.plan import BlobRef, Schedule, Turn, WorkOrder
-from edge.pipe_frames import write_frame
+from edge.system.pipe_frames import write_frame
 from tests.coordinator.simulation.small_simulation import small
 
 
@@ -62,11 +62,11 @@ def test_worker_that_dies_is_named_and_none_is_left_behind(tmp_path: Path) -> No
         children = set(psutil.Process().children()) - before
         assert len(children) == 2
         state = simulation.method.init()
-        devices = plan(simulation, state)
+        devices = list(simulation.shares)
         logits = simulation.workers.logits(simulation.method.eval_models(state).values())
         assert [np.shape(values) for values in logits] == [(599, 10)] * 4
         for child in children:
             child.kill()
         with pytest.raises(ApportionError, match=r"worker process \d+ ended with status -9"):
-            list(train(simulation, state, devices, "train", Tally()))
+            list(train(simulation, state, devices, 0, "train", Tally()))
     assert not any(child.is_running() for child in children)

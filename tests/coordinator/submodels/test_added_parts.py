@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coordinator.cli.model_arguments import parse_cut
-from coordinator.models import build_model, input_spec
+from coordinator.models.catalog import build_model, input_spec
 from coordinator.models.vit import Attention, Block
 from coordinator.submodels.additions import draw_additions
 from coordinator.submodels.build import apply_cut, module_tensors
@@ -274,6 +274,7 @@ def test_own_module_with_these_blocks_takes_every_addition() -> None:
     assert isinstance(Own().layers[0].attention, Attention)
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 @pytest.mark.parametrize(
     ("cut", "optimizer"),

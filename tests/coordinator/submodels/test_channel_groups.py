@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from width_modules import OWN, model_input, own, own_input, random_cut, silenced_difference
 
-from coordinator.models import MODELS, build_model
+from coordinator.models import MODELS
+from coordinator.models.catalog import build_model
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.channel_groups import channel_map
 from coordinator.submodels.width import check_runs, first_channels, group_counts
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import InputSpec
+from tests.coordinator.submodels.width_modules import OWN, model_input, own, own_input, random_cut, silenced_difference
 
 ATTENTION = ("vit", "deit_tiny", "vit_small")
 """Their norms and attention scores are over channels, so dropping any changes the others: shapes are compared alone."""
@@ -67,6 +68,7 @@ def test_silencing_tells_a_wrong_cut() -> None:
     assert silenced_difference(module, cut, own_input()) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit", "deit_tiny"])
 def test_transformer_keeps_the_same_part_of_every_head_and_trains(name: str) -> None:
     module = build_model(name)
@@ -151,6 +153,7 @@ def test_shortcut_cannot_pass_on_more_than_comes_in() -> None:
         channels.cut({narrow.name: range(4)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kept", "words"),
     [

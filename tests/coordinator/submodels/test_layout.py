@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.models import build_model, example_input
+from coordinator.models.catalog import build_model, example_input
 from coordinator.submodels.build import apply_cut, load_tensors, module_tensors
 from coordinator.submodels.factorize import FactorizedConv2d, FactorizedLinear
 from coordinator.submodels.layout import factorizable_layers, factorized_cut, hybrid_layout, layer_rank

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from coordinator.cli.model_arguments import parse_cut
-from coordinator.models import build_model, input_spec
+from coordinator.models.catalog import build_model, input_spec
 from coordinator.submodels.build import apply_cut, module_tensors
 from coordinator.submodels.lora import (
     adapted_layers,
@@ -133,6 +133,7 @@ def test_layer_that_takes_no_factors_is_refused(layer: nn.Module, rank: int, wor
         apply_cut(nn.Sequential(layer), {"0": additive(rank)})
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_step_of_factors_passes_the_gate_and_trains_them_alone(tmp_path: Path) -> None:
     module = build_model("vit", classes=5, **TINY)

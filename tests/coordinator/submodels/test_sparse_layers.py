@@ -9,9 +9,9 @@ import pytest
 from torch import nn
 
 from coordinator.methods.fedavg import FULL
-from coordinator.methods.method import DeviceProgram, Submodel, Variant
 from coordinator.submodels.record import Factor, LayerCut
 from coordinator.submodels.sparse_layers import has_sparse_kernels, room, with_sparse_layers
+from coordinator.submodels.values import DeviceProgram, Submodel, Variant
 
 SHAPES = {"conv.weight": (32, 16, 5, 5), "fc.weight": (100, 200), "small.weight": (10, 20)}
 BELOW = {"linear": 0.3, "convolution": 0.2}

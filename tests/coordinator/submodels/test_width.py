@@ -11,9 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
-from width_modules import OWN, own, own_input
 
-from coordinator.models import build_model
+from coordinator.models.catalog import build_model
 from coordinator.submodels.build import apply_cut, module_tensors
 from coordinator.submodels.channel_groups import ChannelMap, channel_map
 from coordinator.submodels.factorize import factorize_tensors
@@ -32,6 +31,7 @@ from coordinator.submodels.width import (
     within,
 )
 from edge.contracts.errors import PlanError
+from tests.coordinator.submodels.width_modules import OWN, own, own_input
 
 MODULES = (*OWN, "resnet8", "depthwise", "lstm")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from coordinator.models import example_input
+from coordinator.models.catalog import example_input
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.channel_groups import ChannelMap, channel_map
 from coordinator.submodels.record import Cut

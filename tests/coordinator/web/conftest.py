@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.blob_store import BlobStore
-from coordinator.fleet.claim_desk import ClaimDesk
+from coordinator.blobs.blob_store import BlobStore
+from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.identity.authority import Authority
-from coordinator.tickets import Tickets
 from coordinator.web.app import web_application
 from coordinator.web.blobs import Blobs
 from coordinator.web.pages import Pages
 from coordinator.web.server import WebServer
+from coordinator.web.tickets import Tickets
 from tests.coordinator.web.served_page import SOCKET, ServedPage
 
 
@@ -58,7 +58,7 @@ def served(built_page: Path, identity: Path, tmp_path_factory: pytest.TempPathFa
     store, tickets = BlobStore(tmp_path_factory.mktemp("store") / "blobs"), Tickets()
     blobs = Blobs(store, tickets)
     told: list[str] = []
-    desk = ClaimDesk(identity, federation="fed", web_socket=SOCKET, on_claimed=told.append)
-    app = web_application(Pages(built_page), desk, web_socket=SOCKET, blobs=blobs)
+    handler = ClaimHandler(identity, federation="fed", web_socket=SOCKET, on_claimed=told.append)
+    app = web_application(Pages(built_page), handler, web_socket=SOCKET, blobs=blobs)
     with WebServer("http://127.0.0.1:0", app) as server:
         yield ServedPage(server.address, store, tickets, blobs, told)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPMessage
 from urllib.parse import urlsplit
 
-from coordinator.blob_store import BlobStore
-from coordinator.tickets import Tickets
+from coordinator.blobs.blob_store import BlobStore
 from coordinator.web.blobs import Blobs
+from coordinator.web.tickets import Tickets
 
 SOCKET = "ws://127.0.0.1:9883/mqtt"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.tickets import GRACE_S, Tickets
+from coordinator.web.tickets import GRACE_S, Tickets
 from tests.coordinator.web.served_page import ServedPage
 
 BLOB = bytes(range(256)) * 4096

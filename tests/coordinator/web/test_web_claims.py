@@ -14,15 +14,15 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from coordinator.fleet.claim_desk import ClaimDesk
+from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.fleet.rate_limit import RateLimit
 from coordinator.identity.authority import Authority
 from coordinator.identity.claims import create_token
-from coordinator.tickets import Tickets
 from coordinator.web import claims
 from coordinator.web.app import web_application
 from coordinator.web.pages import Pages
 from coordinator.web.server import WebServer
+from coordinator.web.tickets import Tickets
 from edge.contracts.claims import (
     MAX_CLAIM_BYTES,
     ClaimRefusal,
@@ -32,7 +32,7 @@ from edge.contracts.claims import (
     KeyClaimRequest,
 )
 from edge.contracts.signing import claim_text
-from edge.device_identity import make_request
+from edge.identity.device_identity import make_request
 from tests.coordinator.web.served_page import SOCKET, ServedPage
 
 
@@ -111,8 +111,8 @@ def test_body_that_does_not_come_is_given_up(served: ServedPage, monkeypatch: py
 @pytest.fixture
 def hurried(built_page: Path, identity: Path) -> Iterator[ServedPage]:
     """A server that takes two claims and then one in a thousand seconds."""
-    desk = ClaimDesk(identity, federation="fed", web_socket=SOCKET, limit=RateLimit((2, 0.001), (100, 1.0)))
-    with WebServer("http://127.0.0.1:0", web_application(Pages(built_page), desk, web_socket=SOCKET)) as server:
+    handler = ClaimHandler(identity, federation="fed", web_socket=SOCKET, limit=RateLimit((2, 0.001), (100, 1.0)))
+    with WebServer("http://127.0.0.1:0", web_application(Pages(built_page), handler, web_socket=SOCKET)) as server:
         yield ServedPage(server.address, None, Tickets(), None, [])  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from coordinator.identity.broker_files import server_files
+from coordinator.brokers.broker_files import server_files
 from coordinator.web.server import WebServer
 from edge.contracts.errors import BrokerUnreachable
 
@@ -99,6 +99,7 @@ def test_certificate_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         WebServer("https://localhost:0", APP, tmp_path / "x.pem", tmp_path / "x.pem")
 
 
+@pytest.mark.slow
 def test_client_that_says_nothing_or_a_letter_at_a_time_is_cut_off() -> None:
     with WebServer("http://127.0.0.1:0", APP, request_timeout_s=0.4) as server:
         with connect(server) as silent:
@@ -108,6 +109,7 @@ def test_client_that_says_nothing_or_a_letter_at_a_time_is_cut_off() -> None:
             assert letters_until_the_end(slow) < 100
 
 
+@pytest.mark.slow
 def test_second_request_of_a_connection_has_its_own_clock() -> None:
     with WebServer("http://127.0.0.1:0", APP, request_timeout_s=0.4) as server, connect(server) as client:
         for _ in range(2):
@@ -118,6 +120,7 @@ def test_second_request_of_a_connection_has_its_own_clock() -> None:
         assert ended_after_s(client) < 5
 
 
+@pytest.mark.slow
 def test_client_that_does_not_read_is_cut_off() -> None:
     with WebServer("http://127.0.0.1:0", APP, stall_timeout_s=0.3) as server, connect(server) as client:
         client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")

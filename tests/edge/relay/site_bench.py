@@ -11,19 +11,20 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from tiny_artifact import TinyJob, tiny_job
 
-from edge.artifact_store import ArtifactStore
 from edge.contracts.envelope import Envelope, unseal
 from edge.contracts.messages import Accept, Ack, Block, Error, Get, Grant, Hello
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import decode_tensors, encode_tensors, read_tensor_file
-from edge.fetcher import OrderFetch
-from edge.outbox import Outbox
+from edge.supervisor.outbox import Outbox
+from edge.transfer.artifact_store import ArtifactStore
+from edge.transfer.fetcher import OrderFetch
+from edge.transfer.uploader import Uploader
 from edge.transport.base import Connected, Event, Received, Transport
-from edge.uploader import Uploader
 from profiles.device import DeviceProfile
+from tests.builders import train_report
+from tests.edge.tiny_artifact import TinyJob, tiny_job
 
 SITE, RELAY = "hall-devices", "hall"
 Change = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
@@ -163,10 +164,10 @@ class ScriptedDevice:
         path.write_bytes(data)
         self.trained.append(order.assignment_id)
         ref = BlobRef(self._store.put(data), len(data), "raw", len(data))
-        report = TrainReport(
-            assignment_id=order.assignment_id,
-            device=self.name,
-            round=order.round,
+        report = train_report(
+            order.assignment_id,
+            self.name,
+            order.round,
             num_examples=self.examples,
             steps=4,
             loss=float(self.examples),
@@ -177,8 +178,6 @@ class ScriptedDevice:
             supervisor_peak_bytes=10,
             trainer_idle_bytes=5,
             budget_bytes=10**9,
-            over_budget=False,
-            torch_loaded=False,
             runtime="onnxruntime 1",
             bytes_down=0,
             bytes_up=len(data),
@@ -209,10 +208,3 @@ def assert_is(update: bytes, mean: dict[str, np.ndarray]) -> None:
     """The update holds exactly the bits of ``mean``."""
     found = decode_tensors(update, where="the site's update")
     assert {n: v.tobytes() for n, v in found.items()} == {n: v.tobytes() for n, v in mean.items()}
-
-
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
-        time.sleep(0.02)

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_coordinator import ScriptedCoordinator
-from site_bench import RELAY, SITE, ScriptedDevice, assert_is, expected_mean, site_job, wait_until
 
-from coordinator.broker import BrokerProcess
+from coordinator.brokers.opening import BrokerProcess
 from edge.contracts import topics
 from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
 from tests.device_installation import clean_environment
+from tests.edge.relay.site_bench import RELAY, SITE, ScriptedDevice, assert_is, expected_mean, site_job
+from tests.edge.scripted_coordinator import ScriptedCoordinator
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.broker]
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 MODULE = (sys.executable, "-m", "edge")
 
@@ -136,7 +137,6 @@ def test_round_over_mosquitto(mosquitto_broker: BrokerProcess, tmp_path: Path) -
         site.close()
 
 
-@pytest.mark.slow
 def test_relay_is_installed_and_sums_without_torch(
     device_environment: Path, amqtt_broker: BrokerProcess, tmp_path: Path
 ) -> None:

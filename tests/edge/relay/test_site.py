@@ -11,10 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from scripted_coordinator import ScriptedCoordinator
-from site_bench import RELAY, SITE, ScriptedDevice, assert_is, expected_mean, site_job, wait_until
 
-from edge.artifact_store import ArtifactStore
 from edge.contracts import topics
 from edge.contracts.envelope import seal
 from edge.contracts.errors import SignatureRejected
@@ -23,13 +20,19 @@ from edge.contracts.messages import Get, Refuse
 from edge.contracts.plan import assignment_id
 from edge.contracts.signing import order_message
 from edge.contracts.streams import stream_seed
-from edge.outbox import farewell_message
+from edge.identity.trust import Trust
 from edge.relay.relay import Relay
 from edge.relay.settings import RelaySettings
 from edge.relay.site_key import SiteKey
 from edge.relay.site_work import SiteWork
+from edge.supervisor.outbox import farewell_message
+from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
-from edge.trust import Trust
+from tests.edge.relay.site_bench import RELAY, SITE, ScriptedDevice, assert_is, expected_mean, site_job
+from tests.edge.scripted_coordinator import ScriptedCoordinator
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 
 class Site:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge.contracts.errors import DeviceRefused
-from edge.native.library import library
+from edge.runtimes.executorch.library import library
 
 
 @pytest.fixture(autouse=True, scope="session")

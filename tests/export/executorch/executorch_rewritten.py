@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from edge.contracts.tensors import DType, TensorSpec
-from edge.native.library import NativeProgram
+from edge.runtimes.executorch.library import NativeProgram
 from export.capture import Capture
 from export.formats.executorch_program.lowering import lower
 from export.passes.rewriter import Rewriter

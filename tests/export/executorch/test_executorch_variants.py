@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from edge.contracts.tensors import STATE_ROLES
-from edge.leading_parts import FILE_NAME, parts_from_bytes
+from edge.runtimes.leading_parts import FILE_NAME, parts_from_bytes
 from export.bundle import export_artifact, read_artifact
 from export.formats.executorch_program.gate_run import GateRun
 from export.gate_values import gate_values
 from export.training_step import Optimizer, StepSpec, Variant
 from tests.export.test_variants import HALF, STEP, Atoms, net
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 
 def step(**changes: object) -> StepSpec:

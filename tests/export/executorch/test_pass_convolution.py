@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from executorch_rewritten import assert_rewrite_agrees
 from torch import Tensor
+
+from tests.export.executorch.executorch_rewritten import assert_rewrite_agrees
 
 pytestmark = pytest.mark.runtime
 CASES = {
@@ -23,6 +24,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_convolution_and_its_gradients(name: str, tmp_path: Path) -> None:
     x_shape, w_shape, stride, padding, dilation, groups = CASES[name]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from executorch_rewritten import assert_rewrite_agrees
 from torch import Tensor
+
+from tests.export.executorch.executorch_rewritten import assert_rewrite_agrees
 
 pytestmark = pytest.mark.runtime
 ATEN = torch.ops.aten

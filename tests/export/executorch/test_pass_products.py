@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from executorch_rewritten import assert_rewrite_agrees
+
+from tests.export.executorch.executorch_rewritten import assert_rewrite_agrees
 
 pytestmark = pytest.mark.runtime
 
@@ -21,6 +22,7 @@ def test_linear_layer_and_its_gradients(rows: int, tmp_path: Path) -> None:
     assert not kernels & {"apportion_native::permute.out", "aten::mm.out", "aten::addmm.out"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(6, 65, 32, 65), (4, 9, 17, 33), (2, 600, 300, 16)])
 def test_batched_products_of_every_transposition(sizes: tuple[int, int, int, int], tmp_path: Path) -> None:
     groups, m, k, n = sizes
@@ -38,3 +40,16 @@ def test_permutation_of_heads(tmp_path: Path) -> None:
     x = torch.arange(2 * 7 * 3 * 4 * 5, dtype=torch.float32).reshape(2, 7, 3, 4, 5)
     orders = [(2, 0, 3, 1, 4), (0, 2, 1, 3, 4), (4, 3, 2, 1, 0), (1, 0, 2, 3, 4), (0, 1, 2, 4, 3)]
     assert_rewrite_agrees(lambda x: [x.permute(order).contiguous() for order in orders], [x], tmp_path, tolerance=0)
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0)])
+def test_permutation_of_what_is_not_float32_is_the_runtimes(order: tuple[int, ...], tmp_path: Path) -> None:
+    """A dropout's mask between layers of an LSTM: the kernels here move four bytes at a time."""
+    mask, numbers = torch.arange(24).reshape(2, 3, 4) % 5 < 2, torch.arange(24).reshape(2, 3, 4)
+    kernels = assert_rewrite_agrees(
+        lambda mask, numbers: [mask.permute(order).to(torch.float32), numbers.permute(order).to(torch.float32)],
+        [mask, numbers],
+        tmp_path,
+        tolerance=0,
+    )
+    assert "apportion_native::permute.out" not in kernels

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from executorch_rewritten import assert_rewrite_agrees, traced
 from torch import Tensor
 
-from edge.native.library import NativeProgram
+from edge.runtimes.executorch.library import NativeProgram
 from export.formats.executorch_program.lowering import lower
+from tests.export.executorch.executorch_rewritten import assert_rewrite_agrees, traced
 
 pytestmark = pytest.mark.runtime
 

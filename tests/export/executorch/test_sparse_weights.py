@@ -12,20 +12,21 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coordinator.simulation.torch_session import TorchArtifact
-from edge.artifact_folder import read_artifact_folder
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, ExportRefused
 from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.contracts.packing import KEPT, MASK, kept_values, pack_mask
 from edge.contracts.tensor_file import encode_tensors
 from edge.contracts.tensors import TensorSpec
-from edge.native.library import NativeProgram
 from edge.runtimes import runtime
 from edge.runtimes.base import Session
-from edge.self_test import check_self_test
-from edge.weights_file import WeightsFile
+from edge.runtimes.executorch.library import NativeProgram
+from edge.runtimes.weights_file import WeightsFile
+from edge.training.artifact_folder import read_artifact_folder
+from edge.training.self_test import check_self_test
 from export.bundle import export_artifact, verify_artifact
 from export.capture import Capture
 from export.formats.executorch_program.lowering import lower
+from export.parity import STEPS as GATE_STEPS
 from export.training_step import Optimizer, SparseWeight, StepSpec
 
 pytestmark = pytest.mark.runtime
@@ -85,6 +86,7 @@ def compare(function: object, inputs: dict[str, Tensor], mask: np.ndarray, folde
     assert not dw[mask.sum() :].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("rows", [1, 20, 70])
 def test_linear_kernels_agree_with_torch(kind: str, rows: int, tmp_path: Path) -> None:
@@ -152,6 +154,7 @@ def net(stride: int = 1) -> nn.Module:
     return Net(stride)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_step_with_sparse_weights_agrees_with_torch(name: str, tmp_path: Path) -> None:
     spec = msgspec.structs.replace(SPEC, optimizer=STEPS[name], clip_norm=name == "nesterov")
@@ -165,7 +168,7 @@ def test_step_with_sparse_weights_agrees_with_torch(name: str, tmp_path: Path) -
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     folder = tmp_path_factory.mktemp("sparse") / "artifact"
     export_artifact(net(), SPEC, folder, runtime="executorch")
-    assert verify_artifact(folder, net()).steps == 4
+    assert verify_artifact(folder, net()).steps == GATE_STEPS
     return read_artifact_folder(folder)
 
 
@@ -204,6 +207,7 @@ def feeds() -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 def test_three_steps_are_those_of_the_simulated_device(artifact: Artifact, tmp_path: Path) -> None:
     device, (values, masks) = loaded(artifact), masked_weights(0.2)
     device.load_state(order_files(0.2, tmp_path))

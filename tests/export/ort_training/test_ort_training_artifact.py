@@ -24,40 +24,28 @@ from export.formats.ort_training.optimizer_model import optimizer_model
 from export.gate_values import gate_values
 from export.training_step import Optimizer, StepSpec
 from tests.export.modules import CLASSES, FEATURES, IMAGE, Apply, Head, with_head
-from tests.export.test_step import STEPS, module, step
+from tests.export.test_step import STEPS, TOGETHER, module, step
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 RUNTIME = "onnxruntime_training"
-QUICK_STEPS = (
-    "sgd-plain", "adamw", "frozen-static", "norm-batch-static", "masked-clip-nesterov", "distillation", "everything",
-)  # fmt: skip
-SLOW_STEPS = tuple(name for name in STEPS if name not in QUICK_STEPS)
 LAYERS = (
     "conv2d-grouped", "conv2d-depthwise", "conv1d", "max_pool-overlapping", "avg_pool-overlapping", "avg_pool1d",
     "batch_norm1d", "batch_norm2d-plain", "group_norm", "layer_norm-plain", "gelu-tanh", "softplus", "hardswish", "elu",
-    "embedding-padding", "pad", "multihead_attention", "lstm", "lstm-bidirectional", "gru",
+    "embedding-padding", "pad", "multihead_attention", "lstm-bidirectional", "gru",
 )  # fmt: skip
-"""Those that the runtime needs another form of, and one of each other family."""
+"""Those that the runtime needs another form of, and one of each other family; more in ``test_layer_support.py``."""
 
 
 def exported(layers: nn.Module, spec: StepSpec, folder: Path) -> ArtifactManifest:
     return export_artifact(layers, spec, folder / "artifact", runtime=RUNTIME)
 
 
-@pytest.mark.parametrize("name", QUICK_STEPS)
+@pytest.mark.parametrize("name", TOGETHER)
 def test_step_on_ort_training_agrees_with_torch(name: str, tmp_path: Path) -> None:
     manifest = exported(module(), step(**STEPS[name]), tmp_path)
     assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW_STEPS)
-def test_every_other_step_on_ort_training_agrees_with_torch(name: str, tmp_path: Path) -> None:
-    manifest = exported(module(), step(**STEPS[name]), tmp_path)
-    assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer_family_on_ort_training_passes_the_gate(name: str, tmp_path: Path) -> None:
     layers, spec = with_head(name)
@@ -157,7 +145,7 @@ def test_forward_shapes_take_the_batch_size() -> None:
 
 STOCK_API = """
 import json, sys
-import edge.runtimes.onnxruntime_training  # for the import alone, without torch
+import edge.runtimes.onnxruntime_training.session  # for the import alone, without torch
 from onnxruntime.training.api import CheckpointState, Module, Optimizer
 import numpy as np
 folder, checkpoint = sys.argv[1:3]

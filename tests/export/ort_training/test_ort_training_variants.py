@@ -10,7 +10,7 @@ import pytest
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import STATE_ROLES
-from edge.leading_parts import FILE_NAME, parts_from_bytes
+from edge.runtimes.leading_parts import FILE_NAME, parts_from_bytes
 from export.bundle import export_artifact, read_artifact
 from export.formats.ort_training.environment import RuntimeEnvironment
 from export.formats.ort_training.gate_run import GateRun
@@ -26,6 +26,7 @@ def step(**changes: object) -> StepSpec:
     return msgspec.structs.replace(STEP, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_narrow_variant_passes_the_gate_and_leaves_the_rest_alone(kind: str, tmp_path: Path) -> None:
     spec = step(optimizer=Optimizer(kind=kind), clip_norm=True, variants=(Variant("half", HALF),))
@@ -46,6 +47,7 @@ def test_narrow_variant_passes_the_gate_and_leaves_the_rest_alone(kind: str, tmp
     assert np.array_equal(moved["next:5.weight"][:, 144:], values["5.weight"][:, 144:])
 
 
+@pytest.mark.slow
 def test_atoms_with_a_teacher_pass_the_gate_and_take_their_own_tensors_only(tmp_path: Path) -> None:
     variants = tuple(Variant(str(i), submodule=f"atoms.{i}") for i in range(2))
     manifest = export_artifact(

@@ -109,20 +109,24 @@ export const Cost: Struct<Cost> = struct<Cost>("Cost", {
 
 /** A run a device can repeat: formula weights, a fixed batch, the losses of the first steps. */
 export interface SelfTest {
-  readonly formula: "splitmix64-uniform/1";
+  readonly formula: "splitmix64-uniform/1" | "splitmix64-uniform/2";
   readonly seed: number;
   readonly batch: number;
   readonly hyper: Readonly<Record<string, number>>;
   readonly losses: readonly number[];
   readonly rel_tolerance: number;
+  readonly bias: number;
+  readonly gain: number;
 }
 export const SelfTest: Struct<SelfTest> = struct<SelfTest>("SelfTest", {
-  formula: oneOf("splitmix64-uniform/1"),
+  formula: oneOf("splitmix64-uniform/1", "splitmix64-uniform/2"),
   seed: integer,
   batch: integer,
   hyper: dict(float),
   losses: list(float),
   rel_tolerance: float,
+  bias: defaulted(float, 0),
+  gain: defaulted(float, 1),
 });
 
 /** What the parity gate measured at export, and against what. */

@@ -87,11 +87,43 @@ export function permutation(seed: bigint, count: number): Int32Array {
 }
 
 /**
- * The value tensor `spec` takes in an artifact's self-test, formula `splitmix64-uniform/1`.
+ * What `spec` of role `draw` is in a step, from the stream of (seed, "draw", step, name). Each of its outputs gives two
+ * lanes of 32 bits, the low one first; the top 24 bits of a lane are k. A float32 draw is k / 2^24, a bool one
+ * k < floor(2^24 probability + 0.5).
+ * @param seed the order's `data_seed`
+ * @param step number of the step within the assignment, from 0
+ * @param batch examples of the whole batch, which micro-batches share out
+ */
+export function drawnValue(spec: TensorSpec, seed: bigint | number, step: number, batch: number): Tensor {
+  return drawn(spec, streamSeed(seed, "draw", step, spec.name), batch);
+}
+
+function drawn(spec: TensorSpec, seed: bigint, batch: number): Tensor {
+  const shape = concreteShape(spec, batch);
+  const count = shape.reduce((product, size) => product * size, 1);
+  const data = emptyData(spec.dtype, count);
+  const halves = splitmix64Halves(seed, Math.ceil(count / 2));
+  const below = Math.floor(spec.probability * 2 ** 24 + 0.5);
+  for (let i = 0; i < count; i++) {
+    // The high half comes first in `halves`, the low one in a draw.
+    const top = (halves[i ^ 1] as number) >>> 8;
+    data[i] = spec.dtype === "bool" ? Number(top < below) : top * 2 ** -24;
+  }
+  return { dtype: spec.dtype, shape, data };
+}
+
+/**
+ * The value tensor `spec` takes in an artifact's self-test, formula `splitmix64-uniform/2`; `/1` without `bias` and `gain`.
  * @param batch size of the batch dimension
  * @param high vocabulary (integer inputs) or number of classes (targets), at least 2
  */
-export function selfTestValue(spec: TensorSpec, seed: bigint | number, batch: number, high = 2): Tensor {
+export function selfTestValue(
+  spec: TensorSpec,
+  seed: bigint | number,
+  batch: number,
+  high = 2,
+  { bias, gain }: { bias: number; gain: number } = { bias: 0, gain: 1 },
+): Tensor {
   const shape = concreteShape(spec, batch);
   const count = shape.reduce((product, size) => product * size, 1);
   const data = emptyData(spec.dtype, count);
@@ -99,6 +131,7 @@ export function selfTestValue(spec: TensorSpec, seed: bigint | number, batch: nu
   if (spec.role === "slot" || spec.role === "accumulator" || (spec.role === "buffer" && !isFloat)) {
     return { dtype: spec.dtype, shape, data };
   }
+  if (spec.role === "draw") return drawn(spec, streamSeed(seed, "self-test", 0, spec.name), batch);
   const put = setter(spec, data);
   if (spec.role === "label_mask" || spec.role === "grad_mask") {
     const kept = spec.role === "grad_mask" && spec.capacity > 0 ? Math.min(spec.capacity, count) : count;
@@ -108,7 +141,7 @@ export function selfTestValue(spec: TensorSpec, seed: bigint | number, batch: nu
     return { dtype: spec.dtype, shape, data };
   }
   const u = uniform(streamSeed(seed, "self-test", 0, spec.name), count);
-  const formula = selfTestFormula(spec, shape, isFloat, high);
+  const formula = selfTestFormula(spec, shape, isFloat, high, bias, gain);
   for (let i = 0; i < count; i++) put(i, formula(u[i] as number));
   return { dtype: spec.dtype, shape, data };
 }
@@ -118,6 +151,8 @@ function selfTestFormula(
   shape: readonly number[],
   isFloat: boolean,
   high: number,
+  bias: number,
+  gain: number,
 ): (u: number) => number {
   const isWeight = spec.role === "parameter" || spec.role === "frozen";
   if (spec.role === "input" || spec.role === "target") {
@@ -131,9 +166,10 @@ function selfTestFormula(
         shape.slice(1).reduce((product, size) => product * size, 1),
       ),
     );
-    return (u) => (2 * u - 1) / root;
+    return (u) => gain * ((2 * u - 1) / root);
   }
   if (isWeight && spec.name.endsWith("weight")) return (u) => 0.75 + 0.5 * u;
+  if (isWeight) return (u) => bias + 0.1 * (2 * u - 1);
   return (u) => 0.1 * (2 * u - 1);
 }
 

@@ -1,6 +1,6 @@
 /** What a tensor is on the wire and in a graph: name, shape, dtype, role. Bytes: tensorFile. */
 
-import { defaulted, integer, list, oneOf, type Shape, type Struct, struct, text } from "./shapes";
+import { defaulted, float, integer, list, oneOf, type Shape, type Struct, struct, text } from "./shapes";
 
 const ROLES = [
   "parameter",
@@ -14,6 +14,7 @@ const ROLES = [
   "grad_mask",
   "teacher",
   "hyper",
+  "draw",
   "loss",
   "metric",
 ] as const;
@@ -46,7 +47,7 @@ export const GRADIENT_SUM = "#gradient";
 
 /** One named tensor of an artifact. */
 export interface TensorSpec {
-  /** Module path (`layer1.0.conv1.weight`), slots `path#momentum`, factors `<layer>.u` and `<layer>.v`. */
+  /** Module path (`layer1.0.conv1.weight`), slots `path#momentum`, factors `<layer>.u` and `<layer>.v`, draws `<layer>#draw`. */
   readonly name: string;
   /** Sizes in order; `"batch"` marks the batch dimension. */
   readonly shape: readonly (number | "batch")[];
@@ -54,6 +55,8 @@ export interface TensorSpec {
   readonly role: Role;
   /** Of a masked parameter, its slots and its mask: at most so many entries are held; 0: all are. */
   readonly capacity: number;
+  /** Of a bool draw, that an element is true; a float32 draw is uniform in [0, 1). */
+  readonly probability: number;
 }
 
 const SIZE: Shape<number | "batch"> = {
@@ -67,6 +70,7 @@ export const TensorSpec: Struct<TensorSpec> = struct<TensorSpec>("TensorSpec", {
   dtype: oneOf(...DTYPES),
   role: oneOf(...ROLES),
   capacity: defaulted(integer, 0),
+  probability: defaulted(float, 0),
 });
 
 /**

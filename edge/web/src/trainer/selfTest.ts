@@ -3,10 +3,12 @@
 import { DeviceRefused } from "../contracts/errors";
 import type { ArtifactManifest } from "../contracts/manifest";
 import { selfTestValue } from "../contracts/streams";
-import type { Tensor, TensorSpec } from "../contracts/tensors";
+import type { Role, Tensor, TensorSpec } from "../contracts/tensors";
 import { runStep, stepPrograms, TRAIN } from "./microBatches";
 import type { Session, StateSource } from "./session";
 import { scalar } from "./training";
+
+const FORMULA_ROLES: ReadonlySet<Role> = new Set(["input", "target", "label_mask", "draw"]);
 
 /** The feeds of the self-test's steps; the session's state is overwritten with its weights. */
 export function loadSelfTest(
@@ -29,7 +31,7 @@ export function loadSelfTest(
     for (const name of program.inputs) {
       const spec = specs.get(name) as TensorSpec;
       if (spec.role === "hyper") feeds.set(name, scalar(spec, manifest.self_test.hyper[name] ?? 0));
-      else if (spec.role === "input" || spec.role === "target" || spec.role === "label_mask") {
+      else if (FORMULA_ROLES.has(spec.role)) {
         feeds.set(name, formulaValue(spec, manifest, batch));
       }
     }
@@ -63,5 +65,5 @@ export async function checkSelfTest(session: Session, manifest: ArtifactManifest
 
 function formulaValue(spec: TensorSpec, manifest: ArtifactManifest, batch: number): Tensor {
   const high = spec.role === "input" ? manifest.input.vocabulary : manifest.classes.length;
-  return selfTestValue(spec, manifest.self_test.seed, batch, Math.max(2, high));
+  return selfTestValue(spec, manifest.self_test.seed, batch, Math.max(2, high), manifest.self_test);
 }

@@ -9,6 +9,7 @@ import { type ArtifactManifest, tensorOf } from "../contracts/manifest";
 import { KEPT, keptValues, MASK } from "../contracts/packing";
 import type { WorkOrder } from "../contracts/plan";
 import { compareText } from "../contracts/shapes";
+import { drawnValue } from "../contracts/streams";
 import { concreteShape, emptyData, type Tensor, type TensorSpec } from "../contracts/tensors";
 import { type Batch, BatchOrder, type Examples } from "../data/batches";
 import { runStep, stepPrograms } from "./microBatches";
@@ -113,6 +114,8 @@ class Feeder {
   readonly #target: TensorSpec | undefined;
   readonly #fixed = new Map<string, Tensor>();
   readonly #counted: TensorSpec[] = [];
+  readonly #dataSeed: bigint;
+  readonly #draws: readonly TensorSpec[];
 
   constructor(manifest: ArtifactManifest, program: string, order: WorkOrder, examples: Examples) {
     const programs = stepPrograms(manifest, program);
@@ -131,6 +134,15 @@ class Feeder {
     }
     [this.#input] = inputs;
     [this.#target] = targets;
+    this.#dataSeed = order.data_seed;
+    this.#draws = specs.filter((spec) => spec.role === "draw");
+    for (const spec of this.#draws) {
+      if (spec.dtype === "bool" || spec.dtype === "float32") continue;
+      throw new DeviceRefused(
+        `program '${this.#name}' takes draw '${spec.name}' of ${spec.dtype}, this agent draws bool and float32; ` +
+          "update it",
+      );
+    }
     for (const spec of specs) {
       if (spec.role === "label_mask") {
         const data = examples.labelMask();
@@ -152,6 +164,7 @@ class Feeder {
     if (this.#input) feeds.set(this.#input.name, { dtype: this.#input.dtype, shape: batch.xShape, data: batch.x });
     if (this.#target) feeds.set(this.#target.name, { dtype: this.#target.dtype, shape: batch.yShape, data: batch.y });
     for (const spec of this.#counted) feeds.set(spec.name, scalar(spec, 1 / (step + 1)));
+    for (const spec of this.#draws) feeds.set(spec.name, drawnValue(spec, this.#dataSeed, step, examples));
     return feeds;
   }
 

@@ -57,8 +57,27 @@ export interface Vectors {
     seed: number;
     batch: number;
     high: number;
-    tensors: { name: string; shape: (number | "batch")[]; dtype: string; role: string; value: number[] }[];
+    tensors: {
+      name: string;
+      shape: (number | "batch")[];
+      dtype: string;
+      role: string;
+      bias?: number;
+      gain?: number;
+      probability?: number;
+      value: number[];
+    }[];
   };
+  draws: {
+    name: string;
+    shape: (number | "batch")[];
+    dtype: string;
+    probability: number;
+    seed: string;
+    step: number;
+    batch: number;
+    value: number[];
+  }[];
 }
 
 export function fromHex(hex: string): Uint8Array<ArrayBuffer> {

@@ -95,7 +95,7 @@ test("equal tensors give equal bytes whatever their order", () => {
 });
 
 describe("what was ordered", () => {
-  const spec: TensorSpec = { name: "w", shape: [2], dtype: "float32", role: "parameter", capacity: 0 };
+  const spec: TensorSpec = { name: "w", shape: [2], dtype: "float32", role: "parameter", capacity: 0, probability: 0 };
 
   test("passes when it is exactly that", () => {
     expect(() => checkTensors(new Map([["w", floats(1, 2)]]), [spec], "here")).not.toThrow();
@@ -117,7 +117,14 @@ describe("what was ordered", () => {
   });
 
   test("has sizes with the batch taken as given", () => {
-    const x: TensorSpec = { name: "x", shape: ["batch", 3], dtype: "int64", role: "input", capacity: 0 };
+    const x: TensorSpec = {
+      name: "x",
+      shape: ["batch", 3],
+      dtype: "int64",
+      role: "input",
+      capacity: 0,
+      probability: 0,
+    };
     expect([byteCount(x, 4), isCarried(x), isCarried(spec)]).toEqual([96, false, true]);
   });
 });

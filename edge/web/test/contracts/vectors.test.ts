@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { fromFloat16, toFloat16 } from "../../src/contracts/float16";
 import { assignmentId } from "../../src/contracts/plan";
-import { permutation, selfTestValue, splitmix64, streamSeed, uniform } from "../../src/contracts/streams";
+import { drawnValue, permutation, selfTestValue, splitmix64, streamSeed, uniform } from "../../src/contracts/streams";
 import type { TensorSpec } from "../../src/contracts/tensors";
 import { vectors } from "./goldenFiles";
 
@@ -12,6 +12,7 @@ const spec = (given: Partial<TensorSpec>): TensorSpec => ({
   dtype: "float32",
   role: "parameter",
   capacity: 0,
+  probability: 0,
   ...given,
 });
 
@@ -78,11 +79,23 @@ test("assignment ids are those of the page", () => {
   }
 });
 
+test.each(VECTORS.draws)(
+  "draw $name is that of the page",
+  ({ name, shape, dtype, probability, seed, step, batch, value }) => {
+    const given = spec({ name, shape, dtype: dtype as TensorSpec["dtype"], role: "draw", probability });
+    const found = drawnValue(given, BigInt(seed), step, batch);
+    expect(found.dtype).toBe(dtype);
+    expect(found.shape).toEqual(shape.map((size) => (size === "batch" ? batch : size)));
+    expect(Array.from(found.data, Number)).toEqual(value);
+  },
+);
+
 describe("self-test values", () => {
   const { seed, batch, high, tensors } = VECTORS.self_test;
-  test.each(tensors)("$name is that of the page", ({ name, shape, dtype, role, value }) => {
-    const given = spec({ name, shape, dtype: dtype as TensorSpec["dtype"], role: role as TensorSpec["role"] });
-    const found = selfTestValue(given, seed, batch, high);
+  test.each(tensors)("$name is that of the page", ({ name, shape, dtype, role, probability, value, bias, gain }) => {
+    const kinds = { dtype: dtype as TensorSpec["dtype"], role: role as TensorSpec["role"] };
+    const given = spec({ name, shape, ...kinds, probability: probability ?? 0 });
+    const found = selfTestValue(given, seed, batch, high, { bias: bias ?? 0, gain: gain ?? 1 });
     expect(found.dtype).toBe(dtype);
     expect(found.shape).toEqual(shape.map((size) => (size === "batch" ? batch : size)));
     expect(Array.from(found.data, Number)).toEqual(value);

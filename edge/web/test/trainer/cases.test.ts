@@ -1,13 +1,14 @@
 /**
  * Whole orders as the Python agent's native session carried them out: same batches, losses and update.
  *
- * Cases are written by tests/export/web_case.py: one lies here, others in the folder that APPORTION_CASES names.
+ * Cases are written by tests/export/web_case.py to the folder that APPORTION_CASES names; tests/web/test_trainer_in_node.py
+ * does so.
  */
 
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
-import { fileURLToPath, pathToFileURL } from "node:url";
+import { pathToFileURL } from "node:url";
 import { expect, test } from "vitest";
 import type { BlobRef, WorkOrder } from "../../src/contracts/plan";
 import { decodeTensors } from "../../src/contracts/tensorFile";
@@ -26,9 +27,8 @@ interface Case {
   readonly expected: { readonly steps: number; readonly loss: number; readonly metrics: Record<string, number> };
 }
 
-const HERE = fileURLToPath(new URL("cases/", import.meta.url));
-const folder = process.env.APPORTION_CASES ?? HERE;
-const names = readdirSync(folder).filter((name) => existsSync(`${folder}/${name}/case.json`));
+const folder = process.env.APPORTION_CASES ?? "";
+const names = folder === "" ? [] : readdirSync(folder).filter((name) => existsSync(`${folder}/${name}/case.json`));
 
 test.each(names)("%s is carried out as natively", async (name) => {
   const place = `${folder}/${name}`;

@@ -130,7 +130,7 @@ def slice_scatter(
         return t.value(b)
     rank, size, part = t.tensor(a).dim(), *(t.dims.fixed(t.tensor(x).shape[dim], layer=layer_of(node)) for x in (a, b))
     first = (start or 0) % size
-    if _is_zero(a) and step == 1:
+    if is_zero(a) and step == 1:
         pads = [0] * (2 * rank)
         pads[dim % rank], pads[rank + dim % rank] = first, size - first - part
         return t.make.node("Pad", t.value(b), pads)
@@ -148,7 +148,7 @@ def select_scatter(t: Translation, node: fx.Node, a: fx.Node, b: fx.Node, dim: i
     size = t.dims.fixed(t.tensor(a).shape[dim], layer=layer_of(node))
     index %= size
     row = t.make.node("Unsqueeze", t.value(b), [dim])
-    if _is_zero(a):
+    if is_zero(a):
         pads = [0] * (2 * rank)
         pads[dim], pads[rank + dim] = index, size - 1 - index
         return t.make.node("Pad", row, pads)
@@ -161,7 +161,7 @@ def select_scatter(t: Translation, node: fx.Node, a: fx.Node, b: fx.Node, dim: i
     return t.make.node("Concat", *kept, axis=dim)
 
 
-def _is_zero(node: fx.Node) -> bool:
+def is_zero(node: fx.Node) -> bool:
     """Whether a node is made of zeros only, as the gradients of slices are before they are filled."""
     name = str(node.target)
     return name.startswith(("aten.zeros", "aten.full")) and (name.startswith("aten.zeros") or node.args[1] == 0)
@@ -218,36 +218,6 @@ def scatter(t: Translation, node: fx.Node, a: fx.Node, dim: int, index: fx.Node,
     if not isinstance(b, fx.Node):
         source = t.make.node("Expand", source, t.dims.shape(t.tensor(index).shape, infer=False))
     return t.make.node("ScatterElements", t.value(a), t.value(index), source, axis=dim)
-
-
-@translates("index.Tensor")
-def index(t: Translation, node: fx.Node, a: fx.Node, indices: Sequence[fx.Node | None]) -> str:
-    used = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if len(used) != 1 or t.tensor(used[0][1]).dtype == torch.bool:
-        raise t.refuse(node, "indexing with a boolean mask or several index tensors", "torch.where or index_select")
-    return t.make.node("Gather", t.value(a), t.value(used[0][1]), axis=used[0][0])
-
-
-@translates("index_put", "_unsafe_index_put")
-def index_put(
-    t: Translation, node: fx.Node, a: fx.Node, indices: Sequence[fx.Node | None], b: fx.Node, accumulate: bool = False
-) -> str:
-    used = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if len(used) != 1 or t.tensor(used[0][1]).dtype == torch.bool:
-        raise t.refuse(node, "writing through a boolean mask or several index tensors", "torch.where")
-    dim, position = used[0]
-    order = [dim, *[d for d in range(t.tensor(a).dim()) if d != dim]]
-    moved = t.make.node("Transpose", t.value(a), perm=order) if dim else t.value(a)
-    if dim and t.tensor(position).dim() != 1:
-        raise t.refuse(node, "writing through an index of several dimensions", "torch.where")
-    rows = t.make.node("Transpose", t.value(b), perm=order) if dim else t.value(b)
-    if t.tensor(b).dim() != t.tensor(position).dim() + t.tensor(a).dim() - 1:
-        raise t.refuse(node, "writing a broadcast value through an index", "torch.where")
-    where = t.make.node("Unsqueeze", t.value(position), [-1])
-    extra = {"reduction": "add"} if accumulate else {}
-    result = t.make.node("ScatterND", moved, where, rows, **extra)
-    back = [order.index(d) for d in range(len(order))]
-    return t.make.node("Transpose", result, perm=back) if dim else result
 
 
 @translates("embedding")

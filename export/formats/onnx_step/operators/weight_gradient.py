@@ -71,7 +71,7 @@ def weight_gradient(t: Translation, x: fx.Node, dy: fx.Node, window: Window) -> 
     if window.groups == 1 and window.is_tiling(image):
         return _per_patch(t, t.value(x), t.value(dy), channels, filters, positions, window, shape)
     if window.groups == 1 and channels <= _FEW_CHANNELS:
-        columns = _one_hot_columns(t, t.value(x), channels, window)
+        columns = one_hot_columns(t, t.value(x), channels, window)
         return _per_image(t, columns, t.value(dy), channels * window.taps, filters, positions, shape)
     return _per_shift(t, x, dy, channels, filters, window, shape)
 
@@ -102,18 +102,23 @@ def _per_patch(
     return t.make.node("Reshape", t.make.node("Gemm", dy_PK, patches_PR, transA=1), shape)
 
 
-def _one_hot_columns(t: Translation, x: str, channels: int, window: Window) -> str:
+def one_hot_columns(t: Translation, x: str, channels: int, window: Window) -> str:
     """im2col [N, C*T, *positions] as a grouped Conv whose kernels pick one tap each."""
-    picks = np.eye(window.taps, dtype=np.float32).reshape([window.taps, 1, *window.kernel])
     return t.make.node(
         "Conv",
         x,
-        np.tile(picks, (channels, 1, *[1] * window.rank)),
+        tap_kernels(channels, window),
         group=channels,
         strides=window.stride,
         pads=[*window.padding, *window.padding],
         dilations=window.dilation,
     )
+
+
+def tap_kernels(channels: int, window: Window) -> np.ndarray:
+    """[C*T, 1, *kernel]: for every channel one kernel per tap, 1 there and 0 elsewhere."""
+    picks = np.eye(window.taps, dtype=np.float32).reshape([window.taps, 1, *window.kernel])
+    return np.tile(picks, (channels, 1, *[1] * window.rank))
 
 
 def _per_shift(

@@ -1,1 +1,0 @@
-"""Brokers of several nodes: the files that each node needs."""

@@ -1,0 +1,317 @@
+"""The run file: what ``apportion run CONFIG`` reads, as frozen structs, every problem in it reported at once.
+
+This page is the reference of its keys (TOML: kebab-case, one table per class). What the values do is told where they
+are used; how tables are read and problems gathered is :mod:`coordinator.config.table_reader`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from coordinator.config.aggregation import BUFFERED_KEYS, AggregationConfig, DefencesConfig, UpdatesConfig
+from coordinator.config.cohort import CohortConfig, LocalGroup, PlannerConfig, RuntimeConfig
+from coordinator.config.privacy import PrivacyConfig
+from edge.contracts.plan import LastBatch
+
+
+class FederationConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[federation]``: ``name`` (part of every topic), ``seed`` of every stream, number of ``rounds``."""
+
+    name: str
+    seed: int = 0
+    rounds: int
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[model]``: the dense torch module.
+
+    Attributes:
+        build: a name of ``coordinator.models`` or ``package.module:function``.
+        input: shape of one example; empty = the model's own.
+        classes: their names in order; ``classes = 10`` in the file names them "0" to "9". Empty = the model's own.
+        options: ``[model.options]``, handed to the builder.
+        weights: safetensors file with the first weights, such as a pretrained base's; empty = drawn from the seed.
+        weights_except: name patterns of tensors that are drawn all the same, such as ``head.*``.
+    """
+
+    build: str
+    input: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    weights: str = ""
+    weights_except: tuple[str, ...] = ()
+
+
+class MethodConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[method]``: ``name`` and the method's own options, every other key of the table; the method checks them."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[training]``: what a device does in one round.
+
+    Attributes:
+        epochs, steps: one of them, the other is 0; 1 epoch when neither is given.
+        lr_schedule: over the rounds: ``constant``; ``cosine`` from ``lr`` to ``lr_final``; ``steps``, times
+            ``lr_factor`` at each round of ``lr_milestones``; ``exponential``, halved every ``lr_half_life`` rounds.
+        momentum, nesterov: of ``sgd``.
+        clip_norm: largest gradient norm; 0 = no clipping.
+        frobenius_lambda: weight of Frobenius decay on factor pairs, for methods that have them.
+        loss: one of ``export.training_step.Loss``.
+    """
+
+    epochs: int = 1
+    steps: int = 0
+    batch: int = 32
+    last_batch: LastBatch = "drop"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.1
+    lr_schedule: Literal["constant", "cosine", "steps", "exponential"] = "constant"
+    lr_final: float = 0.0
+    lr_milestones: tuple[int, ...] = ()
+    lr_factor: float = 0.1
+    lr_half_life: float = 10_000.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    frobenius_lambda: float = 0.0
+    loss: str = "cross_entropy"
+
+
+class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[data]``: the data the coordinator evaluates on and hands to devices it starts itself.
+
+    Attributes:
+        source: a name of ``coordinator.data.datasets`` or ``package.module:function``.
+        path: folder of the source; APPORTION_DATA when the source needs one and the file names none.
+        partition: how examples are dealt to local devices, told in ``coordinator.data.partition``: ``iid``;
+            ``file-order`` (equal slices, not shuffled); over classes with ``alpha``: ``dirichlet``, ``dirichlet-equal``
+            (PriSM), ``dirichlet-groups`` (FedHM), ``dirichlet-multinomial`` (SLT); by natural owner: ``writer`` (one
+            per device, lowest ids first), ``writer-groups`` (all of them, as many per device: PruneFL).
+        devices: parts the data is dealt into; the number of local devices unless given.
+        scale, mean, std: values become ``(x * scale - mean) / std``; mean and std one value or one per channel.
+        augment: named augmentations while training (``flip``, ``crop4``).
+    """
+
+    source: str
+    path: str = ""
+    partition: Literal[
+        "iid",
+        "file-order",
+        "dirichlet",
+        "dirichlet-equal",
+        "dirichlet-groups",
+        "dirichlet-multinomial",
+        "writer",
+        "writer-groups",
+    ] = "iid"
+    alpha: float = 0.5
+    devices: int = 0
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    augment: tuple[str, ...] = ()
+
+
+class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[evaluation]``: at the coordinator, in file order.
+
+    Attributes:
+        every: rounds between evaluations, 0 for none; the last round is always evaluated.
+        norm: statistics of batch norms: ``static`` (a statistics pass), of the ``batch``, or ``running`` ones.
+        holdout: share of the examples held out, for sources that have no test set of their own.
+    """
+
+    batch: int = 256
+    every: int = 1
+    norm: Literal["static", "batch", "running"] = "static"
+    holdout: float = 1 / 3
+
+
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """``tls = { ca = ..., cert = ..., key = ... }``: PEM files; ``ca`` alone checks the broker, the others are ours."""
+
+    ca: str
+    cert: str = ""
+    key: str = ""
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[broker]``: where messages go.
+
+    Attributes:
+        url: ``embedded`` (started here), ``mosquitto`` (started here, from PATH), or ``mqtt://`` or ``mqtts://``.
+        tls: for a broker started here: make throw-away certificates. Otherwise files, or true for the system's.
+        password_env: name of the environment variable that holds the password; it is never in a file.
+        identity: folder that ``apportion ca init`` made: connections by certificate, manifests and orders signed. For
+            ``mosquitto`` and ``mqtts://``.
+        bulk: ``https://host:port`` where this coordinator serves blobs, beside the broker; needs ``identity``.
+        web: ``https://host:port`` where browsers find the page, claims and blobs; needs ``identity``. ``http://`` for
+            this machine alone.
+        web_certificate, web_key: PEM files for the host of ``web``, the full chain and its key, from an authority that
+            phones trust already; the identity's own where empty. The listener for browsers of a broker that the run
+            starts has them too.
+        web_socket: ``wss://host:port[/path]`` where browsers reach a broker that the run does not start.
+        folder: of that broker, as ``apportion ca mosquitto --out`` wrote it, where it is here: each browser that joins
+            is made known to it.
+    """
+
+    url: str = "embedded"
+    tls: bool | TlsFiles = False
+    user: str = ""
+    password_env: str = ""
+    identity: str = ""
+    bulk: str = ""
+    web: str = ""
+    web_certificate: str = ""
+    web_key: str = ""
+    web_socket: str = ""
+    folder: str = ""
+
+
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[store]``: where a run keeps what must not be lost.
+
+    Attributes:
+        dir: folder of the blobs; empty = in the run's directory. With ``blobs``: of the copies kept here.
+        quota_mb: its limit in MB; 0 = none.
+        blobs: ``s3://bucket/prefix`` or another address that fsspec knows; empty = the folder alone.
+        ledger: ``postgresql://...``; empty = a SQLite file in the run's directory.
+        lease_s: with a ledger of several coordinators, seconds after which a silent one's work is taken over.
+        shards: parts that the devices are divided into, each served by one of the coordinators; 1 = the one that leads
+            serves all.
+    """
+
+    dir: str = ""
+    quota_mb: float = 0.0
+    blobs: str = ""
+    ledger: str = ""
+    lease_s: float = 15.0
+    shards: int = 1
+
+
+class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``[simulation]``: how fast simulated devices are; read by ``apportion simulate`` alone.
+
+    Attributes:
+        time_model: seconds of a round by kept weights instead of by the profile below: a published one of PruneFL's
+            (``pi4-conv2``, ``pi4-vgg11``, ``android-resnet18``) for every method, or ``method``, the method's own.
+        profile: a name of ``coordinator.config.device_speed``; the values below replace its own when above 0.
+        gmac_per_s: 10^9 forward multiply-accumulates (of a whole batch) per second of a training step.
+        step_overhead_ms: what every step takes beside that.
+        link_mbit: 10^6 bits per second between a device and the coordinator, each way.
+        latency_ms: added to a round for each device.
+        idle_mb: memory of supervisor and trainer before any step, for groups with a budget and no level.
+    """
+
+    time_model: str = ""
+    profile: str = "raspberry-pi-4"
+    gmac_per_s: float = 0.0
+    step_overhead_ms: float = 0.0
+    link_mbit: float = 0.0
+    latency_ms: float = 0.0
+    idle_mb: float = 71.0
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole run file."""
+
+    federation: FederationConfig
+    model: ModelConfig
+    method: MethodConfig
+    data: DataConfig
+    cohort: CohortConfig
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    aggregation: AggregationConfig = AggregationConfig()
+    defences: DefencesConfig = DefencesConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    updates: UpdatesConfig = UpdatesConfig()
+    planner: PlannerConfig = PlannerConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+    broker: BrokerConfig = BrokerConfig()
+    store: StoreConfig = StoreConfig()
+    simulation: SimulationConfig = SimulationConfig()
+
+    def data_path(self) -> Path | None:
+        """Folder of the data source, or None when it needs none."""
+        return Path(self.data.path) if self.data.path else None
+
+
+def canonical_toml(config: RunConfig) -> str:
+    """The run file that reads as ``config``: every key spelled out, in the order of this page; equal for equal runs."""
+    out: list[str] = []
+    for name in config.__struct_fields__:
+        section = getattr(config, name)
+        groups = section.local if isinstance(section, CohortConfig) else ()
+        values = {key: getattr(section, key) for key in section.__struct_fields__ if key != "local"}
+        if name == "method":
+            values = {"name": section.name, **dict(sorted(section.options.items()))}
+        if name == "runtime":
+            values = {"name": values.pop("names"), **values}
+        for key in _not_written(section):
+            del values[key]
+        out.append(f"[{name}]")
+        # A method's own options keep their spelling; ours are kebab-case.
+        out += [f"{key if name == 'method' else _kebab(key)} = {_toml(value)}" for key, value in values.items()]
+        out.append("")
+        for group in groups:
+            out.append("[[cohort.local]]")
+            keys = [key for key in group.__struct_fields__ if key not in _not_written(group)]
+            out += [f"{_kebab(key)} = {_toml(getattr(group, key))}" for key in keys]
+            out.append("")
+    return "\n".join(out)
+
+
+def _not_written(section: Any) -> list[str]:
+    """Keys whose value stands for "not given", which a file says by leaving them out."""
+    if isinstance(section, ModelConfig):
+        return [] if section.classes else ["classes"]
+    if isinstance(section, TrainingConfig):
+        return ["epochs" if section.steps else "steps"]
+    if isinstance(section, DataConfig):
+        unused = ["alpha"] if not section.partition.startswith("dirichlet") else []
+        return unused if section.devices else [*unused, "devices"]
+    if isinstance(section, AggregationConfig):
+        return [] if section.mode == "buffered" else [key.replace("-", "_") for key in BUFFERED_KEYS]
+    if isinstance(section, StoreConfig):
+        return [key for key in ("blobs", "ledger") if not getattr(section, key)] + ["shards"] * (section.shards == 1)
+    if isinstance(section, LocalGroup):
+        return [] if section.runtime else ["runtime"]
+    if isinstance(section, BrokerConfig):
+        spared = ("identity", "bulk", "web", "web_certificate", "web_key", "web_socket", "folder")
+        return [key for key in spared if not getattr(section, key)]
+    return []
+
+
+def _kebab(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, TlsFiles):
+        value = {key: getattr(value, key) for key in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        pairs = (f"{_quoted(str(key))} = {_toml(value[key])}" for key in sorted(value))
+        return "{ " + ", ".join(pairs) + " }" if value else "{}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
+    raise TypeError(f"no TOML form of {type(value).__name__} in a run file")
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'

@@ -1,0 +1,195 @@
+"""From a configuration to an exporter: the module of a cut, its step, its key, its artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.exporting.initial_weights import load_initial_weights
+from coordinator.exporting.step import rebuilt_from, step_of
+from coordinator.models.catalog import build_model, input_spec, model_entry
+from coordinator.planning.estimate import CountedStep
+from coordinator.submodels.build import apply_cut
+from coordinator.submodels.record import Cut, cut_digest, cut_from_json
+from coordinator.submodels.values import DeviceProgram
+from coordinator.submodels.width import shape_of_cut
+from edge.contracts.errors import ConfigError
+from edge.contracts.manifest import ArtifactManifest, InputSpec
+from export.step_form import PLAIN, StepForm, in_form
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from coordinator.config.run_config import RunConfig
+    from export.training_step import StepSpec
+
+
+class CutExporter:
+    """Exports cuts of one model for one training configuration (a :class:`coordinator.planning.artifacts.Exporter`)."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._dense = dense_module(config)
+        self._input = run_input_spec(config)
+        self._keys: dict[tuple[str, str, str, str], str] = {}
+        self._counts: dict[str, CountedStep | None] = {}
+        self._refused_forms: dict[tuple[str, str, str, str], str] = {}
+
+    def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
+        """See :class:`coordinator.planning.artifacts.Exporter`."""
+        from export.bundle import artifact_key
+
+        shape = shape_of_cut(self._dense, cut)
+        memo = (cut_digest(shape), repr(program), runtime, form.name)
+        if memo not in self._keys:
+            module = apply_cut(self._dense, shape)
+            step = in_form(self.step(program), form)
+            self._keys[memo] = artifact_key(module, step, build=self.build(shape), runtime=runtime)
+        return self._keys[memo]
+
+    def export(
+        self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
+    ) -> ArtifactManifest:
+        """See :class:`coordinator.planning.artifacts.Exporter`."""
+        from export.bundle import export_artifact
+
+        return export_artifact(
+            apply_cut(self._dense, cut),
+            in_form(self.step(program), form),
+            out_dir,
+            build=self.build(cut),
+            classes=class_names(self._config),
+            runtime=runtime,
+        )
+
+    def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
+        """See :class:`coordinator.planning.artifacts.Exporter`."""
+        from export.formats import FEATURES, format_for
+
+        features = format_for(runtime).features
+        step = self.step(program)
+        return tuple(words for name, words in FEATURES.items() if getattr(step, name) and name not in features)
+
+    def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
+        """See :class:`coordinator.planning.artifacts.Exporter`."""
+        from export.form_refusal import refused_form
+
+        if form.micro_batches > 1 and self._config.training.last_batch == "keep":
+            return (
+                "micro-batches are equal parts of whole batches, and last-batch = keep has smaller ones; drop or wrap"
+            )
+        shape, batch = shape_of_cut(self._dense, cut), self._config.training.batch
+        # Any number of parts that divides the batch is refused for the same reason, or none is.
+        parts = min(form.micro_batches, 2) if batch % form.micro_batches == 0 else form.micro_batches
+        memo = (cut_digest(shape), repr(program), runtime, f"{parts} {form.recompute}")
+        if memo not in self._refused_forms:
+            module, step = apply_cut(self._dense, shape), in_form(self.step(program), form)
+            self._refused_forms[memo] = refused_form(module, step, runtime)
+        return self._refused_forms[memo]
+
+    def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
+        """See :class:`coordinator.planning.artifacts.CountsSteps`; None where a model does not run on meta."""
+        from coordinator.submodels.costs import cut_costs
+
+        shape = shape_of_cut(self._dense, cut)
+        digest = cut_digest(shape)
+        if digest not in self._counts:
+            training = self._config.training
+            slots = 2 if training.optimizer != "sgd" else int(training.momentum > 0)
+            try:
+                costs = cut_costs(self._dense, shape, self._input, batch=training.batch)
+            except (RuntimeError, NotImplementedError):
+                self._counts[digest] = None
+            else:
+                self._counts[digest] = CountedStep(
+                    # Everything is held once, and what the step writes twice.
+                    state_bytes=costs.bytes_down + (1 + 2 * slots) * costs.bytes_up,
+                    trained_bytes=costs.bytes_up,
+                    activation_bytes=max(0, costs.train_bytes - 4 * costs.params - costs.bytes_up),
+                    macs=costs.macs,
+                )
+        return self._counts[digest]
+
+    def step(self, program: DeviceProgram) -> StepSpec:
+        """The step the devices are asked to do, as the exporter specifies it."""
+        from export.training_step import Optimizer
+
+        training = self._config.training
+        return step_of(
+            program,
+            self._dense,
+            input_spec=self._input,
+            classes=len(class_names(self._config)),
+            batch=training.batch,
+            optimizer=Optimizer(
+                kind=training.optimizer,
+                momentum=training.momentum > 0,
+                nesterov=training.nesterov,
+                weight_decay=training.weight_decay > 0,
+            ),
+            loss=training.loss,
+            clip_norm=training.clip_norm > 0,
+        )
+
+    def build(self, cut: Cut) -> dict[str, Any]:
+        """What ``verify`` rebuilds the module from."""
+        model, classes = self._config.model, len(class_names(self._config))
+        return rebuilt_from(
+            model.build, self._dense, cut, shape=self._input.shape, classes=classes, options=model.options
+        )
+
+
+def rebuild_module(build: Mapping[str, Any]) -> nn.Module:
+    """The module an artifact was exported from, by its manifest's ``build``.
+
+    Raises:
+        ConfigError: a model this installation does not have.
+    """
+    dense = build_model(
+        build["model"], input_shape=tuple(build["input"]), classes=build["classes"], **build.get("options", {})
+    )
+    return apply_cut(dense, cut_from_json(build.get("cut", {})))
+
+
+def dense_module(config: RunConfig) -> nn.Module:
+    """The whole model of a run with its initial weights: those of its file, all others a function of its seed.
+
+    Raises:
+        ConfigError: as :func:`coordinator.exporting.initial_weights.load_initial_weights`, and build_model's.
+    """
+    module = build_model(
+        config.model.build,
+        input_shape=config.model.input or None,
+        classes=len(class_names(config)),
+        seed=config.federation.seed,
+        **config.model.options,
+    )
+    if config.model.weights:
+        load_initial_weights(module, Path(config.model.weights), config.model.weights_except)
+    return module
+
+
+def run_input_spec(config: RunConfig) -> InputSpec:
+    """How examples become the model's input in this run: the model's layout, the run's normalisation."""
+    import msgspec
+
+    spec = input_spec(config.model.build, input_shape=config.model.input or None)
+    data = config.data
+    return msgspec.structs.replace(spec, mean=data.mean, std=data.std, scale=data.scale, augment=data.augment)
+
+
+def class_names(config: RunConfig) -> tuple[str, ...]:
+    """Ordered class names: the configured ones, or the model's own, called ``0`` to ``count - 1``.
+
+    Raises:
+        ConfigError: an own model whose configuration names no classes.
+    """
+    if config.model.classes:
+        return config.model.classes
+    entry = model_entry(config.model.build)
+    if entry is None:
+        raise ConfigError(
+            [f"$.model.classes: own model {config.model.build} needs its classes, a count or their names"]
+        )
+    return tuple(str(i) for i in range(entry.classes))

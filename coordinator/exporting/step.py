@@ -1,0 +1,69 @@
+"""The step that devices are asked to do, as the exporter specifies it; and what an artifact is rebuilt from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from coordinator.submodels.record import Cut, cut_to_json
+from coordinator.submodels.sparse_layers import has_sparse_kernels
+from coordinator.submodels.values import DeviceProgram
+from coordinator.submodels.width import shape_of_cut
+from edge.contracts.manifest import InputSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from export.training_step import Loss, Optimizer, StepSpec
+
+
+def step_of(
+    program: DeviceProgram,
+    dense: nn.Module,
+    *,
+    input_spec: InputSpec,
+    classes: int,
+    batch: int,
+    optimizer: Optimizer,
+    loss: str = "cross_entropy",
+    clip_norm: bool = False,
+) -> StepSpec:
+    """The step of ``program`` with the training of a run.
+
+    Args:
+        dense: the whole module, which says which layers have kernels for kept entries.
+        loss: where the program asks for none but ``cross_entropy``.
+    """
+    from export.training_step import FactorPair, SparseWeight, StepSpec, Variant
+
+    return StepSpec(
+        input=input_spec,
+        classes=classes,
+        batch=batch,
+        loss=cast("Loss", loss if program.loss == "cross_entropy" else program.loss),
+        optimizer=optimizer,
+        clip_norm=clip_norm,
+        frobenius=tuple(FactorPair(u=u, v=v) for u, v in program.frobenius),
+        frozen=program.frozen,
+        squared_gradient=program.accumulators,
+        masked=program.masked,
+        sparse=tuple(SparseWeight(name, room) for name, room in program.sparse if has_sparse_kernels(dense, name)),
+        distillation=program.distillation,
+        norm=cast('Literal["running", "batch"]', program.norm),
+        variants=tuple(Variant(v.name, v.sizes, v.submodule) for v in program.variants),
+        probe=program.probe,
+    )
+
+
+def rebuilt_from(
+    model: str, dense: nn.Module, cut: Cut, *, shape: tuple[int, ...], classes: int, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What ``verify`` rebuilds the module of an artifact from."""
+    return {
+        "model": model,
+        "input": list(shape),
+        "classes": classes,
+        "options": dict(options),
+        # Shapes alone: a window that moves every round has one artifact.
+        "cut": cut_to_json(shape_of_cut(dense, cut)),
+    }

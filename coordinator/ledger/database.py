@@ -1,0 +1,311 @@
+"""The database under a ledger: an SQLite file or a schema of PostgreSQL; writes that are on disk when they return.
+
+The same rules on both: one write at a time per run, whole or not at all, and a reader sees what was committed. What the
+tables mean is :mod:`coordinator.ledger.ledger`'s.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Engine, bindparam, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.sql import Executable
+from sqlalchemy.sql.elements import TextClause
+
+from coordinator.ledger.schema import check_version, migrate, version_of
+from edge.contracts.errors import LeaseLost, LedgerError
+
+BUSY_S = 30.0
+"""How long a write waits for the write of another process before it gives up."""
+
+PAUSED_S = 10
+"""PostgreSQL ends a transaction whose coordinator stood still this long, so that another one can go on."""
+
+UNREACHABLE_S = 20.0
+"""How long bytes to PostgreSQL may stay unacknowledged, by the server's machine and not by its programs."""
+
+_ONE_WRITER = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+
+_SQLITE_CLOCK = "((julianday('now') - 2440587.5) * 86400.0)"
+_POSTGRESQL_CLOCK = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision)"
+"""Not ``now()``: that is when the transaction began, before it waited for the other coordinator's."""
+
+_LONGEST_NAME = 63
+_PREFIX = "apportion_"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@functools.lru_cache(maxsize=512)
+def statement(sql: str, *lists: str) -> TextClause:
+    """``sql`` with its ``:named`` parameters, prepared once; ``lists`` names those of ``IN :name``."""
+    return text(sql).bindparams(*(bindparam(name, expanding=True) for name in lists))
+
+
+def in_groups(values: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
+    """``values`` in order, in groups that fit one statement."""
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+def storable(words: str) -> str:
+    """What a device said, without the one character that PostgreSQL stores in no text."""
+    return words.replace("\0", "\ufffd")
+
+
+def namespace_of(federation: str) -> str:
+    """The PostgreSQL schema that holds the ledger of ``federation``; another one for every name."""
+    name = _PREFIX + federation
+    if _PLAIN_NAME.fullmatch(federation) and len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(federation.encode()).hexdigest()[:16]
+    return f"{_NOT_PLAIN.sub('_', name)[: _LONGEST_NAME - 17]}_{digest}"
+
+
+class NoLedger(LedgerError):
+    """A database that answers and has no ledger of that name."""
+
+
+class LedgerAway(LedgerError):
+    """The server of the ledger does not answer; it may do so later."""
+
+
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
+    """The lease without which nothing is written."""
+
+    name: str
+    owner: str
+    term: int
+
+
+class LedgerFile:
+    """An open ledger at the schema version of this release.
+
+    Args:
+        where: an SQLite file, made when it is not there, or a ``postgresql://`` address.
+        federation: names the PostgreSQL schema; unused for a file.
+        is_new: make the schema when it is not there.
+        is_durable: False: a file's writes do not wait for the disk.
+
+    Attributes:
+        where: the file or address for messages, without a password.
+        clock: SQL for the database's own time, seconds since the epoch.
+        fence: the lease that every write asks for; None: no write does.
+
+    Raises:
+        LedgerError: it cannot be opened, is not a ledger, or was written by a newer release.
+    """
+
+    def __init__(
+        self, where: Path | str, federation: str = "", *, is_new: bool = True, is_durable: bool = True
+    ) -> None:
+        self._lock = threading.RLock()
+        self._is_writing = False
+        self._is_closed = False
+        self.is_sqlite = isinstance(where, Path)
+        url = URL.create("sqlite+pysqlite", database=str(where)) if isinstance(where, Path) else read_address(where)
+        self.where = str(where) if isinstance(where, Path) else url.render_as_string(hide_password=True)
+        self.namespace = "" if self.is_sqlite else namespace_of(federation)
+        self.clock = _SQLITE_CLOCK if self.is_sqlite else _POSTGRESQL_CLOCK
+        self.fence: Fence | None = None
+        self._engine = (
+            _sqlite_engine(url, is_durable=is_durable) if self.is_sqlite else _postgresql_engine(url, self.namespace)
+        )
+        # One statement sees one state on both; a file's connections begin nothing by themselves.
+        self._reads = self._engine if self.is_sqlite else self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            self._bring_up_to_date(is_new)
+        except (SQLAlchemyError, ImportError) as error:
+            self._engine.dispose()
+            raise _kind(error)(
+                f"{self.where}: ledger cannot be opened ({_reason(error)}); check it or start a new run"
+            ) from error
+        except LedgerError:
+            self._engine.dispose()
+            raise
+
+    def _bring_up_to_date(self, is_new: bool) -> None:
+        with self._reads.connect() as connection:
+            version = version_of(connection)
+        if check_version(version, where=self.where):
+            return
+        if not (version or is_new or self.is_sqlite):
+            raise NoLedger(f"{self.where}: no ledger of that name here; name another, or start the run")
+        with self._write() as connection:
+            if not self.is_sqlite:
+                connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{self.namespace}"'))
+            migrate(connection, where=self.where)
+
+    def close(self) -> None:
+        """Closes the connections; the ledger cannot be used afterwards."""
+        with self._lock:
+            self._is_closed = True
+            self._engine.dispose()
+
+    @contextmanager
+    def transaction(self, *, is_fenced: bool = True) -> Iterator[Connection]:
+        """A write that happens whole, on disk when the block ends, or not at all when it raises.
+
+        Args:
+            is_fenced: False writes without the lease, for what concerns leases themselves.
+
+        Raises:
+            LedgerError: it could not be written, or a write of this thread is under way already.
+            LeaseLost: the lease of :attr:`fence` is not held.
+        """
+        with self._lock:
+            if self._is_writing:
+                raise LedgerError(f"{self.where}: a write within a write; end the first one before the next")
+            self._is_writing = True
+            try:
+                self._check_open()
+                with self._write() as connection:
+                    if is_fenced and self.fence is not None:
+                        self._check_fence(connection, self.fence)
+                    yield connection
+            except SQLAlchemyError as error:
+                raise _kind(error)(
+                    f"{self.where}: not written ({_reason(error)}); nothing changed{_next_step(error)}"
+                ) from error
+            finally:
+                self._is_writing = False
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        """The only writer of this run: what it has read cannot change under it, and nothing has to be repeated."""
+        with self._engine.begin() as connection:
+            if self.is_sqlite:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                connection.execute(_ONE_WRITER, {"name": self.namespace})
+            yield connection
+
+    def _check_fence(self, connection: Connection, fence: Fence) -> None:
+        # In the transaction of the write: no other coordinator can take the lease between this answer and the commit.
+        held = connection.execute(
+            statement(
+                "SELECT 1 FROM leases "
+                f"WHERE name = :name AND owner = :owner AND term = :term AND expires_at > {self.clock}"
+            ),
+            {"name": fence.name, "owner": fence.owner, "term": fence.term},
+        )
+        if held.first() is None:
+            raise LeaseLost(
+                f"{self.where}: lease '{fence.name}' of {fence.owner}, term {fence.term}, is no longer held; "
+                "nothing was written, another coordinator may go on with the work"
+            )
+
+    def all(self, query: Executable | str, values: Mapping[str, Any] | None = None) -> list[Any]:
+        """Every row of a query, outside any transaction.
+
+        Raises:
+            LedgerError: it could not be read.
+        """
+        self._check_open()
+        executable = statement(query) if isinstance(query, str) else query
+        try:
+            with self._reads.connect() as connection:
+                return list(connection.execute(executable, dict(values or {})).fetchall())
+        except SQLAlchemyError as error:
+            raise _kind(error)(f"{self.where}: cannot be read ({_reason(error)}); check the disk or server") from error
+
+    def one(self, query: Executable | str, values: Mapping[str, Any] | None = None) -> Any:
+        """The first row of a query, or None."""
+        rows = self.all(query, values)
+        return rows[0] if rows else None
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LedgerError(f"{self.where}: the ledger was closed; open it again")
+
+
+class LedgerPart:
+    """Some of a ledger's tables; :class:`~coordinator.ledger.ledger.Ledger` is all of them on one file."""
+
+    def __init__(self, file: LedgerFile) -> None:
+        self._file = file
+
+
+def read_address(where: str) -> URL:
+    """The address of a PostgreSQL database, for the driver this project uses.
+
+    Raises:
+        LedgerError: it is none. Its password is not repeated.
+    """
+    try:
+        url = make_url(where)
+    except ArgumentError as error:
+        raise LedgerError("the ledger's address cannot be read; give postgresql://user@host/database") from error
+    if url.drivername not in ("postgresql", "postgresql+psycopg"):
+        raise LedgerError(
+            f"no ledger can be kept in '{url.drivername}'; give a file or postgresql://user@host/database"
+        )
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _sqlite_engine(url: URL, *, is_durable: bool) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": BUSY_S})
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        # BEGIN is ours: the driver's own would come late, and as one that may not be able to write in the end.
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode = WAL")
+        # FULL, not the usual NORMAL of WAL mode: an acknowledged update may not vanish with a power cut.
+        connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'OFF'}")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    return engine
+
+
+def _postgresql_engine(url: URL, namespace: str) -> Engine:
+    given = url.query.get("options", "")
+    options = [
+        *([given] if isinstance(given, str) else given),
+        f'-c search_path="{namespace}"',
+        "-c synchronous_commit=on",
+        f"-c lock_timeout={BUSY_S:.0f}s",
+        f"-c idle_in_transaction_session_timeout={PAUSED_S}s",
+    ]
+    return create_engine(
+        url,
+        pool_pre_ping=True,
+        connect_args={
+            "options": " ".join(options).strip(),
+            "application_name": "apportion",
+            "connect_timeout": 10,
+            # A network that swallows everything is an error then, not after the system's quarter of an hour.
+            "tcp_user_timeout": int(UNREACHABLE_S * 1000),
+            "keepalives_idle": 5,
+            "keepalives_interval": 5,
+        },
+    )
+
+
+def _reason(error: Exception) -> str:
+    """The driver's own words; SQLAlchemy adds the statement and its values, which may hold what no log should."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return " ".join(str(cause).split())
+
+
+def _kind(error: Exception) -> type[LedgerError]:
+    """A connection that was cut, or could not be made: then the server's answer has no code."""
+    if not isinstance(error, DBAPIError):
+        return LedgerError
+    is_refused = getattr(error.orig, "sqlstate", "") is None and isinstance(error, OperationalError)
+    return LedgerAway if error.connection_invalidated or is_refused else LedgerError
+
+
+def _next_step(error: SQLAlchemyError) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    is_full = "disk is full" in str(cause) or getattr(cause, "sqlstate", None) == "53100"
+    return "; free disk space, then resume" if is_full else ""

@@ -1,0 +1,63 @@
+"""What protects devices' updates, in the ledger: each attempt's noise, and what its masking has come to.
+
+What the bodies say is :mod:`coordinator.privacy`'s.
+"""
+
+from __future__ import annotations
+
+from coordinator.ledger.database import LedgerPart, statement
+
+
+class Privacy(LedgerPart):
+    """What each attempt adds to its sum."""
+
+    def add(self, round_index: int, attempt: int, mechanism: bytes) -> bool:
+        """Adds what a planned attempt adds to its sum; False when there is something already, which stays."""
+        with self._file.transaction() as sql:
+            cursor = sql.execute(
+                statement("INSERT INTO privacy VALUES (:round, :attempt, :mechanism) ON CONFLICT DO NOTHING"),
+                {"round": round_index, "attempt": attempt, "mechanism": mechanism},
+            )
+            return cursor.rowcount == 1
+
+    def replace(self, round_index: int, attempt: int, mechanism: bytes) -> None:
+        """Puts ``mechanism`` in place of what an attempt has."""
+        with self._file.transaction() as sql:
+            sql.execute(
+                statement("UPDATE privacy SET mechanism = :mechanism WHERE round = :round AND attempt = :attempt"),
+                {"round": round_index, "attempt": attempt, "mechanism": mechanism},
+            )
+
+    def all(self) -> dict[tuple[int, int], bytes]:
+        """(Round, attempt) -> mechanism."""
+        rows = self._file.all("SELECT round, attempt, mechanism FROM privacy")
+        return {(row[0], row[1]): bytes(row[2]) for row in rows}
+
+
+class Masking(LedgerPart):
+    """What devices say, and are told, so that only their sum is seen."""
+
+    def add(self, round_index: int, attempt: int, device: str, kind: str, body: bytes) -> bool:
+        """Adds what ``device`` said as ``kind``, or was said to it; False when it is there already, which stays."""
+        with self._file.transaction() as sql:
+            cursor = sql.execute(
+                statement(
+                    "INSERT INTO masking VALUES (:round, :attempt, :device, :kind, :body) ON CONFLICT DO NOTHING"
+                ),
+                {"round": round_index, "attempt": attempt, "device": device, "kind": kind, "body": body},
+            )
+            return cursor.rowcount == 1
+
+    def of_attempt(self, round_index: int, attempt: int, kind: str) -> dict[str, bytes]:
+        """Device -> body of ``kind`` in an attempt, by device id."""
+        rows = self._file.all(
+            "SELECT device, body FROM masking WHERE round = :round AND attempt = :attempt AND kind = :kind "
+            "ORDER BY device",
+            {"round": round_index, "attempt": attempt, "kind": kind},
+        )
+        return {row[0]: bytes(row[1]) for row in rows}
+
+    def drop(self, before_round: int) -> None:
+        """Forgets the masking of rounds before ``before_round``."""
+        with self._file.transaction() as sql:
+            sql.execute(statement("DELETE FROM masking WHERE round < :round"), {"round": before_round})

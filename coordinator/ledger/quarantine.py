@@ -1,0 +1,160 @@
+"""How devices behave, in the ledger: updates that are kept out of every sum, and where each device stands.
+
+What deserves either is :mod:`coordinator.defences`'.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from coordinator.ledger.database import LedgerPart, statement
+from coordinator.ledger.records import from_row
+from edge.contracts.codec import encode_json
+from edge.contracts.errors import LedgerError
+
+
+class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded update that no round may count; ``evidence`` is why, as JSON values."""
+
+    assignment_id: str
+    device: str
+    round: int
+    code: str
+    evidence: dict[str, Any]
+    created_at: float
+
+
+class Reliability(msgspec.Struct, frozen=True, kw_only=True):
+    """What is thought of a device.
+
+    Attributes:
+        accepted, rejected, quarantined: its updates so far.
+        barred_until: index of the first round it may take part in again; -1 when it is not barred.
+        changed_at: seconds since the epoch.
+    """
+
+    device: str
+    score: float
+    accepted: int = 0
+    rejected: int = 0
+    quarantined: int = 0
+    barred_until: int = -1
+    changed_at: float = 0.0
+
+
+class Quarantine(LedgerPart):
+    """Updates that are kept out."""
+
+    def add(self, assignment_id: str, *, code: str, evidence: Mapping[str, Any]) -> bool:
+        """Keeps an update out of every sum; False (and nothing changes) when it is kept out already.
+
+        Raises:
+            LedgerError: no update of that assignment, or a round has counted it.
+        """
+        with self._file.transaction() as sql:
+            row = sql.execute(
+                statement(
+                    "SELECT a.device, a.round, c.round, q.code FROM updates u JOIN assignments a USING (assignment_id) "
+                    "LEFT JOIN contributions c USING (assignment_id) LEFT JOIN quarantine q USING (assignment_id) "
+                    "WHERE u.assignment_id = :id"
+                ),
+                {"id": assignment_id},
+            ).first()
+            if row is None:
+                raise LedgerError(f"assignment {assignment_id[:12]} has no update to quarantine; record it first")
+            device, of_round, counted_in, kept_out = row
+            if counted_in is not None:
+                raise LedgerError(
+                    f"the update of {device} in round {of_round} was counted in round {counted_in}; it is too late"
+                )
+            if kept_out is not None:
+                return False
+            sql.execute(
+                statement("INSERT INTO quarantine VALUES (:id, :device, :round, :code, :evidence, :now)"),
+                {
+                    "id": assignment_id,
+                    "device": device,
+                    "round": of_round,
+                    "code": code,
+                    "evidence": encode_json(dict(evidence)),
+                    "now": time.time(),
+                },
+            )
+            sql.execute(
+                statement("UPDATE updates SET waits = 0 WHERE assignment_id = :id"),
+                {"id": assignment_id},
+            )
+            return True
+
+    def all(self) -> tuple[Quarantined, ...]:
+        """Every update that is kept out, in the order of rounds and devices."""
+        rows = self._file.all(
+            "SELECT assignment_id, device, round, code, evidence, created_at FROM quarantine ORDER BY round, device"
+        )
+        return tuple(from_row(Quarantined, (*row[:4], msgspec.json.decode(row[4]), row[5])) for row in rows)
+
+    def release(self, assignment_id: str) -> bool:
+        """Takes an update out of quarantine, without letting any round count it; False when it was not there."""
+        with self._file.transaction() as sql:
+            found = sql.execute(statement("DELETE FROM quarantine WHERE assignment_id = :id"), {"id": assignment_id})
+            return bool(found.rowcount)
+
+
+class Reliabilities(LedgerPart):
+    """Where devices stand (the table ``standings``), and the updates that is judged from."""
+
+    def offenders(self, since_round: int) -> set[str]:
+        """Devices with an update that was rejected or quarantined in round ``since_round`` or later."""
+        rows = self._file.all(
+            "SELECT device FROM assignments WHERE state = 'rejected' AND round >= :since "
+            "UNION SELECT device FROM quarantine WHERE round >= :since",
+            {"since": since_round},
+        )
+        return {str(device) for (device,) in rows}
+
+    def conduct(self, device: str, since_round: int) -> list[tuple[int, bool]]:
+        """(Round, whether it was rejected or quarantined) of each of a device's updates, in their order."""
+        rows = self._file.all(
+            "SELECT a.round, a.state, q.code FROM assignments a LEFT JOIN quarantine q USING (assignment_id) "
+            "WHERE a.device = :device AND a.round >= :since AND a.state IN ('reported', 'rejected') "
+            "ORDER BY a.round, a.attempt",
+            {"device": device, "since": since_round},
+        )
+        return [(int(number), state == "rejected" or code is not None) for number, state, code in rows]
+
+    def outcomes(self) -> dict[str, tuple[int, int, int]]:
+        """Device -> how many of its updates were taken, rejected, quarantined; those without any are left out."""
+        rows = self._file.all(
+            "SELECT a.device, SUM(CASE WHEN a.state = 'reported' AND q.code IS NULL THEN 1 ELSE 0 END), "
+            "SUM(CASE WHEN a.state = 'rejected' THEN 1 ELSE 0 END), "
+            "SUM(CASE WHEN q.code IS NULL THEN 0 ELSE 1 END) "
+            "FROM assignments a LEFT JOIN quarantine q USING (assignment_id) "
+            "WHERE a.state IN ('reported', 'rejected') GROUP BY a.device ORDER BY a.device"
+        )
+        return {str(row[0]): (int(row[1]), int(row[2]), int(row[3])) for row in rows}
+
+    def put(self, reliabilities: Sequence[Reliability]) -> None:
+        """Replaces where these devices stand, all in one transaction."""
+        if not reliabilities:
+            return
+        names = Reliability.__struct_fields__
+        changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
+        places = ", ".join(f":{name}" for name in names)
+        with self._file.transaction() as sql:
+            sql.execute(
+                statement(
+                    f"INSERT INTO standings ({', '.join(names)}) VALUES ({places}) "
+                    f"ON CONFLICT (device) DO UPDATE SET {changes}"
+                ),
+                [{**msgspec.structs.asdict(s), "changed_at": s.changed_at or time.time()} for s in reliabilities],
+            )
+
+    def all(self) -> dict[str, Reliability]:
+        """Where devices stand, by id and in its order; one that is not there did nothing of note."""
+        names = Reliability.__struct_fields__
+        rows = self._file.all(f"SELECT {', '.join(names)} FROM standings ORDER BY device")
+        return {row[0]: from_row(Reliability, row) for row in rows}

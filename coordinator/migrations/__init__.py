@@ -1,1 +1,0 @@
-"""The steps from one version of the ledger's tables to the next; ``coordinator.ledger_schema`` takes them."""

@@ -1,0 +1,169 @@
+"""What devices say about their masks: checked, written to the ledger, answered from it. One handler per message kind.
+
+The handler decides nothing: when a roster is complete, who is too late and what is revealed is
+:mod:`coordinator.rounds.stages.secure_aggregation`'s, and in the ledger before it is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import Assignment
+from edge.contracts.codec import decode_msgpack, encode_msgpack
+from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope
+from edge.contracts.errors import MessageRejected
+from edge.contracts.masking import KEY_BYTES, Keys, Mail, Member, Reveal, Revealed, Roster, Shares
+from edge.contracts.messages import Ack
+from edge.contracts.plan import assignment_id
+from edge.masking.shares import SHARE_BYTES
+from edge.serving.publisher import Publisher
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+COORDINATOR = ""
+"""Whose the rows of decisions are."""
+
+OPEN = ("published", "collecting")
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """Who is in the roster, or whose mail was delivered, by device id, and how many of them undo a mask."""
+
+    devices: tuple[str, ...]
+    threshold: int = 0
+
+
+class MaskingHandler:
+    """Handles ``keys``, ``shares`` and ``revealed``; stateless, all it knows is in the ledger.
+
+    Args:
+        federation: its name, from which assignment ids follow.
+        notify: called when there is something new to decide on.
+    """
+
+    def __init__(self, federation: str, ledger: Ledger, publisher: Publisher, notify: Callable[[], None]) -> None:
+        self._federation = federation
+        self._ledger = ledger
+        self._publisher = publisher
+        self._notify = notify
+        self.handlers: dict[str, Callable[[str, Envelope], None]] = {
+            "keys": self._keys,
+            "shares": self._shares,
+            "revealed": self._revealed,
+        }
+
+    def roster(self, round_index: int, attempt: int) -> Decided | None:
+        """Who masks together, once that is decided."""
+        return self._decided(round_index, attempt, "roster")
+
+    def mailed(self, round_index: int, attempt: int) -> Decided | None:
+        """Whose shares were delivered, once that is decided."""
+        return self._decided(round_index, attempt, "mail")
+
+    def revealing(self, round_index: int, attempt: int) -> Reveal | None:
+        """What is asked of every device that reported, once that is decided; its assignment is left out."""
+        row = self._ledger.masking.of_attempt(round_index, attempt, "reveal").get(COORDINATOR)
+        return None if row is None else decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES)
+
+    def members(self, round_index: int, attempt: int) -> tuple[Member, ...]:
+        """The roster with its keys; there is one."""
+        decided = self.roster(round_index, attempt)
+        assert decided is not None
+        keys = self.said(round_index, attempt, "keys", Keys)
+        return tuple(Member(device, keys[device].sharing, keys[device].masking) for device in decided.devices)
+
+    def said(self, round_index: int, attempt: int, kind: str, body: type[Body]) -> dict[str, Body]:
+        """Device -> what it said as ``kind``."""
+        rows = self._ledger.masking.of_attempt(round_index, attempt, kind)
+        return {device: decode_msgpack(row, body, limit=MAX_MESSAGE_BYTES) for device, row in rows.items() if device}
+
+    def send_rosters(self, round_index: int, attempt: int, devices: Sequence[str] | None = None) -> None:
+        """Tell the members, or some of them, who they mask with."""
+        decided = self.roster(round_index, attempt)
+        assert decided is not None
+        members = self.members(round_index, attempt)
+        for device in decided.devices if devices is None else devices:
+            identity = assignment_id(self._federation, round_index, device, attempt)
+            self._publisher.say(device, "roster", Roster(identity, decided.threshold, members))
+
+    def send_mail(self, round_index: int, attempt: int, devices: Sequence[str] | None = None) -> None:
+        """Deliver the sealed shares to those they are for, or to some of them."""
+        decided = self.mailed(round_index, attempt)
+        assert decided is not None
+        shares = self.said(round_index, attempt, "shares", Shares)
+        for device in decided.devices if devices is None else devices:
+            identity = assignment_id(self._federation, round_index, device, attempt)
+            boxes = {sender: shares[sender].sealed[device] for sender in decided.devices if sender != device}
+            self._publisher.say(device, "mail", Mail(identity, boxes))
+
+    def send_reveals(self, round_index: int, attempt: int, devices: Sequence[str]) -> None:
+        """Ask ``devices`` for what takes the masks off."""
+        reveal = self.revealing(round_index, attempt)
+        assert reveal is not None
+        for device in devices:
+            identity = assignment_id(self._federation, round_index, device, attempt)
+            self._publisher.say(device, "reveal", msgspec.structs.replace(reveal, assignment_id=identity))
+
+    def _keys(self, device: str, envelope: Envelope) -> None:
+        keys = envelope.read(Keys)
+        entry = self._open(device, keys.assignment_id)
+        if entry is None:
+            return
+        if (len(keys.sharing), len(keys.masking)) != (KEY_BYTES, KEY_BYTES):
+            raise MessageRejected(f"keys of {len(keys.sharing)} and {len(keys.masking)} bytes, {KEY_BYTES} expected")
+        self._keep(entry, "keys", keys)
+        decided = self.roster(entry.round, entry.attempt)
+        if decided is not None and device in decided.devices:
+            self.send_rosters(entry.round, entry.attempt, [device])
+
+    def _shares(self, device: str, envelope: Envelope) -> None:
+        shares = envelope.read(Shares)
+        entry = self._open(device, shares.assignment_id)
+        decided = None if entry is None else self.roster(entry.round, entry.attempt)
+        if entry is None or decided is None:
+            return
+        if {*shares.sealed, device} != set(decided.devices) or device in shares.sealed:
+            raise MessageRejected(f"shares for {len(shares.sealed)} devices that are not the roster's others")
+        if any(len(box) > 4 * SHARE_BYTES for box in shares.sealed.values()):
+            raise MessageRejected("a sealed share that is longer than two shares")
+        self._keep(entry, "shares", shares)
+        mailed = self.mailed(entry.round, entry.attempt)
+        if mailed is not None and device in mailed.devices:
+            self.send_mail(entry.round, entry.attempt, [device])
+
+    def _revealed(self, device: str, envelope: Envelope) -> None:
+        revealed = envelope.read(Revealed)
+        entry = self._ledger.assignments.find(revealed.assignment_id)
+        reveal = None if entry is None else self.revealing(entry.round, entry.attempt)
+        if entry is None or entry.device != device or reveal is None:
+            return
+        asked = (set(reveal.reported), set(reveal.dropped))
+        shares = [*revealed.self_masks.values(), *revealed.masking_keys.values()]
+        if (set(revealed.self_masks), set(revealed.masking_keys)) != asked or {*map(len, shares)} != {SHARE_BYTES}:
+            raise MessageRejected(f"{len(shares)} shares that are not those asked for")
+        self._keep(entry, "revealed", revealed)
+
+    def _keep(self, entry: Assignment, kind: str, body: msgspec.Struct) -> None:
+        """The first of a kind stays; devices repeat themselves."""
+        if self._ledger.masking.add(entry.round, entry.attempt, entry.device, kind, encode_msgpack(body)):
+            self._notify()
+
+    def _open(self, device: str, identity: str) -> Assignment | None:
+        """The assignment while its masks can still be agreed on; whose it no longer is, is told to forget it."""
+        entry = self._ledger.assignments.find(identity)
+        if entry is None or entry.device != device:
+            return None
+        attempt = self._ledger.rounds.find(entry.round, entry.attempt)
+        if attempt is not None and attempt.state in OPEN and entry.state in ("open", "accepted"):
+            return entry
+        if entry.state != "reported":
+            self._publisher.ack(device, Ack(identity, False, "stale-round", f"the assignment is {entry.state}"))
+        return None
+
+    def _decided(self, round_index: int, attempt: int, kind: str) -> Decided | None:
+        row = self._ledger.masking.of_attempt(round_index, attempt, kind).get(COORDINATOR)
+        return None if row is None else decode_msgpack(row, Decided, limit=MAX_MESSAGE_BYTES)

@@ -1,0 +1,32 @@
+"""From a round's updates to the next state: the method's sum, and its own work after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.ledger.records import Round
+from coordinator.rounds.batch_norm_statistics import state_with_statistics
+from coordinator.rounds.federation import Federation
+from coordinator.rounds.participants import rule_of, updates_of
+from coordinator.submodels.values import State
+
+
+def renew(federation: Federation, state: State, current: Round, program: str) -> State:
+    """The state that the updates of ``current`` make of ``state``; the same bits however often."""
+    new_state = aggregate(federation, state, current, program)
+    return refresh(federation, new_state) if program == "train" else new_state
+
+
+def aggregate(federation: Federation, state: State, current: Round, program: str) -> State:
+    """Sum the updates that count, one at a time from disk, in device-id order."""
+    federation.on_point("aggregating")
+    recorded = federation.ledger.updates.counted(current.round, current.attempt)
+    updates = federation.stages.updates(federation, state, current, program, updates_of(federation, recorded))
+    if program == "stats":
+        return state_with_statistics(federation.method, state, updates)
+    return replace(federation.method.aggregate(state, updates, rule_of(federation)), round=state.round + 1)
+
+
+def refresh(federation: Federation, state: State) -> State:
+    """The method's own work after aggregation: a decomposition, a new mask, the next step, or nothing."""
+    return federation.method.refresh(state)

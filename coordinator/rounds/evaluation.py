@@ -1,0 +1,93 @@
+"""Accuracy and loss of the models a method evaluates, on the coordinator's held-out data, with torch.
+
+Which model, which normalisation and which batch are part of a result; they are recorded in ``summary.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coordinator.data.inputs import prepare_inputs
+from coordinator.submodels.build import apply_cut
+from coordinator.submodels.values import Submodel
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from edge.contracts.manifest import InputSpec
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean cross-entropy and accuracy over the held-out examples."""
+
+    loss: float
+    accuracy: float
+    examples: int
+
+
+class Evaluator:
+    """Scores submodels of one dense module on one held-out set, in file order.
+
+    Args:
+        module: gives a fresh dense module; its weights are replaced.
+        norm: ``running`` uses the model's buffers (static statistics are buffers too), ``batch`` each batch's own.
+        device: where torch computes, ``cpu`` or ``cuda``.
+    """
+
+    def __init__(
+        self,
+        module: Callable[[], nn.Module],
+        x: np.ndarray,
+        y: np.ndarray,
+        spec: InputSpec,
+        *,
+        batch: int,
+        norm: str,
+        device: str = "cpu",
+    ) -> None:
+        self._module = module
+        self.inputs = prepare_inputs(x, spec)
+        self.labels = y
+        self.batch = batch
+        self.norm = norm
+        self._device = device
+
+    def score(self, submodel: Submodel) -> Score:
+        """The score of one model."""
+        return score_logits(self.logits(submodel), self.labels)
+
+    def logits(self, submodel: Submodel) -> np.ndarray:
+        """Logits [N, classes] of one model, float32."""
+        import numpy as np
+        import torch
+
+        module = apply_cut(self._module(), submodel.cut)
+        state = {name: torch.from_numpy(np.array(value)) for name, value in submodel.tensors.items()}
+        module.load_state_dict(state, strict=True)
+        module.eval().to(self._device)
+        if self.norm == "batch":
+            for child in module.modules():
+                if isinstance(child, torch.nn.modules.batchnorm._BatchNorm):
+                    child.train()
+        with torch.no_grad():
+            # torch.tensor copies: how an array is aligned decides the last bits of a product.
+            parts = [
+                module(torch.tensor(self.inputs[i : i + self.batch]).to(self._device)).cpu().numpy()
+                for i in range(0, len(self.inputs), self.batch)
+            ]
+        return np.concatenate(parts)
+
+
+def score_logits(logits: np.ndarray, labels: np.ndarray) -> Score:
+    """The score of logits [N, classes, ...] against class indices [N, ...]."""
+    import numpy as np
+    import torch
+
+    targets = torch.from_numpy(np.asarray(labels, np.int64))
+    loss = torch.nn.functional.cross_entropy(torch.from_numpy(logits).double(), targets)
+    correct = int((logits.argmax(1) == labels).sum())
+    return Score(float(loss), correct / len(labels), len(labels))

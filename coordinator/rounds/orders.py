@@ -1,0 +1,73 @@
+"""The orders of a round: each chosen device placed, its submodel cut and exported, its work order written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.ledger.records import Assignment
+from coordinator.planning.artifacts import Artifact
+from coordinator.planning.planner import Placement
+from coordinator.rounds.federation import Federation
+from coordinator.rounds.free_space import require_free_space
+from coordinator.rounds.placement import StoredWeights, assignment_of, history_of, place_device
+from coordinator.rounds.snapshot import profile_of
+from coordinator.rounds.work_order import build_order
+from coordinator.submodels.sparse_layers import with_sparse_layers
+from coordinator.submodels.values import State, Submodel
+from edge.contracts.errors import PlanError
+from edge.contracts.messages import Hello
+from export.step_form import PLAIN
+
+
+def orders_for(
+    federation: Federation, state: State, chosen: Sequence[Hello], round_index: int, attempt: int, program: str
+) -> tuple[list[Assignment], int]:
+    """The assignments of those of the chosen devices that can take part, and how many could but for their budgets."""
+    config, assignments = federation.config, list[Assignment]()
+    able, history, stored = len(chosen), history_of(federation), StoredWeights(federation)
+    federation.ledger.profiles.freeze(hello.profile for hello in chosen)
+    for hello in chosen:
+        profile = profile_of(federation, hello)
+        try:
+            placement = place_device(federation, profile, state, round_index, history)
+        except PlanError as error:
+            federation.progress.say(f"{error}")
+            continue
+        submodel = cut(federation, state, placement, round_index)
+        artifact = export(federation, submodel, placement)
+        if not artifact.has_program(program):
+            # Not every runtime's artifact need have it: a mean over the devices that do is still one.
+            federation.progress.say(f"device {profile.device}: no '{program}' program on {placement.runtime}; left out")
+            able -= 1
+            continue
+        weights, constants = stored.store(submodel)
+        order = build_order(
+            config,
+            federation.name,
+            profile,
+            artifact,
+            weights,
+            submodel.program,
+            constants=constants,
+            round_index=round_index,
+            attempt=attempt,
+            program=program,
+            peak_bytes=placement.chosen.peak_bytes,
+            threads=placement.chosen.threads,
+        )
+        assignments.append(assignment_of(federation.method, order, submodel, placement))
+    require_free_space(federation, state, assignments)
+    return assignments, able
+
+
+def cut(federation: Federation, state: State, placement: Placement, round_index: int) -> Submodel:
+    """The submodel of a placed device: which part of every layer it holds, in the faster form, and the values."""
+    seed, device = federation.config.federation.seed, placement.device
+    submodel = federation.method.cut(state, placement.level, round_index=round_index, device=device, seed=seed)
+    densities = federation.ledger.profiles.of(device).sparse_below.get(placement.runtime, {})
+    return with_sparse_layers(submodel, densities) if densities and placement.form == PLAIN else submodel
+
+
+def export(federation: Federation, submodel: Submodel, placement: Placement) -> Artifact:
+    """The artifact for a submodel's shapes as placed; made, and held against torch, the first time they occur."""
+    return federation.artifacts.get(submodel.cut, submodel.program, placement.runtime, placement.form)

@@ -1,0 +1,61 @@
+"""The weights that an update was trained from, for whoever needs the difference; made again where they were damaged."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from coordinator.ledger.records import Assignment
+from coordinator.rounds.aggregation import renew
+from coordinator.rounds.federation import Federation
+from coordinator.rounds.recovery import committed_state
+from coordinator.submodels.packed_tensors import order_masks, split_tensors
+from coordinator.submodels.values import State
+from edge.contracts.errors import ArtifactCorrupt
+from edge.contracts.packing import unpacked
+from edge.contracts.plan import read_order
+from edge.contracts.tensor_file import encode_tensors, read_tensor_file
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def origin_weights(federation: Federation, assignment: Assignment, *, where: str) -> dict[str, np.ndarray]:
+    """Those that devices change, whole, by name.
+
+    Raises:
+        ArtifactCorrupt: they are damaged or gone, and so is the model they were cut from.
+    """
+    digest = assignment.weights_digest
+    try:
+        federation.blobs.check(digest, where=f"{where}, its weights")
+    except ArtifactCorrupt as error:
+        _make_again(federation, assignment, error)
+        federation.progress.say(f"{error}; made again from the model of that time, with the same digest")
+    sent = read_tensor_file(federation.blobs.path(digest), where=f"{where}, its weights")
+    return dict(unpacked(sent, order_masks(federation.blobs, read_order(assignment.order)), where=where))
+
+
+def _make_again(federation: Federation, assignment: Assignment, found: ArtifactCorrupt) -> None:
+    level = next(level for level in federation.method.levels() if level.name == assignment.level)
+    submodel = federation.method.cut(
+        _model_before(federation, assignment.round),
+        level,
+        round_index=assignment.round,
+        device=assignment.device,
+        seed=federation.config.federation.seed,
+    )
+    data = encode_tensors(split_tensors(submodel)[0])
+    if hashlib.sha256(data).hexdigest() != assignment.weights_digest:
+        raise ArtifactCorrupt(f"{found}; cut again from the model of that time they have other bits") from found
+    federation.blobs.set_aside(assignment.weights_digest)
+    federation.ledger.blobs.add(federation.blobs.put(data), len(data))
+
+
+def _model_before(federation: Federation, round_index: int) -> State:
+    """The state that ``round_index`` began with; kept as long as an update of that round may be counted."""
+    if round_index == 0:
+        return federation.method.init()
+    before = next(r for r in federation.ledger.rounds.all() if r.round == round_index - 1 and r.state == "committed")
+    return committed_state(federation, before, partial(renew, federation))

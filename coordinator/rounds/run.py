@@ -1,0 +1,39 @@
+"""A whole run: every round that the ledger does not hold yet, one after the other, and a statistics round."""
+
+from __future__ import annotations
+
+from coordinator.rounds.aggregation import renew
+from coordinator.rounds.batch_norm_statistics import needs_statistics
+from coordinator.rounds.buffered import BufferedRounds
+from coordinator.rounds.control import obey_between_rounds
+from coordinator.rounds.federation import Federation
+from coordinator.rounds.recovery import committed_state
+from coordinator.rounds.round import run_round
+from coordinator.submodels.values import State
+
+
+def run_rounds(federation: Federation, state: State | None = None) -> State:
+    """Run every round after ``state``, which the ledger has where none is given, then the statistics round.
+
+    Returns:
+        The final state.
+    """
+    state = restore(federation) if state is None else state
+    buffered = BufferedRounds(federation) if federation.config.aggregation.mode == "buffered" else None
+    while state.round < federation.config.federation.rounds:
+        obey_between_rounds(federation)
+        state = buffered.run(state) if buffered else run_round(federation, state, program="train")
+    if buffered:
+        buffered.finish()
+    while needs_statistics(federation):
+        obey_between_rounds(federation)
+        state = run_round(federation, state, program="stats")
+    return state
+
+
+def restore(federation: Federation) -> State:
+    """The state after the last committed round, or the method's own initial state."""
+    last = federation.ledger.rounds.last_committed()
+    if last is None:
+        return federation.method.init()
+    return committed_state(federation, last, lambda *before: renew(federation, *before))

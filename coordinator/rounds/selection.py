@@ -1,0 +1,32 @@
+"""Which of the devices that are here take part in a round."""
+
+from __future__ import annotations
+
+from coordinator.messaging.cohort import select
+from coordinator.methods.method import SelectsDevices
+from coordinator.rounds.federation import Federation
+from coordinator.submodels.values import State
+from edge.contracts.messages import Hello
+
+
+def choose_devices(federation: Federation, state: State, round_index: int, attempt: int) -> tuple[list[Hello], int]:
+    """The devices selected among those that are here, by id, and how many those are."""
+    config = federation.config
+    hellos = federation.devices.gather(federation)
+    eligible = federation.stages.eligible(federation, [hello.device for hello in hellos], round_index)
+    allowed = _allowed(federation, state, eligible)
+    chosen = select(
+        allowed,
+        config.cohort.size + config.cohort.over_selection,
+        seed=federation.stages.selection_seed(federation, config.federation.seed),
+        round_index=round_index,
+        attempt=attempt,
+    )
+    by_device = {hello.device: hello for hello in hellos}
+    return [by_device[device] for device in chosen if device in by_device], len(allowed)
+
+
+def _allowed(federation: Federation, state: State, devices: list[str]) -> list[str]:
+    """The devices a method wants in this round: all of them, unless it chooses among them."""
+    method = federation.method
+    return list(method.select(state, devices)) if isinstance(method, SelectsDevices) else devices

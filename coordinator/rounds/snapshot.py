@@ -1,0 +1,28 @@
+"""The profile a device is planned with: the one in the run's snapshot, with the budget its owner gives it now."""
+
+from __future__ import annotations
+
+import msgspec
+
+from coordinator.rounds.federation import Federation
+from edge.contracts.messages import Hello
+from profiles.device import DeviceProfile
+
+MB = 2**20
+
+
+def profile_of(federation: Federation, hello: Hello) -> DeviceProfile:
+    """The snapshot's profile of a device that is in it, which takes a changed budget from its ``hello``.
+
+    What the device measured of itself stays as the snapshot has it; a budget is asked for, not measured, and one that
+    was lowered must be kept to from the next order on.
+    """
+    profile = federation.ledger.profiles.of(hello.device)
+    if profile.budget_bytes == hello.profile.budget_bytes:
+        return profile
+    changed = msgspec.structs.replace(profile, budget_bytes=hello.profile.budget_bytes)
+    federation.ledger.profiles.replace(changed)
+    federation.progress.say(
+        f"{hello.device}: budget {profile.budget_bytes / MB:g} MB before, {changed.budget_bytes / MB:g} MB from now on"
+    )
+    return changed

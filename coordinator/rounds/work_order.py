@@ -1,0 +1,117 @@
+"""From a configuration and a plan to the work order of one device: schedule, hyper-parameters, uploads, seeds."""
+
+from __future__ import annotations
+
+import math
+
+from coordinator.config.run_config import RunConfig, TrainingConfig
+from coordinator.planning.artifacts import Artifact
+from coordinator.privacy.one_cut import is_summable
+from coordinator.rounds.program_schedule import training_turns
+from coordinator.submodels.packed_tensors import trained_names
+from coordinator.submodels.values import DeviceProgram
+from edge.contracts.errors import PlanError
+from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.plan import BlobRef, Schedule, Turn, WorkOrder, assignment_id
+from edge.contracts.streams import stream_seed
+from edge.runtimes import traits_of
+from profiles.device import DeviceProfile
+
+
+def learning_rate(training: TrainingConfig, round_index: int, rounds: int) -> float:
+    """Learning rate of a round, as ``[training] lr-schedule`` says.
+
+    Source: SLT (NeurIPS 2023), training settings: lr(r) = lr_T + (lr_0 - lr_T) / 2 (1 + cos(pi r / R)). PruneFL's
+    0.5^(r / 10000) is the exponential one, FedHM's preprint has steps.
+    """
+    if training.lr_schedule == "cosine":
+        span = (training.lr - training.lr_final) / 2
+        return training.lr_final + span * (1 + math.cos(math.pi * round_index / rounds))
+    if training.lr_schedule == "steps":
+        return training.lr * training.lr_factor ** sum(round_index >= passed for passed in training.lr_milestones)
+    if training.lr_schedule == "exponential":
+        return float(training.lr * 0.5 ** (round_index / training.lr_half_life))
+    return training.lr
+
+
+def hyper_parameters(
+    training: TrainingConfig, program: DeviceProgram, manifest: ArtifactManifest, name: str, *, lr: float
+) -> dict[str, float]:
+    """Values of the scalar inputs that program ``name`` of the artifact has.
+
+    Raises:
+        PlanError: the program has a scalar input nobody has a value for.
+    """
+    values = {
+        "lr": lr,
+        "momentum": training.momentum,
+        "weight_decay": training.weight_decay,
+        "clip_norm": training.clip_norm,
+        "frobenius_lambda": training.frobenius_lambda or training.weight_decay,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "stats_momentum": 1.0,
+        **program.extra_hyper,
+    }
+    inputs = set(manifest.program(name).inputs)
+    wanted = [spec.name for spec in manifest.specs("hyper") if spec.name in inputs]
+    unknown = sorted(set(wanted) - values.keys())
+    if unknown:
+        raise PlanError(
+            f"program '{name}' has scalar inputs {unknown} without a value; set them in the method's options"
+        )
+    return {hyper: float(values[hyper]) for hyper in wanted}
+
+
+def build_order(
+    config: RunConfig,
+    federation: str,
+    profile: DeviceProfile,
+    artifact: Artifact,
+    weights: BlobRef,
+    device_program: DeviceProgram,
+    *,
+    constants: BlobRef | None = None,
+    round_index: int,
+    attempt: int,
+    program: str,
+    peak_bytes: int,
+    threads: int = 1,
+) -> WorkOrder:
+    """The order of one device; ``program`` is ``train`` or ``stats`` (one pass over the data, buffers come back)."""
+    training, manifest = config.training, artifact.manifest
+    if program == "train":
+        turns = training_turns(
+            device_program, seed=config.federation.seed, round_index=round_index, device=profile.device
+        )
+        schedule = Schedule(epochs=training.epochs, steps=training.steps, turns=turns)
+        upload = trained_names(manifest)
+    else:
+        schedule = Schedule(epochs=1, turns=(Turn(program),))
+        upload = [s.name for s in manifest.specs("buffer")]
+    # A page sends what it trained as it is.
+    is_browser = traits_of(manifest.runtime).is_in_browser
+    lr = learning_rate(training, round_index, config.federation.rounds)
+    return WorkOrder(
+        assignment_id=assignment_id(federation, round_index, profile.device, attempt),
+        federation=federation,
+        device=profile.device,
+        round=round_index,
+        attempt=attempt,
+        artifact=artifact.ref,
+        weights=weights,
+        constants=constants,
+        schedule=schedule,
+        batch=training.batch,
+        last_batch=training.last_batch,
+        data_seed=stream_seed(config.federation.seed, "batch-order", round_index, profile.device),
+        hyper=hyper_parameters(training, device_program, manifest, program, lr=lr),
+        upload=tuple(upload),
+        peak_bytes=peak_bytes,
+        threads=threads,
+        report_labels=device_program.reports_labels and program == "train",
+        precision=config.updates.precision if program == "train" and not is_browser else "fp32",
+        encoding="raw" if is_browser else config.updates.encoding,
+        summable=is_summable(config, device_program),
+    )

@@ -1,0 +1,166 @@
+"""What of a run cannot go together with its defences, its privacy or its shards; told before anything starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.aggregation import AGGREGATIONS
+from coordinator.aggregation.choice import rule_class
+from coordinator.config.run_config import RunConfig
+from coordinator.methods import METHODS, method_class
+from coordinator.privacy.one_cut import refusal_of, summable_methods
+
+if TYPE_CHECKING:
+    from coordinator.config.run_config import RunConfig
+
+
+def check_defences(config: RunConfig, problems: list[str]) -> None:
+    """Adds to ``problems`` what the rule and the screening of ``config`` cannot be combined with."""
+    aggregation, cohort = config.aggregation, config.cohort
+    rule = aggregation.rule
+    if config.privacy.secure_aggregation and config.defences.quarantine_factor:
+        problems.append(
+            "$.defences.quarantine-factor: norms of single updates are what $.privacy.secure-aggregation hides; leave "
+            "one of the two out"
+        )
+    if aggregation.mode == "buffered" and config.defences.quarantine_factor:
+        problems.append(
+            "$.defences.quarantine-factor: compares the updates of one round, and buffered ones come of several; use "
+            '$.aggregation.rule = "norm_clip" or "median", or mode = "synchronous"'
+        )
+    if rule not in AGGREGATIONS:  # the mean; an unknown rule is a problem of its own
+        return
+    if reason := rules_refused_by(config.method.name):
+        problems.append(f"$.aggregation.rule: method {config.method.name} {reason}; use mean")
+    if config.privacy.secure_aggregation:
+        problems.append(
+            f"$.aggregation.rule: {rule} needs every device's values, and with $.privacy.secure-aggregation the "
+            "coordinator sees their sum alone; use mean, or leave out secure-aggregation"
+        )
+    if aggregation.mode == "buffered" and rule_class(rule).compares_models:
+        problems.append(
+            f"$.aggregation.rule: {rule} compares updates of one model, and buffered ones started from several; use "
+            "median, trimmed_mean or norm_clip"
+        )
+    key, counted = "$.cohort.min-reports", cohort.min_reports
+    if aggregation.mode == "buffered" and aggregation.buffer:
+        key, counted = "$.aggregation.buffer", aggregation.buffer
+    least = rule_class(rule).least_updates(aggregation.trim)
+    if counted < least:
+        problems.append(
+            f"$.aggregation.rule: {rule} needs {least} updates or more to leave one hostile device without a say, with "
+            f"trim {aggregation.trim:g}, and {key} is {counted}; raise it, or use another rule"
+        )
+
+
+def rules_refused_by(method: str) -> str:
+    """Why ``method`` takes no rule but the mean, as a clause; empty when it does."""
+    # An unknown method is a problem of its own.
+    return str(getattr(method_class(method), "refuses_rules", "")) if method in METHODS else ""
+
+
+def check_privacy(config: RunConfig, problems: list[str]) -> None:
+    """Add what of the run cannot go together with its ``[privacy]`` to ``problems``, each with its path."""
+    privacy = config.privacy
+    if privacy.secure_aggregation:
+        _check_masking(config, problems)
+    if not privacy.clip_norm:
+        return
+    if config.aggregation.mode != "synchronous":
+        problems.append(
+            "$.privacy.clip-norm: bounds differences to one round's weights, and buffered updates come of several; "
+            'use mode = "synchronous"'
+        )
+    if privacy.noise_multiplier:
+        _check_noise(config, problems)
+
+
+def _check_masking(config: RunConfig, problems: list[str]) -> None:
+    where, sees = "$.privacy.secure-aggregation", "the coordinator sees the sum alone"
+    if reason := refusal_of(config.method.name):
+        problems.append(f"{where}: method '{config.method.name}': {reason}; use one of {', '.join(summable_methods())}")
+    if config.method.options.get("weight-by-examples") is False:
+        problems.append(f"{where}: a masked sum is weighted by examples; leave out $.method.weight-by-examples")
+    if config.aggregation.rule != "mean":
+        problems.append(
+            f"{where}: {sees}, $.aggregation.rule '{config.aggregation.rule}' needs each update; use 'mean'"
+        )
+    if config.aggregation.mode != "synchronous":
+        problems.append(f'{where}: masks cancel among the devices of one round; use mode = "synchronous"')
+    if config.defences.quarantine_factor:
+        problems.append(f"{where}: {sees}, $.defences.quarantine-factor judges each update; leave one of them out")
+    if config.updates.precision != "fp32":
+        problems.append(f"{where}: masked values are whole numbers of 32 bits; leave out $.updates.precision")
+    if config.cohort.size < 3:
+        problems.append(f"{where}: of {config.cohort.size} devices each could tell the others' sum; $.cohort.size >= 3")
+
+
+def _check_noise(config: RunConfig, problems: list[str]) -> None:
+    where = "$.privacy.noise-multiplier"
+    if reason := refusal_of(config.method.name):
+        problems.append(f"{where}: method '{config.method.name}': {reason}; use one of {', '.join(summable_methods())}")
+    if config.aggregation.rule != "mean":
+        problems.append(
+            f"{where}: is measured for a mean, and $.aggregation.rule is '{config.aggregation.rule}'; use 'mean'"
+        )
+    if config.defences.quarantine_factor:
+        problems.append(
+            f"{where}: leaving updates out by their norms makes one device's update decide over another's; leave out "
+            "$.defences.quarantine-factor, clip-norm bounds every update already"
+        )
+
+
+MOST_SHARDS = 64
+"""A shard is a connection to the broker, one to the ledger and three threads of whoever holds it."""
+
+
+def check_shards(config: RunConfig, problems: list[str]) -> None:
+    """Add what does not go together with several ``[store] shards`` to ``problems``, each with its path."""
+    if config.store.shards == 1:
+        return
+    where = f"with $.store.shards = {config.store.shards}"
+    store, broker = config.store, config.broker
+    if not store.ledger:
+        problems.append(
+            f'$.store.ledger: is missing, and {where} leases are rows of it; give "postgresql://user@host/database"'
+        )
+    if not store.dir or store.blobs:
+        problems.append(
+            f"$.store.{'blobs' if store.blobs else 'dir'}: {where} one process stores an update and another one reads "
+            "it at once; give store.dir alone, a folder that all of them mount"
+        )
+    if store.quota_mb:
+        problems.append(
+            f"$.store.quota-mb: {store.quota_mb:g} is counted by one process, and {where} several write; leave it out "
+            "and limit the folder itself"
+        )
+    if broker.url in ("embedded", "mosquitto"):
+        problems.append(
+            f"$.broker.url: '{broker.url}' ends with the process that began the run, and {where} all of them need it; "
+            "give mqtt[s]://host of a broker that runs by itself"
+        )
+    for key in ("bulk", "web", "web_socket"):
+        if value := getattr(broker, key):
+            problems.append(f"$.broker.{key.replace('_', '-')}: '{value}' {_ONE_PROCESS[key]} {where}; leave it out")
+    if config.cohort.local:
+        problems.append(
+            f"$.cohort.local: {config.cohort.local_devices} agents would end with whoever starts them; {where} "
+            "start them by themselves: apportion agent"
+        )
+    if config.aggregation.mode != "synchronous":
+        problems.append(
+            f"$.aggregation.mode: '{config.aggregation.mode}' hands out work one device at a time, which is not done "
+            f'{where}; use mode = "synchronous" or one shard'
+        )
+    if config.privacy.secure_aggregation:
+        problems.append(
+            "$.privacy.secure-aggregation: keys and shares go between all devices of a round, which one process has to "
+            f"hear; it is not done {where}; leave it out or use one shard"
+        )
+
+
+_ONE_PROCESS = {
+    "bulk": "is the address of one process and cannot be that of every shard's",
+    "web": "is the page of one process, which would not hear every browser",
+    "web_socket": "is for browsers, whose page is of one process",
+}

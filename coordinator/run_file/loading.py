@@ -1,0 +1,306 @@
+"""From the text of a run file to a checked :class:`~coordinator.config.run_config.RunConfig`, all problems at once."""
+
+from __future__ import annotations
+
+import os
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from coordinator.aggregation import AGGREGATIONS
+from coordinator.config.aggregation import read_aggregation, read_defences, read_updates
+from coordinator.config.broker import read_broker
+from coordinator.config.cohort import PlannerConfig, RuntimeConfig, read_cohort
+from coordinator.config.device_speed import SPEEDS
+from coordinator.config.privacy import read_privacy
+from coordinator.config.run_config import (
+    DataConfig,
+    EvaluationConfig,
+    FederationConfig,
+    MethodConfig,
+    ModelConfig,
+    RunConfig,
+    SimulationConfig,
+    StoreConfig,
+    TrainingConfig,
+)
+from coordinator.config.store import has_password, url_problem
+from coordinator.config.table_reader import TableReader, absolute
+from coordinator.run_file.checks import MOST_SHARDS, check_defences, check_privacy, check_shards
+from coordinator.run_file.extends import read_document
+from edge.contracts.errors import ConfigError, MessageRejected
+from edge.contracts.plan import LastBatch
+from edge.contracts.topics import check_name
+from export.training_step import Loss, Optimizer
+
+DATA_VARIABLE = "APPORTION_DATA"
+_SECTIONS = tuple(RunConfig.__struct_fields__)
+
+
+def load_config(path: Path, *, environ: Mapping[str, str] = os.environ) -> RunConfig:
+    """The run file at ``path``; relative paths in it are relative to its folder.
+
+    Raises:
+        ConfigError: no such file, not TOML, or any number of problems, all of them listed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError([f"{path}: no such file"], hint="give the path of a run file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: cannot be read ({error})"]) from error
+    return load_config_text(text, folder=path.resolve().parent, environ=environ)
+
+
+def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[str, str] = os.environ) -> RunConfig:
+    """The configuration in ``text``; relative paths in it are relative to ``folder``, the current one when None.
+
+    Raises:
+        ConfigError: not TOML, or any number of problems, all of them listed with their paths.
+    """
+    folder = folder or Path.cwd()
+    problems: list[str] = []
+    root = TableReader(read_document(text, folder), "$", problems)
+    tables = {name: root.table(name) for name in _SECTIONS}
+    root.finish()
+    runtime = _runtime(tables["runtime"], folder)
+    cohort, local = read_cohort(tables["cohort"], runtime)
+    config = RunConfig(
+        federation=_federation(tables["federation"]),
+        model=_model(tables["model"], folder),
+        method=_method(tables["method"]),
+        data=_data(tables["data"], local, folder, environ),
+        cohort=cohort,
+        training=_training(tables["training"]),
+        evaluation=_evaluation(tables["evaluation"]),
+        aggregation=read_aggregation(tables["aggregation"], AGGREGATIONS),
+        defences=read_defences(tables["defences"]),
+        privacy=read_privacy(tables["privacy"]),
+        updates=read_updates(tables["updates"]),
+        planner=_planner(tables["planner"], folder),
+        runtime=runtime,
+        broker=read_broker(tables["broker"], folder),
+        store=_store(tables["store"], folder),
+        simulation=_simulation(tables["simulation"]),
+    )
+    for name in _SECTIONS:
+        tables[name].finish()
+    check_privacy(config, problems)
+    check_defences(config, problems)
+    check_shards(config, problems)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _federation(table: TableReader) -> FederationConfig:
+    name = table.text("name")
+    if name:
+        try:
+            check_name(name, what="federation")
+        except MessageRejected as error:
+            table.problem("name", str(error))
+    return FederationConfig(
+        name=name,
+        seed=table.integer("seed", 0, low=0, high=2**63 - 1),
+        rounds=table.integer("rounds", low=1, high=1_000_000),
+    )
+
+
+def _model(table: TableReader, folder: Path) -> ModelConfig:
+    from coordinator.models import MODELS
+
+    build = table.choice("build", MODELS, own=True)
+    shape = table.list_of("input", int, "whole numbers", ())
+    if any(size < 1 for size in shape):
+        table.problem("input", f"sizes of {list(shape)} must be at least 1")
+    names: tuple[str, ...]
+    if isinstance(table.raw("classes"), list):
+        names = table.list_of("classes", str, "class names", ())
+        if len(set(names)) != len(names) or len(names) < 2:
+            table.problem("classes", f"at least two different names expected, {list(names)[:5]} found")
+    elif table.has("classes"):
+        names = tuple(str(index) for index in range(table.integer("classes", low=2, high=1_000_000)))
+    else:
+        names = ()
+    if ":" in build and not shape:
+        table.problem("input", "is missing; your own model needs the shape of one example, e.g. [3, 32, 32]")
+    if ":" in build and not names:
+        table.problem("classes", "is missing; your own model needs a number of classes or their names")
+    weights = absolute(table.text("weights", ""), folder)
+    exceptions = table.list_of("weights-except", str, "name patterns", ())
+    if weights and not Path(weights).is_file():
+        table.problem("weights", f"{weights}: no such file; give a safetensors file of this model's weights")
+    if exceptions and not weights:
+        table.problem("weights-except", "belongs to weights, the file they are exceptions from")
+    return ModelConfig(
+        build=build,
+        input=shape,
+        classes=names,
+        options=table.table("options").rest(),
+        weights=weights,
+        weights_except=exceptions,
+    )
+
+
+def _method(table: TableReader) -> MethodConfig:
+    from coordinator.methods import METHODS
+
+    return MethodConfig(name=table.choice("name", METHODS), options=table.rest())
+
+
+def _training(table: TableReader) -> TrainingConfig:
+    default = TrainingConfig()
+    if table.has("epochs") and table.has("steps"):
+        table.problem("steps", "give epochs or steps, not both")
+    steps = table.integer("steps", 0, low=1)
+    epochs = table.integer("epochs", 0 if steps else 1, low=1)
+    optimizer = table.choice("optimizer", _choices(Optimizer, "kind"), default.optimizer)
+    training = TrainingConfig(
+        epochs=0 if steps else epochs,
+        steps=steps,
+        batch=table.integer("batch", default.batch, low=1, high=65_536),
+        last_batch=table.choice("last-batch", get_args(LastBatch), default.last_batch),
+        optimizer=optimizer,
+        lr=table.number("lr", default.lr, low=0.0, above_low=True),
+        lr_schedule=table.choice("lr-schedule", _choices(TrainingConfig, "lr_schedule"), default.lr_schedule),
+        lr_final=table.number("lr-final", default.lr_final, low=0.0),
+        lr_milestones=table.list_of("lr-milestones", int, "rounds", default.lr_milestones),
+        lr_factor=table.number("lr-factor", default.lr_factor, low=0.0, above_low=True),
+        lr_half_life=table.number("lr-half-life", default.lr_half_life, low=0.0, above_low=True),
+        momentum=table.number("momentum", default.momentum, low=0.0, high=1.0),
+        nesterov=table.flag("nesterov", default.nesterov),
+        weight_decay=table.number("weight-decay", default.weight_decay, low=0.0),
+        clip_norm=table.number("clip-norm", default.clip_norm, low=0.0),
+        frobenius_lambda=table.number("frobenius-lambda", default.frobenius_lambda, low=0.0),
+        loss=table.choice("loss", get_args(Loss), default.loss),
+    )
+    if training.optimizer != "sgd" and training.momentum:
+        table.problem("momentum", f"belongs to sgd; {training.optimizer} keeps its own moments")
+    if training.nesterov and not training.momentum:
+        table.problem("nesterov", "needs a momentum above 0")
+    if training.lr_final and training.lr_schedule != "cosine":
+        table.problem("lr-final", 'belongs to lr-schedule = "cosine"')
+    if bool(training.lr_milestones) != (training.lr_schedule == "steps"):
+        table.problem("lr-milestones", 'and lr-schedule = "steps" belong together; give both or neither')
+    return training
+
+
+def _data(table: TableReader, local: int, folder: Path, environ: Mapping[str, str]) -> DataConfig:
+    from coordinator.data.datasets import SOURCES
+
+    default = DataConfig(source="")
+    source = table.choice("source", SOURCES, own=True)
+    data = DataConfig(
+        source=source,
+        path=_data_path(table, source, folder, environ),
+        partition=table.choice("partition", _choices(DataConfig, "partition"), default.partition),
+        alpha=table.number("alpha", default.alpha, low=0.0, above_low=True),
+        devices=table.integer("devices", local, low=1, high=1_000_000),
+        scale=table.number("scale", default.scale, low=-1e12),
+        mean=table.list_of("mean", float, "numbers", default.mean),
+        std=table.list_of("std", float, "numbers", default.std),
+        augment=table.list_of("augment", str, "names", default.augment),
+    )
+    if table.has("alpha") and not data.partition.startswith("dirichlet"):
+        table.problem("alpha", 'belongs to partition = "dirichlet" and its variants')
+    if data.devices < local:
+        table.problem("devices", f"{data.devices} parts for {local} local devices; at least one each is needed")
+    if not data.mean or not data.std or any(value <= 0 for value in data.std):
+        table.problem("std", f"mean {list(data.mean)} and std {list(data.std)}: one or more values, std above 0")
+    return data
+
+
+def _data_path(table: TableReader, source: str, folder: Path, environ: Mapping[str, str]) -> str:
+    given = table.text("path", "")
+    from coordinator.data.datasets import SOURCES
+
+    needed = source in SOURCES and SOURCES[source].needs_folder
+    if not given and needed:
+        given = environ.get(DATA_VARIABLE, "")
+        if not given:
+            table.problem("path", f"source '{source}' needs a folder; set it here or in {DATA_VARIABLE}")
+    path = absolute(given, folder)
+    if path and needed and not Path(path).is_dir():
+        table.problem("path", f"{path} is not a folder; set it here or in {DATA_VARIABLE}")
+    return path
+
+
+def _evaluation(table: TableReader) -> EvaluationConfig:
+    default = EvaluationConfig()
+    return EvaluationConfig(
+        batch=table.integer("batch", default.batch, low=1, high=65_536),
+        every=table.integer("every", default.every, low=0),
+        norm=table.choice("norm", _choices(EvaluationConfig, "norm"), default.norm),
+        holdout=table.number("holdout", default.holdout, low=0.0, high=0.9, above_low=True),
+    )
+
+
+def _planner(table: TableReader, folder: Path) -> PlannerConfig:
+    default = PlannerConfig()
+    return PlannerConfig(
+        headroom=table.number("headroom", default.headroom, low=0.0, high=0.9),
+        adapt=table.flag("adapt", default.adapt),
+        runtimes=table.choice("runtimes", _choices(PlannerConfig, "runtimes"), default.runtimes),
+        micro_batches=table.flag("micro-batches", default.micro_batches),
+        recompute=table.flag("recompute", default.recompute),
+        max_step_s=table.number("max-step-s", default.max_step_s, low=0.0),
+        export_cache=absolute(table.text("export-cache", ""), folder),
+    )
+
+
+def _runtime(table: TableReader, folder: Path) -> RuntimeConfig:
+    from edge.runtimes import KNOWN
+
+    names = table.choices("name", set(KNOWN), RuntimeConfig().names)
+    folders = table.table("environments")
+    paths = {name: absolute(folders.text(name, ""), folder) for name in names}
+    folders.finish()
+    alone = absolute(table.text("environment", ""), folder)
+    if alone and (len(names) > 1 or any(paths.values())):
+        table.problem("environment", f'is for a single runtime; write environments = {{ {names[0]} = "..." }}')
+    elif alone:
+        paths[names[0]] = alone
+    environments = {name: path for name, path in paths.items() if path}
+    return RuntimeConfig(names=names, environments=environments, threads=table.integer("threads", 0, low=0, high=1024))
+
+
+def _store(table: TableReader, folder: Path) -> StoreConfig:
+    default = StoreConfig()
+    store = StoreConfig(
+        dir=absolute(table.text("dir", ""), folder),
+        quota_mb=table.number("quota-mb", default.quota_mb, low=0.0),
+        blobs=table.text("blobs", ""),
+        ledger=table.text("ledger", ""),
+        lease_s=table.number("lease-s", default.lease_s, low=2.0, high=3600.0),
+        shards=table.integer("shards", default.shards, low=1, high=MOST_SHARDS),
+    )
+    if store.blobs and (problem := url_problem(store.blobs)):
+        table.problem("blobs", problem)
+    if store.ledger and not store.ledger.startswith("postgresql://"):
+        scheme = store.ledger.partition("://")[0][:20]
+        table.problem("ledger", f"'{scheme}' is not usable; give postgresql://user@host/database, or leave it out")
+    elif has_password(store.ledger):
+        table.problem("ledger", "leave the password out, every run keeps this text; set PGPASSWORD or write ~/.pgpass")
+    return store
+
+
+def _simulation(table: TableReader) -> SimulationConfig:
+    default = SimulationConfig()
+    return SimulationConfig(
+        # Checked with the method and the model at hand: its list lies beside torch.
+        time_model=table.text("time-model", default.time_model),
+        profile=table.choice("profile", SPEEDS, default.profile),
+        gmac_per_s=table.number("gmac-per-s", default.gmac_per_s, low=0.0),
+        step_overhead_ms=table.number("step-overhead-ms", default.step_overhead_ms, low=0.0),
+        link_mbit=table.number("link-mbit", default.link_mbit, low=0.0),
+        latency_ms=table.number("latency-ms", default.latency_ms, low=0.0),
+        idle_mb=table.number("idle-mb", default.idle_mb, low=0.0),
+    )
+
+
+def _choices(struct: type, field: str) -> Iterable[str]:
+    """The strings that ``field`` may hold, from its type, so that they are written down once."""
+    hint: Any = typing.get_type_hints(struct)[field]
+    return get_args(hint)

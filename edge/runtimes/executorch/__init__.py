@@ -1,0 +1,16 @@
+"""ExecuTorch: its wheel's C++ libraries, and beside them training kernels and a session of our own in C++."""
+
+from __future__ import annotations
+
+from edge.runtimes.traits import RuntimeTraits
+
+# One thread: the kernels in native/ have no other.
+TRAITS = RuntimeTraits(
+    format="executorch_program",
+    install="make runtime-executorch",
+    distribution="executorch",
+    module="executorch",
+    has_wheels=True,
+    native_build="edge.runtimes.executorch.build",
+    max_threads=1,
+)

@@ -1,0 +1,105 @@
+"""``python -m edge.runtimes.executorch.build``: the session library, compiled against the wheel of this environment.
+
+Needs a C++20 compiler (``CXX``, default g++) and no torch. ``APPORTION_NATIVE_FLAGS`` replaces ``-march=native``, which
+makes a library for this very machine. The library lies in the environment, named by the digest of its sources, so a new
+release of this package builds a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from edge.contracts.errors import DeviceRefused
+
+_SOURCES = Path(__file__).parent / "native"
+PACKAGE = "executorch"
+_LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
+LOADED = frozenset(f"{PACKAGE}/lib/lib{name}.so" for name in _LIBRARIES)
+"""Of the wheel's 63 MB (1.5.1, aarch64) 13: the rest is tools for other backends, models and headers."""
+_DEFAULT_FLAGS = "-march=native"
+_ONE_ROUNDING = ("--param=avoid-fma-max-bits=0",)
+"""Every sum of a product rounds once: for some processors GCC would split those in a chain, and give other bits."""
+
+
+def session_library() -> Path:
+    """The library for this environment, compiled if it is not there yet (about half a minute).
+
+    One that was compiled elsewhere and came with the environment, as on a provisioned device, is taken as it is.
+
+    Raises:
+        DeviceRefused: no executorch wheel here, no compiler, or it failed.
+    """
+    wheel = wheel_folder()
+    brought = Path(sys.prefix) / "lib" / "apportion" / portable_name(version("executorch"))
+    if brought.exists():
+        return brought
+    flags = os.environ.get("APPORTION_NATIVE_FLAGS", _DEFAULT_FLAGS).split()
+    digest = _digest(str(wheel), *flags)
+    library = Path(sys.prefix) / "lib" / "apportion" / f"libapportion_executorch-{digest}.so"
+    if not library.exists():
+        compile_library(wheel, library, compiler=os.environ.get("CXX", "g++"), flags=flags, search=str(wheel / "lib"))
+    return library
+
+
+def portable_name(release: str) -> str:
+    """As :meth:`edge.runtimes.base.NativeBuild.portable_name`: of these sources too."""
+    return f"libapportion_executorch-{_digest(release)}.portable.so"
+
+
+def _digest(*parts: str) -> str:
+    texts = [path.read_text(encoding="utf-8") for path in sorted([*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h")])]
+    return hashlib.sha256("\0".join([*parts, *texts]).encode()).hexdigest()[:16]
+
+
+def wheel_folder() -> Path:
+    """Folder of the installed executorch package, found without importing it (its Python part imports torch).
+
+    Raises:
+        DeviceRefused: it is not installed.
+    """
+    found = importlib.util.find_spec("executorch")
+    folders = list(found.submodule_search_locations or []) if found else []
+    for folder in folders:
+        if (Path(folder) / "lib" / "libexecutorch.so").exists():
+            return Path(folder)
+    raise DeviceRefused("the executorch wheel is not installed here; run `make runtime-executorch`")
+
+
+def compile_library(wheel: Path, library: Path, *, compiler: str, flags: Sequence[str], search: str) -> None:
+    """As :meth:`edge.runtimes.base.NativeBuild.compile_library`."""
+    if shutil.which(compiler) is None:
+        raise DeviceRefused(
+            f"no C++ compiler '{compiler}' to build the executorch session with; install g++ or set CXX"
+        )
+    include = wheel / "include"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        unfinished = Path(folder) / library.name
+        command = [
+            compiler, "-std=c++20", "-O3", *flags, "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi",
+            *_ONE_ROUNDING, "-fPIC", "-shared", "-DC10_USING_CUSTOM_GENERATED_MACROS",
+            f"-I{include}", f"-I{include / 'executorch/runtime/core/portable_type/c10'}",
+            *map(str, sorted(_SOURCES.glob("*.cpp"))), "-o", str(unfinished),
+            f"-L{wheel / 'lib'}", f"-Wl,-rpath,{search}", "-Wl,--no-as-needed",
+            *(f"-l{name}" for name in _LIBRARIES),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise DeviceRefused(
+                f"{compiler} could not build the executorch session: {done.stderr.strip()[-600:]}; "
+                "a C++20 compiler (g++ 11 or newer) is needed"
+            )
+        os.replace(unfinished, library)
+
+
+if __name__ == "__main__":
+    print(session_library())

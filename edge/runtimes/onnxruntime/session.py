@@ -1,0 +1,174 @@
+"""Stock ONNX Runtime: a training step is an ordinary graph whose outputs are the next step's inputs.
+
+Every state tensor that a program writes has two buffers. A step reads one and writes the other, then they swap. Binding
+an output onto its own input buffer silently corrupts training: the update is written before the backward pass has read
+the old weight (measured). Memory patterns stay off: 50 MB less on ResNet-20 for at most 3% of time (measured). Equal
+operations are not merged: what a graph has twice is computed twice on purpose, so that it need not be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from edge.contracts.errors import DeviceRefused
+from edge.contracts.manifest import ArtifactManifest, Program
+from edge.contracts.tensors import GRADIENT_SUM, TensorSpec, concrete_shape, is_carried
+from edge.runtimes.state_values import load_value
+from edge.system.startup_pages import release_startup_pages
+
+NAME = "onnxruntime"
+_ALIGNMENT_BYTES = 64
+
+
+def version() -> str:
+    """Release of ONNX Runtime installed here."""
+    return str(ort.__version__)
+
+
+def load(manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int) -> OnnxSession:
+    """As :meth:`edge.runtimes.base.Runtime.load`."""
+    if _release(version()) < _release(manifest.minimum_runtime_version):
+        raise DeviceRefused(
+            f"artifact needs onnxruntime {manifest.minimum_runtime_version} or newer, {version()} is installed; "
+            "upgrade it on the device"
+        )
+    return OnnxSession(manifest, files, threads=threads)
+
+
+class OnnxSession:
+    """Implements :class:`edge.runtimes.base.Session`; a program's graph is loaded when it first runs."""
+
+    def __init__(self, manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int) -> None:
+        self._manifest = manifest
+        self._files = files
+        self._threads = threads
+        self._programs: dict[str, _LoadedProgram] = {}
+        self._carried: dict[str, TensorSpec] = {}
+        written: set[str] = set()
+        specs = {spec.name: spec for spec in manifest.tensors}
+        for program in manifest.programs:
+            outputs = {o.tensor for o in program.outputs if is_carried(specs[o.tensor])}
+            self._carried |= {n: specs[n] for n in (*program.inputs, *sorted(outputs)) if is_carried(specs[n])}
+            written |= outputs
+        self._buffers = {name: _buffers(spec, is_written=name in written) for name, spec in self._carried.items()}
+        self._present = dict.fromkeys(self._carried, 0)
+
+    def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """As :meth:`edge.runtimes.base.Session.load_state`."""
+        for name, spec in self._carried.items():
+            load_value(spec, self._buffers[name][self._present[name]].array, tensors)
+
+    def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """As :meth:`edge.runtimes.base.Session.run`."""
+        loaded = self._programs.get(program)
+        if loaded is None:
+            loaded = self._programs[program] = self._load(self._manifest.program(program))
+        parity = tuple([self._present[name] for name in loaded.carried])
+        binding = loaded.bindings.get(parity)
+        if binding is None:
+            binding = loaded.bindings[parity] = self._bind(loaded, parity)
+        for name in loaded.fed:
+            binding.bind_cpu_input(name, feeds[name])
+        try:
+            loaded.session.run_with_iobinding(binding)
+        except Exception as error:  # the runtime raises pybind classes without a common base of its own
+            raise DeviceRefused(f"program '{program}' failed in onnxruntime: {error}; lower the batch size") from error
+        for name in loaded.written:
+            self._present[name] ^= 1
+        for name in loaded.consumed:
+            self.read(name).fill(0)
+        return {name: float(value.array.item()) for name, value in loaded.scalars.items()}
+
+    def holds_kept(self, name: str) -> bool:
+        """As :meth:`edge.runtimes.base.Session.holds_kept`: masks are values here."""
+        return False
+
+    def read(self, name: str) -> np.ndarray:
+        """As :meth:`edge.runtimes.base.Session.read`."""
+        if name not in self._buffers:
+            known = ", ".join(list(self._buffers)[:5])
+            raise DeviceRefused(f"no program carries a tensor '{name}', they carry {known}, ...; order others")
+        return self._buffers[name][self._present[name]].array
+
+    def _load(self, program: Program) -> _LoadedProgram:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        options.enable_mem_pattern = False
+        options.log_severity_level = 3
+        path = self._files[program.file]
+        try:
+            session = ort.InferenceSession(
+                str(path),
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=["CommonSubexpressionElimination"],
+            )
+        except Exception as error:  # as in run()
+            raise DeviceRefused(f"onnxruntime {version()} cannot load {program.file}: {error}") from error
+        release_startup_pages()
+        return _LoadedProgram(program, self._manifest, session)
+
+    def _bind(self, loaded: _LoadedProgram, parity: tuple[int, ...]) -> ort.IOBinding:
+        binding = loaded.session.io_binding()
+        for name, present in zip(loaded.carried, parity, strict=True):
+            if name in loaded.read:
+                binding.bind_ortvalue_input(name, self._buffers[name][present].value)
+            if name in loaded.written:
+                binding.bind_ortvalue_output(loaded.written[name], self._buffers[name][present ^ 1].value)
+        for output in loaded.program.outputs:
+            if output.tensor in loaded.scalars:
+                binding.bind_ortvalue_output(output.name, loaded.scalars[output.tensor].value)
+        return binding
+
+
+class _LoadedProgram:
+    """A graph with its bindings, one for every combination of present buffers (two in the ordinary case)."""
+
+    def __init__(self, program: Program, manifest: ArtifactManifest, session: ort.InferenceSession) -> None:
+        specs = {spec.name: spec for spec in manifest.tensors}
+        # The exporter may drop inputs a program does not use; binding those would raise.
+        accepted = {value.name for value in session.get_inputs()}
+        self.program = program
+        self.session = session
+        self.bindings: dict[tuple[int, ...], ort.IOBinding] = {}
+        self.read = frozenset(n for n in program.inputs if is_carried(specs[n]) and n in accepted)
+        self.fed = tuple(n for n in program.inputs if not is_carried(specs[n]) and n in accepted)
+        self.written = {o.tensor: o.name for o in program.outputs if is_carried(specs[o.tensor])}
+        self.consumed = tuple(n for n in self.read if n.endswith(GRADIENT_SUM) and n not in self.written)
+        self.carried = tuple(sorted(self.read | self.written.keys()))
+        self.scalars = {
+            o.tensor: _OwnedValue(specs[o.tensor])
+            for o in program.outputs
+            if not is_carried(specs[o.tensor]) and specs[o.tensor].shape in ((), (1,))
+        }
+
+
+def _buffers(spec: TensorSpec, *, is_written: bool) -> tuple[_OwnedValue, ...]:
+    """Two buffers of what a program writes, one of what none does (frozen tensors).
+
+    A sum of gradients is one buffer as well, read and written in place: nothing but its own addition reads it.
+    """
+    first = _OwnedValue(spec)
+    if not is_written:
+        return (first,)
+    return (first, first if spec.name.endswith(GRADIENT_SUM) else _OwnedValue(spec))
+
+
+class _OwnedValue:
+    """A buffer of ours that the runtime reads and writes in place: no copy between NumPy and the runtime."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        count = spec.element_count()
+        raw = np.empty(spec.byte_count() + _ALIGNMENT_BYTES, np.uint8)
+        start = -raw.ctypes.data % _ALIGNMENT_BYTES
+        self.array = raw[start : start + spec.byte_count()].view(spec.dtype)[:count].reshape(concrete_shape(spec))
+        self.value = ort.OrtValue.ortvalue_from_numpy(self.array)
+
+
+def _release(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())

@@ -1,0 +1,34 @@
+"""What must be known of a runtime where its package is not; each runtime's folder says it of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeTraits:
+    """One runtime, a browser's included.
+
+    Attributes:
+        format: the exporter's format that writes for it, as registered in ``export/formats``.
+        install: how this machine gets it; empty where it comes with a page.
+        distribution: the package it comes in, by its name in an index, and ``module``, by which it is imported.
+        has_wheels: its trainers can be installed on hosts of every processor in use.
+        native_build: module that compiles what its package lacks, a :class:`edge.runtimes.base.NativeBuild`.
+        is_in_browser: a page brings it; it sends what it trained as it is.
+        checked_by: the runtime that runs the same graphs here, where it does not run itself: artifacts are checked with
+            it, and never trained.
+        max_threads: most threads a step of it uses; 0: as many as ordered.
+        unmeasured_threads: threads of a step where no step times of a device are known.
+    """
+
+    format: str = ""
+    install: str = ""
+    distribution: str = ""
+    module: str = ""
+    has_wheels: bool = False
+    native_build: str = ""
+    is_in_browser: bool = False
+    checked_by: str = ""
+    max_threads: int = 0
+    unmeasured_threads: int = 1

@@ -1,0 +1,280 @@
+"""A device's side of masked updates: its keys, the shares it gave and got, and the one answer it gives when asked.
+
+Everything is on disk before it is sent, so an agent that was killed says the same again: never two sets of keys, two
+masks or two answers for one assignment. Numbers are masked in the trainer (:mod:`edge.masking.numbers`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from edge.contracts.codec import decode_msgpack, encode_msgpack
+from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope
+from edge.contracts.errors import MessageRejected
+from edge.contracts.masking import MAX_COHORT, Keys, Mail, Reveal, Revealed, Roster, Shares
+from edge.contracts.plan import WorkOrder, assignment_id
+from edge.contracts.topics import check_name
+from edge.masking.keys import agree, new_private, opened, pair_purpose, public_of, sealed, share_purpose
+from edge.masking.seeds import MaskSeeds
+from edge.masking.shares import SHARE_BYTES, split
+from edge.supervisor.assignment import Assignment
+from edge.system.atomic_files import publish_file, sync
+from edge.transfer.uploader import REPEAT_S, Send
+
+KINDS = ("roster", "mail", "reveal")
+"""What the coordinator says of it."""
+
+_LIMIT = 4 * MAX_MESSAGE_BYTES
+
+
+class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
+    """All of one assignment's masking, as it is on disk; secrets are dropped once they have been answered for.
+
+    Attributes:
+        own: the shares of this device's secrets that it keeps itself.
+        received: the opened shares of others, by sender.
+    """
+
+    assignment_id: str
+    federation: str
+    round: int
+    attempt: int
+    device: str
+    sharing_key: bytes
+    masking_key: bytes
+    self_mask: bytes
+    roster: Roster | None = None
+    shares: Shares | None = None
+    own: bytes = b""
+    received: dict[str, bytes] | None = None
+    reveal: Reveal | None = None
+    revealed: Revealed | None = None
+
+    def id_of(self, device: str) -> str:
+        """The assignment of ``device`` in the same attempt."""
+        return assignment_id(self.federation, self.round, device, self.attempt)
+
+
+class Masker:
+    """The masked assignments of this device, one file each below ``folder``."""
+
+    def __init__(self, folder: Path, send: Send) -> None:
+        self._folder = folder
+        self._send = send
+        self._state: MaskingState | None = None
+        self._repeat_at = 0.0
+        self._is_news = False
+
+    def _begin(self, order: WorkOrder) -> None:
+        """Keys of the order's own; those of orders before it are forgotten."""
+        self._state = self._load(order.assignment_id)
+        if self._state is None:
+            for path in self._folder.glob("*"):
+                path.unlink()
+            self._save(
+                MaskingState(
+                    assignment_id=order.assignment_id,
+                    federation=order.federation,
+                    round=order.round,
+                    attempt=order.attempt,
+                    device=order.device,
+                    sharing_key=new_private(),
+                    masking_key=new_private(),
+                    self_mask=new_private(),
+                )
+            )
+        self._repeat_at = 0.0
+
+    def is_ready(self, order: WorkOrder) -> bool:
+        """Whether ``order`` may be trained: it is not masked, or its masks are agreed on."""
+        state = self._state
+        return order.masking is None or (
+            state is not None and state.assignment_id == order.assignment_id and state.received is not None
+        )
+
+    def lets(self, work: Assignment) -> bool:
+        """Whether ``work`` is ready; it then has the seeds of its masks."""
+        if not self.is_ready(work.order):
+            return False
+        work.masks = self.seeds(work.order)
+        return True
+
+    def seeds(self, order: WorkOrder) -> MaskSeeds | None:
+        """Of the masks on the order's update; None for one that is not masked."""
+        if order.masking is None:
+            return None
+        state = self._state
+        assert state is not None
+        assert state.roster is not None
+        assert state.received is not None
+        pairs = {
+            m.device: agree(state.masking_key, m.masking, pair_purpose(state.assignment_id, state.id_of(m.device)))
+            for m in state.roster.members
+            if m.device in state.received
+        }
+        later = [seed for device, seed in sorted(pairs.items()) if device > state.device]
+        earlier = [seed for device, seed in sorted(pairs.items()) if device < state.device]
+        return MaskSeeds((state.self_mask, *later), tuple(earlier))
+
+    def tick(self, order: WorkOrder, now: float) -> None:
+        """Begin with the masks of ``order``, when it has some, and say again what has no answer yet."""
+        if order.masking is not None and (self._state is None or self._state.assignment_id != order.assignment_id):
+            self._begin(order)
+        state = self._state
+        if state is None or state.received is not None or now < self._repeat_at:
+            return
+        self._repeat_at = now + REPEAT_S
+        if state.shares is not None:
+            self._send("shares", state.shares, 1, None)
+        else:
+            keys = Keys(state.assignment_id, public_of(state.sharing_key), public_of(state.masking_key))
+            self._send("keys", keys, 1, None)
+
+    def take_news(self) -> bool:
+        """Whether masks were agreed on since the last call."""
+        is_news, self._is_news = self._is_news, False
+        return is_news
+
+    def received(self, envelope: Envelope) -> bool:
+        """Take a message; False when it is none of :data:`KINDS`.
+
+        Raises:
+            MessageRejected: it does not fit what was said before; nothing changes.
+        """
+        if envelope.kind not in KINDS:
+            return False
+        if envelope.kind == "roster":
+            self._roster(envelope.read(Roster))
+        elif envelope.kind == "mail":
+            self._mail(envelope.read(Mail))
+        else:
+            self._reveal(envelope.read(Reveal))
+        self._repeat_at = 0.0
+        return True
+
+    def _roster(self, roster: Roster) -> None:
+        state = self._known(roster.assignment_id)
+        if state.roster is not None:
+            if state.roster != roster:
+                raise MessageRejected("another roster than the first; shares are given once")
+            return
+        check_roster(roster, state)
+        count, threshold = len(roster.members), roster.threshold
+        pairs = zip(split(state.self_mask, threshold, count), split(state.masking_key, threshold, count), strict=True)
+        boxes, own = {}, b""
+        for member, (mask, key) in zip(roster.members, pairs, strict=True):
+            if member.device == state.device:
+                own = mask + key
+                continue
+            purpose = share_purpose(state.assignment_id, state.id_of(member.device))
+            boxes[member.device] = sealed(agree(state.sharing_key, member.sharing, purpose), mask + key)
+        shares = Shares(state.assignment_id, boxes)
+        self._save(msgspec.structs.replace(state, roster=roster, shares=shares, own=own))
+
+    def _mail(self, mail: Mail) -> None:
+        state = self._known(mail.assignment_id)
+        if state.received is not None:
+            if set(state.received) != set(mail.sealed):
+                raise MessageRejected("other mail than the first; masks are agreed on once")
+            return
+        if state.roster is None or len(mail.sealed) + 1 < state.roster.threshold:
+            raise MessageRejected(f"mail of {len(mail.sealed)} devices before a roster, or of too few")
+        keys = {member.device: member.sharing for member in state.roster.members if member.device != state.device}
+        opened_shares = {}
+        for sender, box in mail.sealed.items():
+            if sender not in keys:
+                raise MessageRejected(f"mail of '{sender[:64]}', who is not in the roster")
+            key = agree(state.sharing_key, keys[sender], share_purpose(state.id_of(sender), state.assignment_id))
+            opened_shares[sender] = opened(key, box, where=f"device {sender}")
+        self._save(msgspec.structs.replace(state, received=opened_shares))
+        self._is_news = True
+
+    def _reveal(self, reveal: Reveal) -> None:
+        state = self._known(reveal.assignment_id)
+        if state.revealed is not None:
+            if state.reveal != reveal:
+                raise MessageRejected("another list of devices than the first; no device's two secrets are told")
+            self._send("revealed", state.revealed, 1, None)
+            return
+        if state.roster is None or state.received is None:
+            raise MessageRejected("shares are asked for before they were given")
+        held = {**state.received, state.device: state.own}
+        check_reveal(reveal, set(held), state.roster.threshold)
+        revealed = Revealed(
+            state.assignment_id,
+            {device: held[device][:SHARE_BYTES] for device in reveal.reported},
+            {device: held[device][SHARE_BYTES:] for device in reveal.dropped},
+        )
+        told = msgspec.structs.replace(
+            state, reveal=reveal, revealed=revealed, sharing_key=b"", masking_key=b"", self_mask=b"", own=b""
+        )
+        self._save(msgspec.structs.replace(told, received=dict.fromkeys(state.received, b""), shares=None))
+        self._send("revealed", revealed, 1, None)
+
+    def _known(self, identity: str) -> MaskingState:
+        if self._state is not None and self._state.assignment_id == identity:
+            return self._state
+        state = self._load(identity)
+        if state is None:
+            raise MessageRejected(f"assignment {identity[:12]} has no masks here; it is over")
+        return state
+
+    def _load(self, identity: str) -> MaskingState | None:
+        try:
+            data = (self._folder / check_name(identity, what="assignment id")).read_bytes()
+            return decode_msgpack(data, MaskingState, limit=_LIMIT)
+        except (OSError, MessageRejected):
+            return None
+
+    def _save(self, state: MaskingState) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._folder / check_name(state.assignment_id, what="assignment id")
+        temporary = path.with_suffix(".tmp")
+        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(encode_msgpack(state))
+            sync(file)
+        publish_file(temporary, path)
+        if self._state is None or state.assignment_id == self._state.assignment_id:
+            self._state = state
+
+
+def check_roster(roster: Roster, state: MaskingState) -> None:
+    """Check that shares may be given to ``roster``.
+
+    Raises:
+        MessageRejected: it is not in order of ids, lacks this device's own keys, or so few are needed that two halves
+            of it could be asked for different things.
+    """
+    devices = [member.device for member in roster.members]
+    own = [m for m in roster.members if m.device == state.device]
+    if devices != sorted(set(devices)) or len(devices) > MAX_COHORT:
+        raise MessageRejected(f"a roster of {len(devices)} devices that are not each named once, in order")
+    if len(own) != 1 or (own[0].sharing, own[0].masking) != (
+        public_of(state.sharing_key),
+        public_of(state.masking_key),
+    ):
+        raise MessageRejected("a roster without this device's own keys")
+    if not max(2, len(devices) // 2 + 1) <= roster.threshold <= len(devices):
+        raise MessageRejected(
+            f"{roster.threshold} of {len(devices)} devices would undo a mask, more than half and at least 2 expected"
+        )
+
+
+def check_reveal(reveal: Reveal, known: set[str], threshold: int) -> None:
+    """Check that every device of ``known`` is in one of the lists of ``reveal``, and enough reported.
+
+    Raises:
+        MessageRejected: a device is in both, in none or unknown, or fewer than ``threshold`` reported.
+    """
+    reported, dropped = set(reveal.reported), set(reveal.dropped)
+    if both := reported & dropped:
+        raise MessageRejected(f"both secrets of '{min(both)[:64]}' are asked for; one is never told with the other")
+    if reported | dropped != known:
+        raise MessageRejected(
+            f"{len(reported | dropped)} devices are named, masks were shared among {len(known)} others"
+        )
+    if len(reported) < threshold:
+        raise MessageRejected(f"{len(reported)} devices reported, a sum of fewer than {threshold} is not unmasked")

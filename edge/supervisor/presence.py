@@ -1,0 +1,109 @@
+"""Who this device is and how it is doing: the hello after every connect and the heartbeats in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edge.contracts.messages import AgentState, Heartbeat, Hello
+from edge.masking.keys import ABILITY, is_able
+from edge.supervisor.assignment import Assignment
+from edge.supervisor.settings import AgentSettings
+from edge.supervisor.trainer_messages import Described, Ready
+from edge.system.meter import rss_bytes
+from edge.transfer.link_rate import LinkRate
+from profiles.device import DeviceProfile
+from profiles.measured_lines import WatchedLines
+from profiles.probe import probe
+
+AGENT_VERSION = "0.1.0"
+
+
+class Presence:
+    """What the device knows of itself. Runtime and data are known once the first trainer has told.
+
+    Attributes:
+        data_error, data_error_code: why the local data cannot be used, or empty.
+        trainer_idle_bytes: resident memory of a trainer with runtime and local data, before any artifact.
+    """
+
+    def __init__(self, settings: AgentSettings, storage: Path, root: Path) -> None:
+        self._settings = settings
+        self._root = root
+        self._storage = storage
+        self._measured = WatchedLines(storage)
+        self._runtimes: dict[str, str] = {}
+        self._max_threads: dict[str, int] = {}
+        self._sparse_below: dict[str, dict[str, float]] = {}
+        self._num_examples = 0
+        self.is_known = False
+        self.data_error = ""
+        self.data_error_code = ""
+        self.trainer_idle_bytes = 0
+        self.supervisor_idle_bytes = 0
+
+    def ready(self, reply: Ready) -> None:
+        """A trainer has loaded its runtime."""
+        self._runtimes = {reply.runtime: reply.version}
+        limits = [most for most in (reply.max_threads, self._settings.threads) if most]
+        self._max_threads = {reply.runtime: min(limits)} if limits else {}
+        # The first measurement counts: a trainer that starts anew in mid-training would measure a busy machine.
+        if reply.sparse_below and reply.runtime not in self._sparse_below:
+            self._sparse_below[reply.runtime] = reply.sparse_below
+
+    def described(self, reply: Described) -> bool:
+        """A trainer has read the local data; whether that is news."""
+        is_news = not self.is_known or (reply.num_examples, reply.error) != (self._num_examples, self.data_error)
+        self.is_known = True
+        self._num_examples, self.trainer_idle_bytes = reply.num_examples, reply.rss_bytes
+        self.data_error_code, self.data_error = reply.code, reply.error
+        return is_news
+
+    def profile(self) -> DeviceProfile:
+        """The device now."""
+        self.supervisor_idle_bytes = self.supervisor_idle_bytes or rss_bytes()
+        found = probe(
+            self._settings.device,
+            budget_bytes=self._settings.budget_bytes,
+            storage=self._storage,
+            supervisor_idle_bytes=self.supervisor_idle_bytes,
+            trainer_idle_bytes=dict.fromkeys(self._runtimes, self.trainer_idle_bytes),
+            max_threads=self._max_threads,
+            sparse_below=self._sparse_below,
+            runtimes=self._runtimes,
+            root=self._root,
+        )
+        return LinkRate(self._storage).put_into(self._measured.now().put_into(found))
+
+    def held_bytes(self, *, is_training: bool) -> int:
+        """Resident memory of the idle supervisor, and of an idle trainer when there is one."""
+        return self.supervisor_idle_bytes + (self.trainer_idle_bytes if is_training else 0)
+
+    def hello(self, state: AgentState, work: Assignment | None) -> Hello:
+        """Sent after every connect."""
+        return Hello(
+            device=self._settings.device,
+            agent_version=AGENT_VERSION,
+            profile=self.profile(),
+            runtimes=self._runtimes,
+            num_examples=self._num_examples,
+            data_error=self.data_error,
+            state=state,
+            assignment_id="" if work is None else work.order.assignment_id,
+            abilities=(ABILITY,) if is_able() else (),
+        )
+
+
+def heartbeat(state: AgentState, work: Assignment | None) -> Heartbeat:
+    """Still here, and how far."""
+    if work is None:
+        return Heartbeat(state=state)
+    progress = work.progress
+    return Heartbeat(
+        state=state,
+        assignment_id=work.order.assignment_id,
+        step=0 if progress is None else progress.step,
+        total_steps=0 if progress is None else progress.total_steps,
+        loss=None if progress is None else progress.loss,
+        reason=work.waiting if state == "waiting" else "",
+        waiting_for=(work.waiting_for or "") if state == "waiting" else "",
+    )

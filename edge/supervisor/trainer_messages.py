@@ -1,0 +1,132 @@
+"""What supervisor and trainer say to each other: length-prefixed msgpack over the child's stdin and stdout.
+
+Tensors do not pass here, they pass as files in the store. Both ends are the same release on the same machine, so there
+is no version; the length is bounded all the same.
+"""
+
+from __future__ import annotations
+
+from typing import IO
+
+import msgspec
+
+from edge.contracts.plan import WorkOrder
+from edge.masking.seeds import MaskSeeds
+from edge.system.pipe_frames import read_frame
+
+MAX_FRAME_BYTES = 1 << 20
+
+
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Read the local data at ``data`` and count it."""
+
+    data: str
+
+
+class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Carry out an order.
+
+    Attributes:
+        manifest, weights, constants: paths of verified blobs; constants may be empty.
+        files: file name in the manifest -> path of its verified blob.
+        update: path to write the encoded update to.
+        threads: intra-op threads.
+        progress_s: time between two progress messages.
+        self_test: repeat the artifact's self-test before its first use.
+        left_over: file of what rounding took from earlier updates, which need not be there; ``new_left_over`` is
+            written beside the update, empty where none is kept.
+        masks: of a masked order; the update is then written masked, and nowhere else.
+    """
+
+    order: WorkOrder
+    manifest: str
+    files: dict[str, str]
+    weights: str
+    data: str
+    update: str
+    threads: int
+    progress_s: float
+    self_test: bool = False
+    constants: str = ""
+    left_over: str = ""
+    new_left_over: str = ""
+    masks: MaskSeeds | None = None
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The runtime is loaded; resident memory now, the most threads it uses (0: as many as asked for), and the density
+    below which a layer is faster sparse, by kind of layer."""
+
+    runtime: str
+    version: str
+    rss_bytes: int
+    max_threads: int = 0
+    sparse_below: dict[str, float] = {}
+
+
+class Described(msgspec.Struct, frozen=True, tag=True):
+    """The local data: how many examples, or why not; resident memory with them read."""
+
+    num_examples: int
+    rss_bytes: int
+    code: str = ""
+    error: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """Steps done so far and the loss of the last one."""
+
+    assignment_id: str
+    step: int
+    total_steps: int
+    loss: float
+
+
+class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """An order carried out: the update lies where it was asked for.
+
+    Attributes:
+        digest, size: of the uncompressed update; ``encoded_size`` of the file.
+        labels: classes with local examples, where the order asks for them.
+    """
+
+    assignment_id: str
+    digest: str
+    size: int
+    encoded_size: int
+    num_examples: int
+    steps: int
+    loss: float
+    metrics: dict[str, float]
+    step_ms_p50: float
+    step_ms_p95: float
+    peak_bytes: int
+    idle_bytes: int
+    torch_loaded: bool
+    threads: int
+    labels: tuple[int, ...] | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """An order that could not be carried out; ``code`` is an error's code, ``peak_bytes`` the trainer's peak."""
+
+    assignment_id: str
+    code: str
+    reason: str
+    peak_bytes: int = 0
+
+
+Request = Describe | Train
+Reply = Ready | Described | Progress | Trained | Failed
+
+
+def read_request(stream: IO[bytes]) -> Request | None:
+    """The supervisor's next message; None at its end."""
+    data = read_frame(stream, limit=MAX_FRAME_BYTES)
+    return None if data is None else msgspec.msgpack.decode(data, type=Request)
+
+
+def read_reply(stream: IO[bytes]) -> Reply | None:
+    """The trainer's next message; None at its end."""
+    data = read_frame(stream, limit=MAX_FRAME_BYTES)
+    return None if data is None else msgspec.msgpack.decode(data, type=Reply)

@@ -1,0 +1,68 @@
+"""An artifact's self-test: formula weights, a fixed batch, the losses of the first steps. Needs no torch, no data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edge.contracts.errors import DeviceRefused
+from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.streams import self_test_value
+from edge.contracts.tensors import TensorSpec
+from edge.runtimes.base import Session
+from edge.runtimes.micro_batches import TRAIN, run_step, step_programs
+from edge.training.steps import scalar
+
+
+def self_test_losses(session: Session, manifest: ArtifactManifest, *, steps: int) -> list[float]:
+    """Losses of the first ``steps`` steps of program ``train``; the session's state is overwritten."""
+    fed = load_self_test(session, manifest)
+    return [run_step(session, manifest, TRAIN, fed)["loss"] for _ in range(steps)]
+
+
+def load_self_test(session: Session, manifest: ArtifactManifest, *, batch: int = 0) -> dict[str, np.ndarray]:
+    """The feeds of the self-test's steps; the session's state is overwritten with its weights.
+
+    Args:
+        batch: examples in the feeds; 0: as many as the test has, whose losses are then the manifest's.
+    """
+    test, programs = manifest.self_test, step_programs(manifest, TRAIN)
+    batch = batch or test.batch
+    specs = {spec.name: spec for spec in manifest.tensors}
+    state, feeds = {}, {}
+    for name in {n for p in manifest.programs for n in p.inputs}:
+        spec = specs[name]
+        if spec.role == "hyper":
+            feeds[name] = scalar(spec, test.hyper.get(name, 0.0))
+        elif spec.role in ("input", "target", "label_mask", "draw"):
+            feeds[name] = _value(spec, manifest, batch)
+        else:
+            state[name] = _value(spec, manifest, batch)
+    session.load_state(state)
+    return {name: feeds[name] for program in programs for name in program.inputs if name in feeds}
+
+
+def check_self_test(session: Session, manifest: ArtifactManifest, *, steps: int = 1) -> float:
+    """The largest difference of the first losses from the manifest's, relative to those.
+
+    Raises:
+        DeviceRefused: a loss is off by more than the manifest's tolerance; the message has both values.
+    """
+    test = manifest.self_test
+    expected = test.losses[:steps]
+    found = self_test_losses(session, manifest, steps=len(expected))
+    worst = 0.0
+    for step, (loss, wanted) in enumerate(zip(found, expected, strict=True)):
+        difference = abs(loss - wanted) / max(abs(wanted), 1e-6)
+        worst = max(worst, difference)
+        if not difference <= test.rel_tolerance:
+            raise DeviceRefused(
+                f"self-test of {manifest.runtime} artifact: loss {loss:.6g} in step {step}, {wanted:.6g} expected "
+                f"within {test.rel_tolerance:g}; this runtime computes something else: update it"
+            )
+    return worst
+
+
+def _value(spec: TensorSpec, manifest: ArtifactManifest, batch: int) -> np.ndarray:
+    high = manifest.input.vocabulary if spec.role == "input" else len(manifest.classes)
+    test = manifest.self_test
+    return self_test_value(spec, test.seed, batch, high=max(2, high), bias=test.bias, gain=test.gain)

@@ -1,0 +1,64 @@
+"""ONNX Runtime as the exporter uses it to check its own graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from edge.contracts.errors import ParityError
+from edge.contracts.tensors import BATCH
+
+LOADING = {"disabled_optimizers": ["CommonSubexpressionElimination"]}
+"""As a device's session loads graphs: what a graph has twice is computed twice on purpose."""
+
+
+class GraphSession:
+    """An ONNX model ready to run on one thread; ``extra`` values of the graph become outputs too.
+
+    Raises:
+        ParityError: the model cannot be loaded, or has no such values.
+    """
+
+    def __init__(self, model: onnx.ModelProto | bytes, extra: Sequence[str] = ()) -> None:
+        import onnxruntime as ort
+
+        try:
+            self._session: Any = self._load(ort, model, extra)
+        except Exception as error:  # the runtime raises pybind classes without a common base of its own
+            raise ParityError(f"the graph cannot be loaded ({error}); it is wrong, do not use it") from error
+        self.inputs = [i.name for i in self._session.get_inputs()]
+        self.batched = [i.name for i in self._session.get_inputs() if i.shape[:1] == [BATCH]]
+        self.outputs = [o.name for o in self._session.get_outputs()]
+
+    @staticmethod
+    def _load(ort: Any, model: onnx.ModelProto | bytes, extra: Sequence[str]) -> Any:
+        proto = onnx.load_from_string(model) if isinstance(model, bytes) else model
+        if extra:
+            widened = onnx.ModelProto()
+            widened.CopyFrom(proto)
+            widened.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in extra)
+            proto = widened
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.enable_mem_pattern = False
+        options.log_severity_level = 3
+        return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"], **LOADING)
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All outputs by name; of ``feeds`` only what the graph takes is read.
+
+        Raises:
+            ParityError: the graph takes something else, or cannot be executed.
+        """
+        missing = [name for name in self.inputs if name not in feeds]
+        if missing:
+            raise ParityError(f"the graph takes inputs {missing[:3]} that the step has not; it is wrong, do not use it")
+        try:
+            values = self._session.run(self.outputs, {name: feeds[name] for name in self.inputs})
+        except Exception as error:  # as above
+            raise ParityError(f"the graph cannot be executed ({error}); it is wrong, do not use it") from error
+        return dict(zip(self.outputs, values, strict=True))
