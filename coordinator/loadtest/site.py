@@ -214,7 +214,7 @@ def _coordinator(plan: Plan, address: BrokerAddress, folder: Path, log: Path) ->
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
     environment[PASSWORD_VARIABLE] = address.password
     command = [sys.executable, "-m", "edge", "run", str(path), "--run-dir", str(folder / "run"), "--local-devices", "0"]
-    parent = [sys.executable, "-m", "coordinator.brokers.amqtt", str(os.getpid())]
+    parent = [sys.executable, "-m", "coordinator.brokers.parent_death", str(os.getpid())]
     with log.open("ab") as out:
         process = subprocess.Popen(
             [*parent, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment

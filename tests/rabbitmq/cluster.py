@@ -143,7 +143,7 @@ class Cluster:
                 [
                     sys.executable,
                     "-m",
-                    "coordinator.brokers.amqtt",
+                    "coordinator.brokers.parent_death",
                     str(os.getpid()),
                     *self._inside(node, words),
                 ],

@@ -189,7 +189,7 @@ def test_a_device_is_made_through_lost_connections_then_changed_and_upgraded(
     while done is None:
         runs, local.calls = runs + 1, 0
         # 2: probe and folder; the copies and the environment are one longer run
-        local.lost_after = 3 if runs == 1 else 16 if runs == 2 else 2 + 2 * runs
+        local.lost_after = 3 if runs == 1 else 15 if runs == 2 else 2 + 2 * runs
         try:
             done = asyncio.run(run())
         except HostLost:
