@@ -32,7 +32,7 @@ _CHOOSE = """async settings => {
 
 
 class PhoneDriver:
-    """An :class:`coordinator.conformance.drivers.AgentDriver`; each ``state`` of the kit is a browser profile of its own."""
+    """An :class:`coordinator.conformance.connection.AgentDriver`; each ``state`` of the kit is a browser profile of its own."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
