@@ -10,12 +10,20 @@ from typing import Annotated
 
 import msgspec
 
+from profiles.bounds import (
+    MOST_PROCESSORS,
+    AFew,
+    Amount,
+    Coefficient,
+    Count,
+    Degrees,
+    Name,
+    Processors,
+    SignedSize,
+    Size,
+    Text,
+)
 from profiles.step_work import StepWork
-
-# What comes from a device is multiplied and rounded by the coordinator: nothing may be infinite or not a number there.
-MOST_BYTES = 1 << 44
-Coefficient = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
-Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
 
 
 class CoreGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,9 +34,9 @@ class CoreGroup(msgspec.Struct, frozen=True, kw_only=True):
         max_mhz: what they may be clocked at, None where the system does not say.
     """
 
-    name: str
-    count: int
-    max_mhz: float | None = None
+    name: Name
+    count: Processors
+    max_mhz: Amount | None = None
 
 
 class MemoryLine(msgspec.Struct, frozen=True):
@@ -43,10 +51,10 @@ class MemoryLine(msgspec.Struct, frozen=True):
     """
 
     scale: Coefficient
-    offset_bytes: Annotated[int, msgspec.Meta(ge=-MOST_BYTES, le=MOST_BYTES)]
+    offset_bytes: SignedSize
     missing_bytes: Size = 0
-    points: int = 0
-    measured_at: float = 0.0
+    points: Count = 0
+    measured_at: Amount = 0.0
     floor_bytes: Size = 0
     floor_base_bytes: Size = 0
     floor_graph_scale: Coefficient = 0.0
@@ -78,13 +86,13 @@ class StepLine(msgspec.Struct, frozen=True):
         measured_at: seconds since 1970.
     """
 
-    threads: Annotated[int, msgspec.Meta(ge=1)]
+    threads: Annotated[int, msgspec.Meta(ge=1, le=MOST_PROCESSORS)]
     constant_ms: Coefficient
     gigamac_ms: Coefficient
     megabyte_ms: Coefficient
-    median_error: float = 0.0
-    points: int = 0
-    measured_at: float = 0.0
+    median_error: Coefficient = 0.0
+    points: Count = 0
+    measured_at: Amount = 0.0
     graph_kilobyte_ms: Coefficient = 0.0
     megaparameter_ms: Coefficient = 0.0
     convolution_gigamac_ms: Coefficient = 0.0
@@ -154,39 +162,39 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
         step_lines: runtime name -> the time of its steps on this device, a line for every number of threads measured.
     """
 
-    device: str
-    budget_bytes: int = 0
-    ram_bytes: int = 0
-    free_ram_bytes: int = 0
-    cpu_count: int = 1
-    cpu_model: str = ""
-    machine: str = ""
-    system: str = ""
-    storage_free_bytes: int = 0
-    temperature_c: float | None = None
-    battery_percent: float | None = None
+    device: Name
+    budget_bytes: Size = 0
+    ram_bytes: Size = 0
+    free_ram_bytes: Size = 0
+    cpu_count: Processors = 1
+    cpu_model: Name = ""
+    machine: Name = ""
+    system: Text = ""
+    storage_free_bytes: Count = 0
+    temperature_c: Degrees | None = None
+    battery_percent: Degrees | None = None
     charging: bool | None = None
-    supervisor_idle_bytes: int = 0
-    trainer_idle_bytes: dict[str, int] = {}
-    probed_at: float = 0.0
-    max_threads: dict[str, int] = {}
-    sparse_below: dict[str, dict[str, float]] = {}
-    board: str = ""
-    cores: tuple[CoreGroup, ...] = ()
-    cpu_mhz: float | None = None
-    cpu_max_mhz: float | None = None
-    throttling: tuple[str, ...] | None = None
-    memory_limit_bytes: int | None = None
-    storage_total_bytes: int = 0
-    link_bytes_per_s: float | None = None
-    link_measured_at: float = 0.0
-    link_method: str = ""
-    os_name: str = ""
-    python: str = ""
-    runtimes: dict[str, str] = {}
-    sources: dict[str, str] = {}
-    memory_lines: dict[str, MemoryLine] = {}
-    step_lines: dict[str, tuple[StepLine, ...]] = {}
+    supervisor_idle_bytes: Size = 0
+    trainer_idle_bytes: Annotated[dict[Name, Size], AFew] = {}
+    probed_at: Amount = 0.0
+    max_threads: Annotated[dict[Name, Processors], AFew] = {}
+    sparse_below: Annotated[dict[Name, Annotated[dict[Name, Coefficient], AFew]], AFew] = {}
+    board: Name = ""
+    cores: Annotated[tuple[CoreGroup, ...], AFew] = ()
+    cpu_mhz: Amount | None = None
+    cpu_max_mhz: Amount | None = None
+    throttling: Annotated[tuple[Name, ...], AFew] | None = None
+    memory_limit_bytes: Count | None = None
+    storage_total_bytes: Count = 0
+    link_bytes_per_s: Amount | None = None
+    link_measured_at: Amount = 0.0
+    link_method: Name = ""
+    os_name: Name = ""
+    python: Name = ""
+    runtimes: Annotated[dict[Name, Name], AFew] = {}
+    sources: Annotated[dict[Name, Text], AFew] = {}
+    memory_lines: Annotated[dict[Name, MemoryLine], AFew] = {}
+    step_lines: Annotated[dict[Name, Annotated[tuple[StepLine, ...], AFew]], AFew] = {}
 
     @property
     def ceiling_bytes(self) -> int:

@@ -6,11 +6,9 @@ channels takes nearly as long as one with the next multiple of 16, which kernels
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+from profiles.bounds import Count
 
 
 class StepWork(msgspec.Struct, frozen=True):

@@ -223,6 +223,8 @@ class BlobStore:
     def partial(self, assignment_id: str, update: BlobRef) -> PartialBlob:
         """The upload of ``update`` for an assignment, where it stood when the last process ended.
 
+        An assignment has one: what was uploaded for it under another digest is removed.
+
         Raises:
             MessageRejected: an id or digest that is not one, or sizes that are not counts.
             StoreFull: it cannot fit.
@@ -234,6 +236,9 @@ class BlobStore:
                 f"assignment {assignment_id[:12]}: update of {update.encoded_size} bytes; send its size"
             )
         path = self.root / "partial" / f"{assignment_id}-{update.digest}"
+        for other in path.parent.glob(f"{assignment_id}-*"):
+            if other != path:
+                self.drop_file(other)
         there = path.stat().st_size if path.exists() else 0
         self._check_room(update.encoded_size - min(there, update.encoded_size))
         return PartialBlob(self, path, update)

@@ -24,7 +24,6 @@ from edge.contracts.plan import read_order
 from edge.serving.admission import UPLOADS_AT_ONCE
 from edge.serving.dispatch import Dispatcher, Handler, own_hello
 from edge.serving.publisher import Publisher
-from edge.serving.update_check import check_storable
 from edge.serving.uploads import UploadHandler
 from profiles.device import DeviceProfile
 
@@ -126,7 +125,6 @@ class Inbox:
 
     def _hello(self, device: str, envelope: Envelope) -> None:
         hello = own_hello(device, envelope)
-        check_storable(hello.profile, where=f"{device}: profile")
         is_new = self._cohort.member(device) is None
         self._publisher.tell_signers(device)  # before it is one of those that orders go to
         self._cohort.greet(hello)
@@ -147,7 +145,6 @@ class Inbox:
         profile = envelope.read(DeviceProfile)
         if profile.device != device:
             raise MessageRejected(f"profile of '{profile.device[:64]}' arrived on the topic of '{device}'; not used")
-        check_storable(profile, where=f"{device}: profile")
         member = self._cohort.member(device)
         if member is None:
             self._publisher.call(device)

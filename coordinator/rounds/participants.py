@@ -25,7 +25,7 @@ from edge.contracts.packing import unpacked
 from edge.contracts.plan import read_order
 from edge.contracts.precision import restored
 from edge.contracts.tensor_file import decode_tensors
-from edge.serving.update_check import MAX_COUNT
+from profiles.bounds import MOST_EXAMPLES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,7 @@ def stored_update(federation: Federation, entry: RecordedUpdate) -> Update:
 
 def examples_limit(counts: Sequence[int], factor: float) -> int:
     """The most examples an update of a cohort may stand for: ``factor`` times the median; no limit when that is 0."""
-    return max(1, int(statistics.median(counts) * factor)) if factor and counts else MAX_COUNT
+    return max(1, int(statistics.median(counts) * factor)) if factor and counts else MOST_EXAMPLES
 
 
 def sent_tensors(federation: Federation, entry: RecordedUpdate) -> Mapping[str, np.ndarray]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
 
-from edge.contracts.errors import MessageRejected, UnsupportedVersion
+from edge.contracts.errors import FigureRejected, MessageRejected, UnsupportedVersion
 
 T = TypeVar("T")
+
+_BOUND = re.compile(r"Expected `\w+` (?:of length )?[<>]= ")
+_PLACE = re.compile(r"at `(\$(?:\.\w+)+)`$")
 
 
 def encode_json(value: Any) -> bytes:
@@ -44,13 +48,30 @@ def decode_msgpack(data: bytes, kind: type[T], *, limit: int) -> T:
     """A ``kind`` from msgpack bytes; unknown fields are ignored.
 
     Raises:
+        FigureRejected: a value out of the bounds that ``kind`` gives it.
         MessageRejected: over ``limit`` bytes or malformed.
     """
     check_size(data, limit, what=kind.__name__)
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MessageRejected(f"{kind.__name__} of {len(data)} bytes cannot be read: {error}; send it again") from error
+        refused = FigureRejected if _BOUND.match(str(error)) else MessageRejected
+        raise refused(
+            f"{kind.__name__} of {len(data)} bytes cannot be read: {error}{_found(data, str(error))}; send it again"
+        ) from error
+
+
+def _found(data: bytes, error: str) -> str:
+    """``, not -5`` for an error that says where a number was expected that ``data`` does not hold."""
+    place = _PLACE.search(error)
+    if place is None:
+        return ""
+    try:
+        for key in place[1].split(".")[1:]:
+            data = msgspec.msgpack.decode(data, type=dict[str, msgspec.Raw])[key]
+        return f", not {msgspec.msgpack.decode(data, type=int | float)}"
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
+        return ""
 
 
 def check_size(data: bytes, limit: int, *, what: str) -> None:

@@ -13,6 +13,7 @@
     ├── UpdateRejected        an update whose tensors are not what was ordered       exit 1
     ├── MessageRejected       a message that cannot be read                          exit 1
     │   ├── UnsupportedVersion
+    │   ├── FigureRejected    a number or text beyond what any device has
     │   └── SignatureRejected an order, manifest or message that no trusted key has signed
     ├── IdentityRefused       a certificate, request or identity that cannot be used exit 2
     ├── StoreFull             the quota or the disk of a store is used up            exit 1
@@ -119,6 +120,12 @@ class MessageRejected(ApportionError):
     """A message that is too large, truncated, or not of the shape its kind promises."""
 
     code = "bad-message"
+
+
+class FigureRejected(MessageRejected):
+    """A message in order but for a number or text that is larger or smaller than any device has."""
+
+    code = "bad-figure"
 
 
 class UnsupportedVersion(MessageRejected):

@@ -32,7 +32,7 @@ error       both  something the other side sent could not be used
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -41,6 +41,7 @@ from edge.contracts.identity import Renew, Renewed, Signers
 from edge.contracts.masking import Keys, Mail, Reveal, Revealed, Roster, Shares
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
+from profiles.bounds import AFew, Count, Examples, Name, Size, Text
 from profiles.device import DeviceProfile
 
 AgentState = Literal["idle", "fetching", "waiting", "training", "uploading", "stopping"]
@@ -57,17 +58,17 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
         abilities: what it can do that not every device can: ``masking``.
     """
 
-    device: str
-    agent_version: str
+    device: Name
+    agent_version: Name
     profile: DeviceProfile
-    runtimes: dict[str, str]
-    num_examples: int
-    data_error: str = ""
+    runtimes: Annotated[dict[Name, Name], AFew]
+    num_examples: Examples
+    data_error: Text = ""
     state: AgentState = "idle"
-    assignment_id: str = ""
-    block_bytes: int = 262_144
-    window: int = 4
-    abilities: tuple[str, ...] = ()
+    assignment_id: Name = ""
+    block_bytes: Size = 262_144
+    window: Size = 4
+    abilities: Annotated[tuple[Name, ...], AFew] = ()
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +81,12 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     state: AgentState
-    assignment_id: str = ""
-    step: int = 0
-    total_steps: int = 0
+    assignment_id: Name = ""
+    step: Count = 0
+    total_steps: Count = 0
     loss: float | None = None
-    reason: str = ""
-    waiting_for: str = ""
+    reason: Text = ""
+    waiting_for: Name = ""
 
 
 class Bye(msgspec.Struct, frozen=True):
@@ -112,18 +113,18 @@ class Refuse(msgspec.Struct, frozen=True, kw_only=True):
     assignment_id: str
     code: str
     reason: str
-    needed_bytes: int = 0
-    budget_bytes: int = 0
-    peak_bytes: int = 0
+    needed_bytes: Size = 0
+    budget_bytes: Size = 0
+    peak_bytes: Size = 0
 
 
 class Get(msgspec.Struct, frozen=True):
     """Ask for ``length`` bytes of the encoded blob from ``offset``."""
 
-    digest: str
-    encoding: str
-    offset: int
-    length: int
+    digest: Name
+    encoding: Name
+    offset: Count
+    length: Count
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -145,9 +146,9 @@ class Offer(msgspec.Struct, frozen=True):
 class Grant(msgspec.Struct, frozen=True):
     """Send from ``offset`` on; everything before it has arrived. ``offset == encoded_size`` means complete."""
 
-    assignment_id: str
-    digest: str
-    offset: int
+    assignment_id: Name
+    digest: Name
+    offset: Count
     block_bytes: int
     window: int
 
@@ -155,9 +156,9 @@ class Grant(msgspec.Struct, frozen=True):
 class Put(msgspec.Struct, frozen=True):
     """Bytes of an offered update."""
 
-    assignment_id: str
-    digest: str
-    offset: int
+    assignment_id: Name
+    digest: Name
+    offset: Count
     data: bytes
 
 

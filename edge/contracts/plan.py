@@ -10,6 +10,7 @@ import msgspec
 from edge.contracts.codec import decode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.masking import Masking
+from profiles.bounds import Name, Size
 
 Encoding = Literal["raw", "zstd"]
 Precision = Literal["fp32", "fp16", "int8"]
@@ -23,10 +24,10 @@ class BlobRef(msgspec.Struct, frozen=True):
         encoded_size: bytes on the wire; equals ``size`` for ``raw``.
     """
 
-    digest: str
-    size: int
+    digest: Name
+    size: Size
     encoding: Encoding = "raw"
-    encoded_size: int = 0
+    encoded_size: Size = 0
 
 
 class Turn(msgspec.Struct, frozen=True):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from edge.contracts.plan import BlobRef
+from profiles.bounds import AFew, Amount, Count, Degrees, Examples, Name, Processors, Result, Size
 
 
 class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,28 +27,28 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
         labels: classes the device has examples of, rising; None unless the order asked.
     """
 
-    assignment_id: str
-    device: str
-    round: int
-    num_examples: int
-    steps: int
-    loss: float
-    metrics: dict[str, float]
-    step_ms_p50: float
-    step_ms_p95: float
-    trainer_peak_bytes: int
-    supervisor_peak_bytes: int
-    trainer_idle_bytes: int
-    budget_bytes: int
+    assignment_id: Name
+    device: Name
+    round: Count
+    num_examples: Examples
+    steps: Count
+    loss: Result
+    metrics: Annotated[dict[Name, Result], AFew]
+    step_ms_p50: Amount
+    step_ms_p95: Amount
+    trainer_peak_bytes: Size
+    supervisor_peak_bytes: Size
+    trainer_idle_bytes: Size
+    budget_bytes: Size
     over_budget: bool
     torch_loaded: bool
-    runtime: str
-    bytes_down: int
-    bytes_up: int
+    runtime: Name
+    bytes_down: Count
+    bytes_up: Count
     update: BlobRef
-    wall_s: float
-    temperature_c: float | None = None
-    battery_percent: float | None = None
-    threads: int = 0
-    labels: tuple[int, ...] | None = None
-    site_devices: int = 0
+    wall_s: Amount
+    temperature_c: Degrees | None = None
+    battery_percent: Degrees | None = None
+    threads: Processors = 0
+    labels: tuple[Count, ...] | None = None
+    site_devices: Count = 0

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from edge.contracts import topics
 from edge.contracts.envelope import Envelope
 from edge.contracts.errors import StoreFull, UpdateRejected
+from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Accept, Ack, Error, Get, Refuse
 from edge.contracts.plan import BlobRef
 from edge.contracts.report import TrainReport
@@ -102,6 +103,7 @@ class DeviceHandler:
         self._collect_s = collect_s
         self._site = settings.site
         self._expected: set[str] = set()
+        self._offers: dict[str, str] = {}
         self.work: SiteWork | None = None
         self.publisher = Publisher(settings.site, self, transport, signer=settings.key)
         self._uploads = UploadHandler(
@@ -139,9 +141,10 @@ class DeviceHandler:
             self.publisher.ack(device, Ack(work.assignment_of(device), False, "stale-round", reason))
         for device in work.record.examples:
             self._uploads.forget(work.assignment_of(device))
-        for digest in self._expected | {report.update.digest for report in work.reports.values()}:
+        for digest in (self._expected | _updates(work)) - self._ordered(work):
             self._store.drop(digest)
         self._expected.clear()
+        self._offers.clear()
         self.publisher.close()
 
     def _order(self, device: str) -> None:
@@ -176,8 +179,8 @@ class DeviceHandler:
     # blobs that devices may ask for
 
     def __contains__(self, digest: str) -> bool:
-        # Other devices' updates are in the same store, and are nobody's.
-        is_update = digest in {report.update.digest for report in self.work.reports.values()} if self.work else False
+        # Other devices' updates are in the same store, and are nobody's, unless one is what all were sent.
+        is_update = self.work is not None and digest in _updates(self.work) - self._ordered(self.work)
         return not is_update and self._store.has(digest)
 
     def path(self, digest: str) -> Path:
@@ -217,12 +220,32 @@ class DeviceHandler:
                 f"device {entry.device}, round {entry.round}: update of {update.size} bytes, {update.encoding}; "
                 f"at most {limit}, {encoding} ordered"
             )
-        self._store.pin(update.digest)
-        self._expected.add(update.digest)
+        self._offered(entry, update.digest)
         partial = SitePartial(self._store, update)
         if not self.has(update.digest):
             self._store.reserve(max(0, update.encoded_size - partial.received))
         return partial
+
+    def _offered(self, entry: SitePart, digest: str) -> None:
+        """One update a device: what it offered before under another digest goes, unless it is somebody's update too."""
+        if digest in self._ordered(entry.work):
+            return  # an update that changes nothing: the blob is the order's, and stays
+        before = self._offers.get(entry.device, digest)
+        self._offers[entry.device] = digest
+        if before != digest and before not in self._offers.values():
+            self._expected.discard(before)
+            self._store.drop(before)
+        self._store.pin(digest)
+        self._expected.add(digest)
+
+    def _ordered(self, work: SiteWork) -> set[str]:
+        """Blobs that the devices work from."""
+        order = work.order
+        refs = {ref.digest for ref in (order.artifact, order.weights, order.constants) if ref is not None}
+        if not self._store.has(order.artifact.digest):
+            return refs
+        manifest = ArtifactManifest.from_bytes(self.path(order.artifact.digest).read_bytes())
+        return refs | {file.sha256 for file in manifest.files}
 
     def has(self, digest: str) -> bool:
         """Whether the store has it."""
@@ -252,3 +275,7 @@ class DeviceHandler:
     def _specs(self, entry: SitePart) -> list[TensorSpec]:
         order = entry.work.order
         return upload_specs(order, self._store.path(order.weights.digest))
+
+
+def _updates(work: SiteWork) -> set[str]:
+    return {report.update.digest for report in work.reports.values()}

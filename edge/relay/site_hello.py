@@ -12,6 +12,7 @@ from edge.relay.settings import RelaySettings
 from edge.relay.site_devices import site_profile
 from edge.relay.site_work import SiteWork
 from edge.supervisor.presence import AGENT_VERSION
+from profiles.bounds import MOST_EXAMPLES
 from profiles.device import DeviceProfile
 
 
@@ -32,7 +33,7 @@ def site_hello(settings: RelaySettings, served: Sequence[Hello], said: Hello | N
             agent_version=AGENT_VERSION,
             profile=site_profile(settings.device, settings.runtime, served),
             runtimes=dict(served[0].runtimes),
-            num_examples=max(in_hand, sum(hello.num_examples for hello in served)),
+            num_examples=min(MOST_EXAMPLES, max(in_hand, sum(hello.num_examples for hello in served))),
         )
     if hello is None or in_hand or len(served) >= settings.min_devices:
         return hello

@@ -12,8 +12,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
+from edge.contracts.codec import build_readers
 from edge.contracts.envelope import Envelope
-from edge.contracts.errors import ArtifactCorrupt, MessageRejected, UpdateRejected
+from edge.contracts.errors import ArtifactCorrupt, FigureRejected, MessageRejected, UpdateRejected
 from edge.contracts.manifest import check_digest
 from edge.contracts.messages import Ack, Grant, Offer, Put
 from edge.contracts.plan import BlobRef
@@ -21,6 +24,7 @@ from edge.contracts.report import TrainReport
 from edge.serving.admission import UPLOADS_AT_ONCE, Admission
 from edge.serving.publisher import Publisher
 from edge.serving.update_check import check_report
+from profiles.bounds import Name
 
 UPLOAD_WINDOW = 3
 """Blocks on their way: what a broken connection may cost, 2 % of 20 MB. 30 Mbit/s over 100 ms still fill the link."""
@@ -218,13 +222,12 @@ class UploadHandler(Generic[A]):
         self._publisher.grant(device, grant)
 
     def _report(self, device: str, envelope: Envelope) -> None:
-        report = envelope.read(TrainReport)
-        entry = self._book.own(device, report.assignment_id)
+        entry = self._book.own(device, envelope.read(Addressed).assignment_id)
         if entry is None:
             return
         where = f"device {device}, round {entry.round}"
-        digest = check_digest(report.update.digest, where=f"{where}, report")
         try:
+            report, digest = _read_report(envelope, where)
             examples = self._book.examples(entry)
             check_report(report, device=entry.device, round_index=entry.round, where=where, examples=examples)
             if not self._book.has(digest) and not self._finish_upload(entry, report.update, where):
@@ -274,3 +277,21 @@ class UploadHandler(Generic[A]):
             if following in self._uploads:
                 device, partial = self._uploads[following]
                 self._grant(device, following, partial)
+
+
+class Addressed(msgspec.Struct):
+    """What every message about an assignment has, whatever else it holds."""
+
+    assignment_id: Name
+
+
+def _read_report(envelope: Envelope, where: str) -> tuple[TrainReport, str]:
+    """The report and its update's digest; figures that cannot be end the assignment, or they come for ever."""
+    try:
+        report = envelope.read(TrainReport)
+    except FigureRejected as error:
+        raise UpdateRejected(f"{where}: {error}") from error
+    return report, check_digest(report.update.digest, where=f"{where}, report")
+
+
+build_readers(Addressed)

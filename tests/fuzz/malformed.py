@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 
 from edge.contracts import topics
+from edge.contracts.codec import decode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, VERSION
+from edge.contracts.errors import FigureRejected, MessageRejected
 from edge.contracts.messages import BODIES
 
 Spoiler = Callable[[random.Random, str, dict[str, Any]], tuple[str, bytes]]
@@ -169,11 +171,16 @@ class Malformed:
 def is_sound(data: bytes, kind: str) -> bool:
     """Whether ``data`` is an envelope of this version and of ``kind`` around a body of that kind's form.
 
-    Read with the schema alone, field by field: what a field that nobody knows holds does not matter.
+    Read with the schema alone, field by field: what a field that nobody knows holds does not matter. A report whose
+    form is right and whose figures are not is answered: its assignment is rejected.
     """
     try:
         head = msgspec.msgpack.decode(data, type=_Head)
-        msgspec.msgpack.decode(bytes(head.body), type=BODIES[kind])
+        decode_msgpack(bytes(head.body), BODIES[kind], limit=MAX_MESSAGE_BYTES)
+    except FigureRejected:
+        return kind == "report"
+    except MessageRejected:
+        return False
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return False
     return head.v == VERSION and head.kind == kind

@@ -32,7 +32,7 @@ _CHOOSE = """async settings => {
 
 
 class PhoneDriver:
-    """An :class:`coordinator.conformance.connection.AgentDriver`; each ``state`` of the kit is a browser profile of its own."""
+    """A :class:`coordinator.conformance.connection.AgentDriver`; each ``state`` of the kit is a browser profile."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser

@@ -42,6 +42,16 @@ def test_put_file_and_put_again_keep_one_copy(tmp_path: Path) -> None:
     assert list((tmp_path / "blobs" / "incoming").iterdir()) == []
 
 
+def test_assignment_has_one_partial_upload_whatever_is_offered_for_it(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    for number in range(20):
+        store.partial(ASSIGNMENT, raw_ref(bytes([number]) * 1000)).write(0, bytes([number]) * 900)
+    other = store.partial("b" * 64, raw_ref(b"x" * 1000))
+    other.write(0, b"x" * 300)
+    assert sorted(path.stat().st_size for path in (tmp_path / "partial").iterdir()) == [300, 900]
+    assert store.used_bytes() == 1200
+
+
 @pytest.mark.parametrize("digest", ["../../etc/passwd", "", "A" * 64, "a" * 63, "a" * 63 + "/", "a" * 65])
 def test_path_that_is_no_digest_is_refused(tmp_path: Path, digest: str) -> None:
     with pytest.raises(MessageRejected, match="64 lower-case hex digits"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -49,11 +50,23 @@ def test_hello_on_the_topic_of_another_is_not_used(handler: MessageLoop) -> None
     assert handler.cohort.present() == []
 
 
-def test_hello_with_a_profile_the_ledger_could_not_read_back_is_not_used(handler: MessageLoop) -> None:
-    profile = DeviceProfile(device="pi-1", probed_at=float("nan"))
+@pytest.mark.parametrize(
+    ("changes", "at"),
+    [
+        ({"probed_at": float("nan")}, "`$.profile.probed_at`, not nan"),
+        ({"supervisor_idle_bytes": 2**63}, f"`$.profile.supervisor_idle_bytes`, not {2**63}"),
+        ({"trainer_idle_bytes": {"onnxruntime": 2**63}}, "`$.profile.trainer_idle_bytes[...]`"),
+        ({"link_bytes_per_s": float("inf")}, "`$.profile.link_bytes_per_s`, not inf"),
+        ({"runtimes": {f"runtime-{n}": "1" for n in range(65)}}, "length <= 64 - at `$.profile.runtimes`"),
+    ],
+)
+def test_hello_with_a_profile_that_no_device_has_is_not_used(
+    handler: MessageLoop, changes: dict[str, Any], at: str
+) -> None:
+    profile = DeviceProfile(device="pi-1", **changes)
     ((kind, error),) = handler.gets("pi-1", "hello", hello("pi-1", profile=profile))
-    assert (kind, error.code) == ("error", "bad-message")
-    assert "pi-1: profile: holds a number that is not finite" in error.message
+    assert (kind, error.code) == ("error", "bad-figure")
+    assert at in error.message
     assert handler.cohort.present() == []
 
 

@@ -16,8 +16,8 @@ from edge.contracts import topics
 from edge.contracts.envelope import seal
 from edge.contracts.errors import SignatureRejected
 from edge.contracts.masking import Masking
-from edge.contracts.messages import Get, Refuse
-from edge.contracts.plan import assignment_id
+from edge.contracts.messages import Get, Offer, Put, Refuse
+from edge.contracts.plan import BlobRef, assignment_id
 from edge.contracts.signing import order_message
 from edge.contracts.streams import stream_seed
 from edge.identity.trust import Trust
@@ -228,7 +228,7 @@ def test_update_that_would_spoil_the_mean_is_rejected_and_the_others_count(site:
 
 def test_device_cannot_answer_for_another_nor_read_its_update(site: Site) -> None:
     site.relay(min_devices=3)
-    first, second = site.device("a", examples=30), site.device("b", examples=10)
+    first, second = site.device("a", examples=30, add=0.5), site.device("b", examples=10, add=1.5)
     third = site.device("c", examples=2)
     third.is_working.clear()
     site.ready(42)
@@ -243,6 +243,30 @@ def test_device_cannot_answer_for_another_nor_read_its_update(site: Site) -> Non
     assert third.errors[0].code == "unknown-blob"
     third.is_working.set()
     assert site.coordinator.wait_for("report").site_devices == 3
+
+
+def test_device_that_offers_ever_new_updates_keeps_one_and_drops_nothing_of_others(site: Site) -> None:
+    site.relay()
+    honest, liar = site.device("a", examples=30, add=0.5), site.device("b", examples=10, add=3.0)
+    liar.is_working.clear()
+    site.ready(40)
+    job = site.order()
+    wait_until(lambda: honest.acks and liar.orders, "one update is in")
+    identity, size = liar.orders[0].assignment_id, liar.orders[0].weights.size
+    for number in range(30):
+        data = bytes([number]) * size
+        ref = BlobRef(hashlib.sha256(data).hexdigest(), size, "raw", size)
+        liar.send("offer", Offer(identity, ref))
+        liar.send("put", Put(identity, ref.digest, 0, data[:-1]))
+    partial = site.folder / "relay" / "partial"
+    wait_until(lambda: (partial / f"{ref.digest}.raw").is_file(), "the last one is taken")
+    assert len(list(partial.iterdir())) == 1
+    liar.send("offer", Offer(identity, liar.orders[0].artifact))
+    liar.send("refuse", Refuse(assignment_id=identity, code="x", reason="enough"))
+    report = site.coordinator.wait_for("report")
+    assert (report.site_devices, report.num_examples) == (1, 30)
+    assert_is(site.coordinator.updates[job.order.assignment_id], expected_mean(job, honest))
+    assert (site.folder / "relay" / "blobs" / liar.orders[0].artifact.digest).is_file()
 
 
 def test_relay_goes_on_when_the_link_above_was_down(site: Site) -> None:
