@@ -9,7 +9,9 @@ Deciding what to do next is :mod:`coordinator.rounds.round`'s.
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
+from functools import cached_property
 from pathlib import Path
 
 from coordinator.ledger.assignments import Assignments
@@ -85,8 +87,15 @@ class Ledger:
                     f"{self._file.where}: there is a run here already; resume it or choose another directory"
                 )
             sql.execute(
-                statement("INSERT INTO federation VALUES (:id, :config, :digest, :seed, :now, 'new')"),
-                {"id": federation, "config": config, "digest": digest, "seed": seed, "now": time.time()},
+                statement("INSERT INTO federation VALUES (:id, :config, :digest, :seed, :now, 'new', :nonce)"),
+                {
+                    "id": federation,
+                    "config": config,
+                    "digest": digest,
+                    "seed": seed,
+                    "now": time.time(),
+                    "nonce": secrets.token_hex(16),
+                },
             )
 
     @classmethod
@@ -136,10 +145,15 @@ class Ledger:
 
     def federation(self) -> Federation:
         """The run this ledger belongs to."""
-        row = self._file.one("SELECT id, config, config_digest, seed, created_at, state FROM federation")
+        row = self._file.one("SELECT id, config, config_digest, seed, created_at, state, nonce FROM federation")
         if row is None:
             raise NoLedger(f"{self._file.where}: ledger holds no run; start one")
         return from_row(Federation, row)
+
+    @cached_property
+    def nonce(self) -> str:
+        """The run's: nothing that was derived for another run of the same name means anything in this one."""
+        return self.federation().nonce
 
     def move_federation(self, to: FederationState) -> None:
         """Moves the run to state ``to``."""

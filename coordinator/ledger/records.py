@@ -45,7 +45,12 @@ ASSIGNMENT_MOVES: Mapping[str, frozenset[str]] = {
 
 
 class Federation(msgspec.Struct, frozen=True, kw_only=True):
-    """The run a ledger belongs to. ``config`` is its canonical TOML, ``config_digest`` the SHA-256 of that text."""
+    """The run a ledger belongs to. ``config`` is its canonical TOML, ``config_digest`` the SHA-256 of that text.
+
+    Attributes:
+        nonce: drawn when the run was begun; in every id and key that is derived for it. Empty: begun by a release
+            without.
+    """
 
     id: str
     config: str
@@ -53,6 +58,7 @@ class Federation(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     created_at: float
     state: FederationState = "new"
+    nonce: str = ""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, inspect, text
 
 from edge.contracts.errors import LedgerError
 
-VERSION = 3
-"""Of the tables this release reads and writes; revision ``v3`` is the last of :mod:`coordinator.ledger.migrations`."""
+VERSION = 4
+"""Of the tables this release reads and writes; revision ``v4`` is the last of :mod:`coordinator.ledger.migrations`."""
 
 _FIRST_WITH_ALEMBIC = 3
 """Older files say their version in ``PRAGMA user_version`` alone."""

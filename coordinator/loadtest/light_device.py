@@ -215,7 +215,7 @@ class LightDevice:
 
     def _check(self, order: WorkOrder) -> None:
         """Check that the order is one for this device; MessageRejected or DeviceRefused otherwise."""
-        expected = assignment_id(self._ways.federation, order.round, self.name, order.attempt)
+        expected = assignment_id(self._ways.federation, order.round, self.name, order.attempt, order.run)
         if (order.federation, order.device, order.assignment_id) != (self._ways.federation, self.name, expected):
             raise MessageRejected(
                 f"device {self.name}: order of round {order.round} for '{order.device[:64]}' of "

@@ -56,6 +56,10 @@ class MaskingHandler:
             "revealed": self._revealed,
         }
 
+    def identity(self, round_index: int, attempt: int, device: str) -> str:
+        """The assignment of a device."""
+        return assignment_id(self._federation, round_index, device, attempt, self._ledger.nonce)
+
     def roster(self, round_index: int, attempt: int) -> Decided | None:
         """Who masks together, once that is decided."""
         return self._decided(round_index, attempt, "roster")
@@ -87,7 +91,7 @@ class MaskingHandler:
         assert decided is not None
         members = self.members(round_index, attempt)
         for device in decided.devices if devices is None else devices:
-            identity = assignment_id(self._federation, round_index, device, attempt)
+            identity = self.identity(round_index, attempt, device)
             self._publisher.say(device, "roster", Roster(identity, decided.threshold, members))
 
     def send_mail(self, round_index: int, attempt: int, devices: Sequence[str] | None = None) -> None:
@@ -96,7 +100,7 @@ class MaskingHandler:
         assert decided is not None
         shares = self.said(round_index, attempt, "shares", Shares)
         for device in decided.devices if devices is None else devices:
-            identity = assignment_id(self._federation, round_index, device, attempt)
+            identity = self.identity(round_index, attempt, device)
             boxes = {sender: shares[sender].sealed[device] for sender in decided.devices if sender != device}
             self._publisher.say(device, "mail", Mail(identity, boxes))
 
@@ -105,7 +109,7 @@ class MaskingHandler:
         reveal = self.revealing(round_index, attempt)
         assert reveal is not None
         for device in devices:
-            identity = assignment_id(self._federation, round_index, device, attempt)
+            identity = self.identity(round_index, attempt, device)
             self._publisher.say(device, "reveal", msgspec.structs.replace(reveal, assignment_id=identity))
 
     def _keys(self, device: str, envelope: Envelope) -> None:

@@ -54,6 +54,7 @@ def orders_for(
             program=program,
             peak_bytes=placement.chosen.peak_bytes,
             threads=placement.chosen.threads,
+            run=federation.ledger.nonce,
         )
         assignments.append(assignment_of(federation.method, order, submodel, placement))
     require_free_space(federation, state, assignments)

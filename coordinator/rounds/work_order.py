@@ -78,8 +78,13 @@ def build_order(
     program: str,
     peak_bytes: int,
     threads: int = 1,
+    run: str = "",
 ) -> WorkOrder:
-    """The order of one device; ``program`` is ``train`` or ``stats`` (one pass over the data, buffers come back)."""
+    """The order of one device; ``program`` is ``train`` or ``stats`` (one pass over the data, buffers come back).
+
+    Args:
+        run: the run's nonce.
+    """
     training, manifest = config.training, artifact.manifest
     if program == "train":
         turns = training_turns(
@@ -94,8 +99,9 @@ def build_order(
     is_browser = traits_of(manifest.runtime).is_in_browser
     lr = learning_rate(training, round_index, config.federation.rounds)
     return WorkOrder(
-        assignment_id=assignment_id(federation, round_index, profile.device, attempt),
+        assignment_id=assignment_id(federation, round_index, profile.device, attempt, run),
         federation=federation,
+        run=run,
         device=profile.device,
         round=round_index,
         attempt=attempt,

@@ -71,6 +71,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
             needs to know.
         bulk: ``https://...`` where blobs may be had by range request, a digest added to it; empty = over MQTT only.
         upload_to: ``https://...`` where the update may be put, the assignment id added to it; empty = over MQTT only.
+        run: the run's nonce: what one run agreed on, signed or masked means nothing in another.
     """
 
     assignment_id: str
@@ -99,11 +100,16 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     masking: Masking | None = None
     summable: bool = False
     upload_to: str = ""
+    run: Name = ""
 
 
-def assignment_id(federation: str, round_index: int, device: str, attempt: int) -> str:
-    """SHA-256 over ``"<federation>\\n<round>\\n<device>\\n<attempt>"``, hex; the key by which an update counts once."""
-    return hashlib.sha256(f"{federation}\n{round_index}\n{device}\n{attempt}".encode()).hexdigest()
+def assignment_id(federation: str, round_index: int, device: str, attempt: int, run: str = "") -> str:
+    """SHA-256 over ``"<federation>\\n<run>\\n<round>\\n<device>\\n<attempt>"``, hex: an update counts once by it.
+
+    ``run`` is the run's nonce; runs that older releases began have none, and not its line.
+    """
+    text = f"{federation}\n{run}\n" if run else f"{federation}\n"
+    return hashlib.sha256(f"{text}{round_index}\n{device}\n{attempt}".encode()).hexdigest()
 
 
 def read_order(data: bytes) -> WorkOrder:

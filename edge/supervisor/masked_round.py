@@ -52,10 +52,11 @@ class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
     received: dict[str, bytes] | None = None
     reveal: Reveal | None = None
     revealed: Revealed | None = None
+    run: str = ""
 
     def id_of(self, device: str) -> str:
         """The assignment of ``device`` in the same attempt."""
-        return assignment_id(self.federation, self.round, device, self.attempt)
+        return assignment_id(self.federation, self.round, device, self.attempt, self.run)
 
 
 class Masker:
@@ -78,6 +79,7 @@ class Masker:
                 MaskingState(
                     assignment_id=order.assignment_id,
                     federation=order.federation,
+                    run=order.run,
                     round=order.round,
                     attempt=order.attempt,
                     device=order.device,

@@ -113,6 +113,7 @@ ORDER = WorkOrder(
     masking=Masking(step=2.0**-20, largest=200_000_000, max_weight=150, is_weighted=False, clip_norm=0.5),
     summable=True,
     upload_to="https://broker.local:8443/v1/pi-1.1760000000.0f/upload/",
+    run="0123456789abcdef0123456789abcdef",
 )
 
 REPORT = TrainReport(

@@ -97,7 +97,7 @@ def test_permutation_is_the_pages(vector: list[Any]) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS["assignment_id"])
 def test_assignment_id_is_the_pages(vector: list[Any]) -> None:
-    assert assignment_id(*vector[:4]) == vector[4]
+    assert assignment_id(*vector[:5]) == vector[5]
 
 
 def test_signatures_are_the_pages() -> None:

@@ -29,7 +29,7 @@ from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import MessageRejected, PlanError
 from edge.contracts.masking import MAX_COHORT, WEIGHT, Masking, Reveal, Revealed
 from edge.contracts.packing import KEPT, unpacked
-from edge.contracts.plan import WorkOrder, assignment_id, read_order
+from edge.contracts.plan import WorkOrder, read_order
 from edge.contracts.tensor_file import read_tensor_file
 from edge.masking.keys import agree, pair_purpose, public_of
 from edge.masking.shares import recover
@@ -249,7 +249,7 @@ def _seeds(federation: Federation, current: Round, reveal: Reveal) -> tuple[list
     assert mailed is not None
     number = {member.device: index + 1 for index, member in enumerate(members)}
     public = {member.device: member.masking for member in members}
-    identity = {d: assignment_id(federation.name, current.round, d, current.attempt) for d in public}
+    identity = {d: handler.identity(*here, d) for d in public}
     revealed = handler.said(*here, "revealed", Revealed)
     added: list[bytes] = []
     removed: list[bytes] = []

@@ -269,3 +269,14 @@ def test_measurement_keeps_the_largest_peak_and_the_latest_time(ledger: Ledger) 
         )
     (kept,) = ledger.measurements.all()
     assert (kept.measured_peak_bytes, kept.step_ms, kept.predicted_peak_bytes) == (100, 4.0, 95)
+
+
+def test_two_runs_of_one_name_have_other_ids(tmp_path: Path) -> None:
+    ids = set()
+    for name in ("first", "second"):
+        with Ledger.create(tmp_path / name, federation=FEDERATION, config="", seed=0) as ledger:
+            nonce = ledger.nonce
+            ids.add(assignment_id(FEDERATION, 0, "pi-1", 0, nonce))
+        with Ledger.open(tmp_path / name) as ledger:
+            assert ledger.nonce == nonce
+    assert len(ids) == 2

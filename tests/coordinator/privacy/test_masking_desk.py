@@ -52,8 +52,11 @@ class Site:
         return set(self.ledger.masking.of_attempt(0, 0, kind))
 
 
+RUN = "0123456789abcdef0123456789abcdef"
+
+
 def own(device: str) -> str:
-    return assignment_id("fed", 0, device, 0)
+    return assignment_id("fed", 0, device, 0, RUN)
 
 
 def keys_of(device: str) -> Keys:
@@ -63,6 +66,7 @@ def keys_of(device: str) -> Keys:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     with Ledger.create(tmp_path / "ledger.sqlite", federation="fed", config="", seed=0) as ledger:
+        ledger.nonce = RUN
         ledger.blobs.add("w" * 64, 1)
         ledger.blobs.add("m" * 64, 1)
         ledger.rounds.plan(

@@ -127,9 +127,11 @@ export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   masking: defaulted(optional(Masking), null),
   summable: defaulted(flag, false),
   upload_to: defaulted(text, ""),
+  run: defaulted(text, ""),
 });
 
-/** SHA-256 over `"<federation>\n<round>\n<device>\n<attempt>"`, hex; the key by which an update counts once. */
-export function assignmentId(federation: string, round: number, device: string, attempt: number): string {
-  return bytesToHex(sha256(new TextEncoder().encode(`${federation}\n${round}\n${device}\n${attempt}`)));
+/** SHA-256 over `"<federation>\n<run>\n<round>\n<device>\n<attempt>"`, hex, without the line of an empty run. */
+export function assignmentId(federation: string, round: number, device: string, attempt: number, run = ""): string {
+  const text = run === "" ? `${federation}\n` : `${federation}\n${run}\n`;
+  return bytesToHex(sha256(new TextEncoder().encode(`${text}${round}\n${device}\n${attempt}`)));
 }

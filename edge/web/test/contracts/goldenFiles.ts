@@ -34,7 +34,7 @@ export interface Vectors {
   splitmix64: [string, string[]][];
   uniform: [string, number[]][];
   permutation: [string, number, number[]][];
-  assignment_id: [string, number, string, number, string][];
+  assignment_id: [string, number, string, number, string, string][];
   signatures: {
     public_key: string;
     manifest: { hex: string; signature: string };

@@ -74,8 +74,8 @@ test("a permutation of many exchanges what 64-bit arithmetic says, and is quick"
 });
 
 test("assignment ids are those of the page", () => {
-  for (const [federation, round, device, attempt, expected] of VECTORS.assignment_id) {
-    expect(assignmentId(federation, round, device, attempt)).toBe(expected);
+  for (const [federation, round, device, attempt, run, expected] of VECTORS.assignment_id) {
+    expect(assignmentId(federation, round, device, attempt, run)).toBe(expected);
   }
 });
 
