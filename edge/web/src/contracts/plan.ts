@@ -99,6 +99,8 @@ export interface WorkOrder {
   readonly summable: boolean;
   /** Where the update may be put over HTTPS, the assignment id added to it; pages are told none. */
   readonly upload_to: string;
+  /** The run's nonce; empty: of an older coordinator. */
+  readonly run: string;
 }
 export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   assignment_id: text,
