@@ -64,7 +64,7 @@ class Agent:
         self._work: Assignment | None = None
         self._crashes = Crashes(settings, store.root / "training", around.root, self._presence.profile)
         self._heartbeat_at, self._farewell = 0.0, "stopped"
-        self._masker = Masker(store.root / "masking", self._outbox.send)
+        self._masker = Masker(store.root / "masking", self._outbox.send, settings.trust)
         self._credentials = Credentials(settings.device, settings.certificate, settings.trust, self._outbox.send)
 
     @property
@@ -183,7 +183,7 @@ class Agent:
         if self._presence.data_error:
             self.trainer.send(Describe(self._settings.data))  # the owner may have mended it since
             return taken.refusal(self._presence.data_error_code, self._presence.data_error)
-        return taken.unable() or taken.over_budget(self._settings)
+        return self._masker.refusal(taken) or taken.unable() or taken.over_budget(self._settings)
 
     # fetch
 

@@ -297,7 +297,7 @@ def open_federation(
     publisher = publisher_to(transport, name, config, blobs, page=page, service=service, account=account)
     is_buffered = config.aggregation.mode == "buffered"
     is_masked = config.privacy.secure_aggregation
-    masks = MaskingHandler(name, ledger, publisher, lambda: inbox.notify()).handlers if is_masked else {}
+    masking = MaskingHandler(name, ledger, publisher, lambda: inbox.notify(), progress.say)
     known = IdentityHandler(config, name, publisher, progress.say)
     cohort = Cohort(config.runtime.names, needs=[ABILITY] if is_masked else [])
     clock = RoundClock(order_s=config.cohort.deadline_s if is_buffered else 0.0)
@@ -314,7 +314,11 @@ def open_federation(
         on_point=on_point,
         check=known.check,
         uploads_at_once=config.updates.at_once,
-        more_handlers={"get": lambda device, envelope: lane.ask(device, envelope.read(Get)), **masks, **known.handlers},
+        more_handlers={
+            "get": lambda device, envelope: lane.ask(device, envelope.read(Get)),
+            **(masking.handlers if is_masked else {}),
+            **known.handlers,
+        },
     )
 
     def evaluate(state: State) -> dict[str, Score]:

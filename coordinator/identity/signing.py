@@ -12,7 +12,7 @@ from coordinator.identity.folder import PRIVATE, PUBLIC, IdentityFolder, write_f
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.errors import IdentityRefused, MessageRejected
 from edge.contracts.identity import MAX_STATEMENTS, KeyStatement, Signers
-from edge.contracts.signing import order_message, signers_text
+from edge.contracts.signing import masking_text, order_message, signers_text
 
 _MAX_STATEMENTS_BYTES = 1 << 20
 
@@ -87,6 +87,10 @@ class SigningKey:
     def order(self, body: bytes) -> bytes:
         """Signature of the exact bytes of an order's body."""
         return self._key.sign(order_message(body))
+
+    def masking(self, kind: str, body: bytes) -> bytes:
+        """Signature of the exact bytes of what is said of masks."""
+        return self._key.sign(masking_text(kind, body))
 
 
 def read_private(path: Path) -> Ed25519PrivateKey:

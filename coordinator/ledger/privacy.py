@@ -58,6 +58,20 @@ class Masking(LedgerPart):
         return {row[0]: bytes(row[1]) for row in rows}
 
     def drop(self, before_round: int) -> None:
-        """Forgets the masking of rounds before ``before_round``."""
+        """Forgets the masking of rounds before ``before_round``, but not who lied."""
         with self._file.transaction() as sql:
-            sql.execute(statement("DELETE FROM masking WHERE round < :round"), {"round": before_round})
+            sql.execute(
+                statement("DELETE FROM masking WHERE round < :round AND kind <> 'lie'"), {"round": before_round}
+            )
+
+    def of_round(self, round_index: int, kind: str) -> list[bytes]:
+        """Bodies of ``kind`` in all attempts at a round."""
+        rows = self._file.all(
+            "SELECT body FROM masking WHERE round = :round AND kind = :kind ORDER BY attempt, device",
+            {"round": round_index, "kind": kind},
+        )
+        return [bytes(row[0]) for row in rows]
+
+    def liars(self) -> frozenset[str]:
+        """Devices that lied about their masks in any round."""
+        return frozenset(row[0] for row in self._file.all("SELECT DISTINCT device FROM masking WHERE kind = 'lie'"))

@@ -16,10 +16,11 @@ from coordinator.ledger.records import Assignment
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import KEY_BYTES, Keys, Mail, Member, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import Complaint, Keys, Mail, Member, Reveal, Revealed, Roster, Shares
 from edge.contracts.messages import Ack
 from edge.contracts.plan import assignment_id
-from edge.masking.shares import SHARE_BYTES
+from edge.masking.commitments import BOX_BYTES, DIGEST_BYTES, PAIR_BYTES, PARCEL_BYTES, digest_of, unpacked
+from edge.masking.keys import agree, check_public, public_of, share_purpose
 from edge.serving.publisher import Publisher
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -28,6 +29,9 @@ COORDINATOR = ""
 """Whose the rows of decisions are."""
 
 OPEN = ("published", "collecting")
+
+LIED = "masking-lie"
+"""The code of an assignment whose device lied about its masks."""
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -38,21 +42,34 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class MaskingHandler:
-    """Handles ``keys``, ``shares`` and ``revealed``; stateless, all it knows is in the ledger.
+    """Handles ``keys``, ``shares``, ``complaint`` and ``revealed``; stateless, all it knows is in the ledger.
+
+    Whoever says what cannot be, or gives others what they cannot use, is named, with why, in the ledger: a lie. So that
+    it is the liar and nobody else, shares come with their digests, and who complains shows the key that opens them.
 
     Args:
         federation: its name, from which assignment ids follow.
         notify: called when there is something new to decide on.
+        say: progress lines for people.
     """
 
-    def __init__(self, federation: str, ledger: Ledger, publisher: Publisher, notify: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        federation: str,
+        ledger: Ledger,
+        publisher: Publisher,
+        notify: Callable[[], None],
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self._federation = federation
         self._ledger = ledger
         self._publisher = publisher
         self._notify = notify
+        self._say = say
         self.handlers: dict[str, Callable[[str, Envelope], None]] = {
             "keys": self._keys,
             "shares": self._shares,
+            "complaint": self._complaint,
             "revealed": self._revealed,
         }
 
@@ -92,7 +109,7 @@ class MaskingHandler:
         members = self.members(round_index, attempt)
         for device in decided.devices if devices is None else devices:
             identity = self.identity(round_index, attempt, device)
-            self._publisher.say(device, "roster", Roster(identity, decided.threshold, members))
+            self._publisher.say_signed(device, "roster", Roster(identity, decided.threshold, members))
 
     def send_mail(self, round_index: int, attempt: int, devices: Sequence[str] | None = None) -> None:
         """Deliver the sealed shares to those they are for, or to some of them."""
@@ -102,7 +119,7 @@ class MaskingHandler:
         for device in decided.devices if devices is None else devices:
             identity = self.identity(round_index, attempt, device)
             boxes = {sender: shares[sender].sealed[device] for sender in decided.devices if sender != device}
-            self._publisher.say(device, "mail", Mail(identity, boxes))
+            self._publisher.say_signed(device, "mail", Mail(identity, boxes))
 
     def send_reveals(self, round_index: int, attempt: int, devices: Sequence[str]) -> None:
         """Ask ``devices`` for what takes the masks off."""
@@ -110,15 +127,19 @@ class MaskingHandler:
         assert reveal is not None
         for device in devices:
             identity = self.identity(round_index, attempt, device)
-            self._publisher.say(device, "reveal", msgspec.structs.replace(reveal, assignment_id=identity))
+            self._publisher.say_signed(device, "reveal", msgspec.structs.replace(reveal, assignment_id=identity))
 
     def _keys(self, device: str, envelope: Envelope) -> None:
         keys = envelope.read(Keys)
         entry = self._open(device, keys.assignment_id)
         if entry is None:
             return
-        if (len(keys.sharing), len(keys.masking)) != (KEY_BYTES, KEY_BYTES):
-            raise MessageRejected(f"keys of {len(keys.sharing)} and {len(keys.masking)} bytes, {KEY_BYTES} expected")
+        try:
+            check_public(keys.sharing, where="key for shares")
+            check_public(keys.masking, where="key for masks")
+        except MessageRejected as error:
+            self.lied(entry, str(error))
+            return
         self._keep(entry, "keys", keys)
         decided = self.roster(entry.round, entry.attempt)
         if decided is not None and device in decided.devices:
@@ -132,8 +153,10 @@ class MaskingHandler:
             return
         if {*shares.sealed, device} != set(decided.devices) or device in shares.sealed:
             raise MessageRejected(f"shares for {len(shares.sealed)} devices that are not the roster's others")
-        if any(len(box) > 4 * SHARE_BYTES for box in shares.sealed.values()):
-            raise MessageRejected("a sealed share that is longer than two shares")
+        sizes = {*map(len, shares.sealed.values()), len(shares.own), len(shares.self_mask)}
+        if sizes != {PARCEL_BYTES, PAIR_BYTES, DIGEST_BYTES}:
+            self.lied(entry, f"shares and digests of {sorted(sizes)} bytes, {PARCEL_BYTES} a member expected")
+            return
         self._keep(entry, "shares", shares)
         mailed = self.mailed(entry.round, entry.attempt)
         if mailed is not None and device in mailed.devices:
@@ -146,10 +169,57 @@ class MaskingHandler:
         if entry is None or entry.device != device or reveal is None:
             return
         asked = (set(reveal.reported), set(reveal.dropped))
-        shares = [*revealed.self_masks.values(), *revealed.masking_keys.values()]
-        if (set(revealed.self_masks), set(revealed.masking_keys)) != asked or {*map(len, shares)} != {SHARE_BYTES}:
-            raise MessageRejected(f"{len(shares)} shares that are not those asked for")
+        if (set(revealed.self_masks), set(revealed.masking_keys)) != asked:
+            count = len(revealed.self_masks) + len(revealed.masking_keys)
+            raise MessageRejected(f"{count} shares that are not those asked for")
+        shares = self.said(entry.round, entry.attempt, "shares", Shares)
+        for kind, told in enumerate((revealed.self_masks, revealed.masking_keys)):
+            for giver, share in told.items():
+                digests = shares[device].own if giver == device else shares[giver].sealed[device][BOX_BYTES:]
+                if digest_of(share) != digests[kind * DIGEST_BYTES :][:DIGEST_BYTES]:
+                    self.lied(entry, f"it tells another share of '{giver}' than it was given")
+                    return
         self._keep(entry, "revealed", revealed)
+
+    def _complaint(self, device: str, envelope: Envelope) -> None:
+        complaint = envelope.read(Complaint)
+        entry = self._open(device, complaint.assignment_id)
+        mailed = None if entry is None else self.mailed(entry.round, entry.attempt)
+        if entry is None or mailed is None or not {device, complaint.sender} <= set(mailed.devices):
+            return
+        here = (entry.round, entry.attempt)
+        members = {member.device: member for member in self.members(*here)}
+        if public_of(complaint.sharing_key) != members[device].sharing:
+            self.lied(entry, f"it complains of '{complaint.sender}' and shows another key than its own")
+            return
+        purpose = share_purpose(self.identity(*here, complaint.sender), entry.assignment_id)
+        key = agree(complaint.sharing_key, members[complaint.sender].sharing, purpose)
+        parcel = self.said(*here, "shares", Shares)[complaint.sender].sealed[device]
+        try:
+            unpacked(key, parcel, where=f"shares for '{device}'")
+        except MessageRejected as error:
+            sender = self._ledger.assignments.find(self.identity(*here, complaint.sender))
+            assert sender is not None
+            self.lied(sender, str(error))
+        else:
+            why = f"it complains of '{complaint.sender}', whose shares are in order"
+            if self._publisher.is_signed:
+                self.lied(entry, why)
+            else:  # whoever carried the mail may have changed it; the others go on without the device
+                self._ledger.assignments.expire(entry.assignment_id)
+                self._publisher.ack(device, Ack(entry.assignment_id, False, "stale-round", why))
+                self._notify()
+
+    def lied(self, entry: Assignment, why: str) -> None:
+        """Name the device of ``entry``; while it is not answered its assignment is rejected. Once for an attempt."""
+        if not self._ledger.masking.add(entry.round, entry.attempt, entry.device, "lie", why.encode()):
+            return
+        self._say(f"round {entry.round + 1}: {entry.device} lied about its masks and is barred: {why}")
+        now = self._ledger.assignments.find(entry.assignment_id)
+        if now is not None and now.state in ("open", "accepted"):
+            self._ledger.assignments.move(entry.assignment_id, "rejected", code=LIED, reason=why[:1000])
+            self._publisher.ack(entry.device, Ack(entry.assignment_id, False, LIED, why[:1000]))
+        self._notify()
 
     def _keep(self, entry: Assignment, kind: str, body: msgspec.Struct) -> None:
         """The first of a kind stays; devices repeat themselves."""

@@ -89,6 +89,8 @@ def _check_masking(config: RunConfig, problems: list[str]) -> None:
         problems.append(f'{where}: masks cancel among the devices of one round; use mode = "synchronous"')
     if config.defences.quarantine_factor:
         problems.append(f"{where}: {sees}, $.defences.quarantine-factor judges each update; leave one of them out")
+    if config.defences.examples_factor:
+        problems.append(f"{where}: {sees}, $.defences.examples-factor weighs each update; leave one of them out")
     if config.updates.precision != "fp32":
         problems.append(f"{where}: masked values are whole numbers of 32 bits; leave out $.updates.precision")
     if config.cohort.size < 3:

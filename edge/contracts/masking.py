@@ -24,7 +24,7 @@ class Masking(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         step: what 1 stands for in (weight times the difference to the order's weights).
         largest: the largest absolute value of an entry before masks; above it the device refuses.
-        max_weight: the largest weight, likewise.
+        max_weight: the largest weight; an update that stands for more examples weighs that much.
         is_weighted: the weight is the number of examples, otherwise 1.
         clip_norm: largest Euclidean norm of the difference, longer ones are scaled down; 0 = any.
     """
@@ -61,10 +61,18 @@ class Roster(msgspec.Struct, frozen=True):
 
 
 class Shares(msgspec.Struct, frozen=True):
-    """For every other member a share of this device's two secrets, sealed so that only that member reads it."""
+    """For every other member a share of this device's two secrets, sealed so that only that member reads it.
+
+    Attributes:
+        sealed: by member: the sealed shares, then the digests of both (:mod:`edge.masking.commitments`).
+        own: the digests of the shares that this device keeps itself.
+        self_mask: the digest of the secret that the self mask is made of.
+    """
 
     assignment_id: str
     sealed: dict[str, bytes]
+    own: bytes = b""
+    self_mask: bytes = b""
 
 
 class Mail(msgspec.Struct, frozen=True):
@@ -72,6 +80,17 @@ class Mail(msgspec.Struct, frozen=True):
 
     assignment_id: str
     sealed: dict[str, bytes]
+
+
+class Complaint(msgspec.Struct, frozen=True):
+    """The shares of ``sender`` cannot be used: with this device's key for shares the coordinator can see who is wrong.
+
+    No update is masked by then, nor will one be in this attempt.
+    """
+
+    assignment_id: str
+    sender: str
+    sharing_key: bytes
 
 
 class Reveal(msgspec.Struct, frozen=True):

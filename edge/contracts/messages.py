@@ -21,6 +21,7 @@ keys        dev   two public keys for a masked order; repeated until the roster 
 roster      co    who masks together, with their keys
 shares      dev   sealed shares of this device's two secrets; repeated until the mail comes
 mail        co    the shares sealed for this device: its masks are agreed on
+complaint   dev   shares in that mail cannot be used, and the key that shows it; repeated until acknowledged
 reveal      co    whose updates are in the sum and whose are not; repeated until answered
 revealed    dev   shares that take the masks off the sum
 renew       dev   this device's certificate ends soon: a request for another, repeated hourly
@@ -38,7 +39,7 @@ import msgspec
 
 from edge.contracts.codec import build_readers
 from edge.contracts.identity import Renew, Renewed, Signers
-from edge.contracts.masking import Keys, Mail, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import Complaint, Keys, Mail, Reveal, Revealed, Roster, Shares
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from profiles.bounds import AFew, Count, Examples, Name, Size, Text
@@ -198,6 +199,7 @@ BODIES: dict[str, type] = {
     "roster": Roster,
     "shares": Shares,
     "mail": Mail,
+    "complaint": Complaint,
     "reveal": Reveal,
     "revealed": Revealed,
     "renew": Renew,

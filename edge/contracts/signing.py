@@ -2,7 +2,9 @@
 
 The coordinator signs with Ed25519 (RFC 8032). A manifest is signed as it is: its exact bytes. An order is signed as
 :data:`ORDER_CONTEXT` followed by the exact msgpack bytes of its body, so that neither signature can be shown as one of
-the other kind. When its key is changed it signs which keys count from then on, under :data:`SIGNERS_CONTEXT`.
+the other kind. What it says of masks, roster, mail and reveal, is signed with its kind under :data:`MASKING_CONTEXT`:
+nobody between can agree on masks in a device's place. When its key is changed it signs which keys count from then on,
+under :data:`SIGNERS_CONTEXT`.
 
 A device in a browser signs with ECDSA on P-256 and SHA-256, ``r || s`` as WebCrypto gives it: every message, under
 :data:`MESSAGE_CONTEXT`, and once its claim, under :data:`CLAIM_CONTEXT`.
@@ -19,6 +21,7 @@ ORDER_CONTEXT = b"apportion.order/1\n"
 MESSAGE_CONTEXT = b"apportion.message/1\n"
 CLAIM_CONTEXT = b"apportion.claim/1\n"
 SIGNERS_CONTEXT = b"apportion.signers/1\n"
+MASKING_CONTEXT = b"apportion.masking/1\n"
 
 
 def order_message(body: bytes) -> bytes:
@@ -36,6 +39,11 @@ def message_text(federation: str, device: str, kind: str, message_id: str, body:
     if any("\n" in text for text in texts):
         raise MessageRejected("a federation, device, kind or message id with a line feed cannot be signed")
     return MESSAGE_CONTEXT + "".join(f"{text}\n" for text in texts).encode() + body
+
+
+def masking_text(kind: str, body: bytes) -> bytes:
+    """The bytes that are signed for what the coordinator says of masks, as ``kind``, with ``body`` as it travels."""
+    return MASKING_CONTEXT + f"{kind}\n".encode() + body
 
 
 def signers_text(number: int, keys: Sequence[bytes]) -> bytes:

@@ -19,7 +19,7 @@ from edge.contracts.errors import ConfigError, MessageRejected, SignatureRejecte
 from edge.contracts.identity import MAX_SIGNERS, MAX_STATEMENTS, KeyStatement
 from edge.contracts.messages import Error, Refuse
 from edge.contracts.plan import WorkOrder
-from edge.contracts.signing import SIGNATURE_BYTES, order_message, signers_text
+from edge.contracts.signing import SIGNATURE_BYTES, masking_text, order_message, signers_text
 from edge.identity.device_identity import write_whole
 
 if TYPE_CHECKING:
@@ -153,6 +153,14 @@ class Trust:
             SignatureRejected: none has.
         """
         self._check(data, signature, f"manifest of {len(data)} bytes", "")
+
+    def check_masking(self, kind: str, body: bytes, signature: bytes) -> None:
+        """Check that one of the keys has signed what the coordinator says of masks as ``kind``.
+
+        Raises:
+            SignatureRejected: none has.
+        """
+        self._check(masking_text(kind, body), signature, f"'{kind}' of masks", "")
 
     def _check(self, message: bytes, signature: bytes, what: str, assignment_id: str) -> None:
         from cryptography.exceptions import InvalidSignature

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from edge.contracts.errors import MessageRejected
 from edge.contracts.masking import KEY_BYTES
 
-ABILITY = "masking"
+ABILITY = "masking-2"
+"""With commitments; a device without them cannot be told from a liar."""
 
 
 def is_able() -> bool:
@@ -49,6 +50,18 @@ def agree(private: bytes, public: bytes, purpose: str) -> bytes:
     except ValueError as error:
         raise MessageRejected(f"a public key of {len(public)} bytes cannot be used: {error}") from error
     return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=f"apportion/1 {purpose}".encode()).derive(shared)
+
+
+def check_public(public: bytes, *, where: str) -> None:
+    """Check that keys can be agreed on with the owner of ``public``.
+
+    Raises:
+        MessageRejected: no key pair has it: of another length, or of a small order.
+    """
+    try:
+        agree(bytes(KEY_BYTES - 1) + b"\x40", public, "check")
+    except MessageRejected as error:
+        raise MessageRejected(f"{where}: {error}") from error
 
 
 def sealed(key: bytes, text: bytes) -> bytes:

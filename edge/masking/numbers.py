@@ -31,11 +31,9 @@ def masked_update(
         received: the values that were trained from.
 
     Raises:
-        DeviceRefused: a value or the weight does not fit the order's range.
+        DeviceRefused: a value does not fit the order's range.
     """
-    weight = num_examples if masking.is_weighted else 1
-    if weight > masking.max_weight:
-        raise DeviceRefused(f"{weight} examples, the order has room for {masking.max_weight}; order again")
+    weight = min(num_examples, masking.max_weight) if masking.is_weighted else 1
     factor = 1.0
     if masking.clip_norm:
         with np.errstate(over="ignore"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edge.contracts.errors import ConfigError
 from edge.contracts.identity import KeyStatement
-from edge.contracts.signing import order_message
+from edge.contracts.signing import masking_text, order_message
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -48,3 +48,7 @@ class SiteKey:
     def order(self, body: bytes) -> bytes:
         """Signature of the exact bytes of an order's body."""
         return self._key.sign(order_message(body))
+
+    def masking(self, kind: str, body: bytes) -> bytes:
+        """Signature of the exact bytes of what is said of masks."""
+        return self._key.sign(masking_text(kind, body))

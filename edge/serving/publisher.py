@@ -43,6 +43,9 @@ class Signer(Protocol):
     def order(self, body: bytes) -> bytes:
         """Signature of the exact bytes of an order's body."""
 
+    def masking(self, kind: str, body: bytes) -> bytes:
+        """Signature of the exact bytes of what is said of masks."""
+
     @property
     def statements(self) -> Sequence[KeyStatement]:
         """Every change there was of the key that signs."""
@@ -79,6 +82,11 @@ class Publisher:
         self._open: OrderedDict[str, BufferedReader] = OrderedDict()
         self._lock = threading.Lock()
         self.account = account or ByteAccount()
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether devices can tell what comes from here."""
+        return self._signer is not None
 
     def order(self, order: WorkOrder, *, deadline_s: float) -> None:
         """Send ``order`` with the seconds left now."""
@@ -123,6 +131,12 @@ class Publisher:
     def say(self, device: str, kind: str, body: msgspec.Struct) -> None:
         """Tell ``device`` something of another kind, with QoS 1."""
         self._say(device, kind, body, qos=1)
+
+    def say_signed(self, device: str, kind: str, body: msgspec.Struct) -> None:
+        """Tell ``device`` something of its masks, signed where there is a key."""
+        signer = self._signer
+        sign = None if signer is None else lambda data: signer.masking(kind, data)
+        self._publish(device, kind, seal(kind, body, sign=sign), qos=1)
 
     def block(self, device: str, get: Get) -> None:
         """Answer a ``get`` with a block, or with an error when the blob is not there."""

@@ -1,7 +1,8 @@
 """A device's side of masked updates: its keys, the shares it gave and got, and the one answer it gives when asked.
 
 Everything is on disk before it is sent, so an agent that was killed says the same again: never two sets of keys, two
-masks or two answers for one assignment. Numbers are masked in the trainer (:mod:`edge.masking.numbers`).
+masks or two answers for one assignment. Masks are taken off once for a model: of two sums of one model the difference
+could be a single update. Numbers are masked in the trainer (:mod:`edge.masking.numbers`).
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import msgspec
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import MAX_COHORT, Keys, Mail, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import MAX_COHORT, Complaint, Keys, Mail, Reveal, Revealed, Roster, Shares
+from edge.contracts.messages import Refuse
 from edge.contracts.plan import WorkOrder, assignment_id
 from edge.contracts.topics import check_name
-from edge.masking.keys import agree, new_private, opened, pair_purpose, public_of, sealed, share_purpose
+from edge.identity.trust import Trust
+from edge.masking.commitments import digest_of, digests_of, unpacked
+from edge.masking.keys import agree, check_public, new_private, pair_purpose, public_of, sealed, share_purpose
 from edge.masking.seeds import MaskSeeds
 from edge.masking.shares import SHARE_BYTES, split
-from edge.supervisor.assignment import Assignment
+from edge.supervisor.assignment import Assignment, order_identity
 from edge.system.atomic_files import publish_file, sync
 from edge.transfer.uploader import REPEAT_S, Send
 
@@ -28,6 +32,7 @@ KINDS = ("roster", "mail", "reveal")
 """What the coordinator says of it."""
 
 _LIMIT = 4 * MAX_MESSAGE_BYTES
+_TOLD = "told"
 
 
 class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +41,9 @@ class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         own: the shares of this device's secrets that it keeps itself.
         received: the opened shares of others, by sender.
+        complaint: said in place of all that would follow.
+        order: equal for a repeated order only; another one under the same id begins anew.
+        weights: the digest of what is trained from.
     """
 
     assignment_id: str
@@ -53,6 +61,9 @@ class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
     reveal: Reveal | None = None
     revealed: Revealed | None = None
     run: str = ""
+    complaint: Complaint | None = None
+    order: str = ""
+    weights: str = ""
 
     def id_of(self, device: str) -> str:
         """The assignment of ``device`` in the same attempt."""
@@ -60,11 +71,16 @@ class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Masker:
-    """The masked assignments of this device, one file each below ``folder``."""
+    """The masked assignments of this device, one file each below ``folder``, and the models it took masks off for.
 
-    def __init__(self, folder: Path, send: Send) -> None:
+    Args:
+        trust: what the coordinator says has to be signed by one of its keys; None: by nobody.
+    """
+
+    def __init__(self, folder: Path, send: Send, trust: Trust | None = None) -> None:
         self._folder = folder
         self._send = send
+        self._trust = trust
         self._state: MaskingState | None = None
         self._repeat_at = 0.0
         self._is_news = False
@@ -72,14 +88,17 @@ class Masker:
     def _begin(self, order: WorkOrder) -> None:
         """Keys of the order's own; those of orders before it are forgotten."""
         self._state = self._load(order.assignment_id)
-        if self._state is None:
+        if self._state is None or self._state.order != order_identity(order):
             for path in self._folder.glob("*"):
-                path.unlink()
+                if path.name != _TOLD:
+                    path.unlink()
             self._save(
                 MaskingState(
                     assignment_id=order.assignment_id,
                     federation=order.federation,
                     run=order.run,
+                    order=order_identity(order),
+                    weights=order.weights.digest,
                     round=order.round,
                     attempt=order.attempt,
                     device=order.device,
@@ -89,6 +108,21 @@ class Masker:
                 )
             )
         self._repeat_at = 0.0
+
+    def refusal(self, taken: Assignment) -> Refuse | None:
+        """Of an order whose masks would be the second to be taken off for its weights; None for others."""
+        order = taken.order
+        if order.masking is None or order.weights.digest not in self._told():
+            return None
+        return taken.refusal(
+            "masks-told", f"masks were taken off a sum for the weights {order.weights.digest[:12]} before; order others"
+        )
+
+    def _told(self) -> dict[str, str]:
+        """Digest of weights -> the assignment that masks were taken off for."""
+        path = self._folder / _TOLD
+        lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+        return {weights: identity for weights, _, identity in (line.partition(" ") for line in lines)}
 
     def is_ready(self, order: WorkOrder) -> bool:
         """Whether ``order`` may be trained: it is not masked, or its masks are agreed on."""
@@ -129,7 +163,9 @@ class Masker:
         if state is None or state.received is not None or now < self._repeat_at:
             return
         self._repeat_at = now + REPEAT_S
-        if state.shares is not None:
+        if state.complaint is not None:
+            self._send("complaint", state.complaint, 1, None)
+        elif state.shares is not None:
             self._send("shares", state.shares, 1, None)
         else:
             keys = Keys(state.assignment_id, public_of(state.sharing_key), public_of(state.masking_key))
@@ -144,10 +180,12 @@ class Masker:
         """Take a message; False when it is none of :data:`KINDS`.
 
         Raises:
-            MessageRejected: it does not fit what was said before; nothing changes.
+            MessageRejected: it does not fit what was said before; nothing changes. Also SignatureRejected.
         """
         if envelope.kind not in KINDS:
             return False
+        if self._trust is not None:
+            self._trust.check_masking(envelope.kind, bytes(envelope.body), envelope.signature)
         if envelope.kind == "roster":
             self._roster(envelope.read(Roster))
         elif envelope.kind == "mail":
@@ -166,18 +204,21 @@ class Masker:
         check_roster(roster, state)
         count, threshold = len(roster.members), roster.threshold
         pairs = zip(split(state.self_mask, threshold, count), split(state.masking_key, threshold, count), strict=True)
-        boxes, own = {}, b""
+        parcels, own = {}, b""
         for member, (mask, key) in zip(roster.members, pairs, strict=True):
             if member.device == state.device:
                 own = mask + key
                 continue
             purpose = share_purpose(state.assignment_id, state.id_of(member.device))
-            boxes[member.device] = sealed(agree(state.sharing_key, member.sharing, purpose), mask + key)
-        shares = Shares(state.assignment_id, boxes)
+            box = sealed(agree(state.sharing_key, member.sharing, purpose), mask + key)
+            parcels[member.device] = box + digests_of(mask + key)
+        shares = Shares(state.assignment_id, parcels, digests_of(own), digest_of(state.self_mask))
         self._save(msgspec.structs.replace(state, roster=roster, shares=shares, own=own))
 
     def _mail(self, mail: Mail) -> None:
         state = self._known(mail.assignment_id)
+        if state.complaint is not None:
+            return
         if state.received is not None:
             if set(state.received) != set(mail.sealed):
                 raise MessageRejected("other mail than the first; masks are agreed on once")
@@ -186,11 +227,16 @@ class Masker:
             raise MessageRejected(f"mail of {len(mail.sealed)} devices before a roster, or of too few")
         keys = {member.device: member.sharing for member in state.roster.members if member.device != state.device}
         opened_shares = {}
-        for sender, box in mail.sealed.items():
+        for sender, parcel in mail.sealed.items():
             if sender not in keys:
                 raise MessageRejected(f"mail of '{sender[:64]}', who is not in the roster")
             key = agree(state.sharing_key, keys[sender], share_purpose(state.id_of(sender), state.assignment_id))
-            opened_shares[sender] = opened(key, box, where=f"device {sender}")
+            try:
+                opened_shares[sender] = unpacked(key, parcel, where=f"device {sender}")
+            except MessageRejected:
+                complaint = Complaint(state.assignment_id, sender, state.sharing_key)
+                self._save(msgspec.structs.replace(state, complaint=complaint))
+                raise
         self._save(msgspec.structs.replace(state, received=opened_shares))
         self._is_news = True
 
@@ -205,6 +251,10 @@ class Masker:
             raise MessageRejected("shares are asked for before they were given")
         held = {**state.received, state.device: state.own}
         check_reveal(reveal, set(held), state.roster.threshold)
+        # Of the same assignment: this process was killed after it remembered, and nothing was said.
+        if self._told().setdefault(state.weights, state.assignment_id) != state.assignment_id:
+            raise MessageRejected(f"masks were taken off a sum for the weights {state.weights[:12]} before")
+        self._tell(state)
         revealed = Revealed(
             state.assignment_id,
             {device: held[device][:SHARE_BYTES] for device in reveal.reported},
@@ -215,6 +265,12 @@ class Masker:
         )
         self._save(msgspec.structs.replace(told, received=dict.fromkeys(state.received, b""), shares=None))
         self._send("revealed", revealed, 1, None)
+
+    def _tell(self, state: MaskingState) -> None:
+        """Remember for good that masks are taken off for a model; before the answer that does it."""
+        with (self._folder / _TOLD).open("ab") as file:
+            file.write(f"{state.weights} {state.assignment_id}\n".encode())
+            sync(file)
 
     def _known(self, identity: str) -> MaskingState:
         if self._state is not None and self._state.assignment_id == identity:
@@ -247,8 +303,8 @@ def check_roster(roster: Roster, state: MaskingState) -> None:
     """Check that shares may be given to ``roster``.
 
     Raises:
-        MessageRejected: it is not in order of ids, lacks this device's own keys, or so few are needed that two halves
-            of it could be asked for different things.
+        MessageRejected: it is not in order of ids, lacks this device's own keys, has a key of nobody's, or so few are
+            needed that two halves of it could be asked for different things.
     """
     devices = [member.device for member in roster.members]
     own = [m for m in roster.members if m.device == state.device]
@@ -259,6 +315,9 @@ def check_roster(roster: Roster, state: MaskingState) -> None:
         public_of(state.masking_key),
     ):
         raise MessageRejected("a roster without this device's own keys")
+    for member in roster.members:
+        check_public(member.sharing, where=f"device {member.device[:64]}")
+        check_public(member.masking, where=f"device {member.device[:64]}")
     if not max(2, len(devices) // 2 + 1) <= roster.threshold <= len(devices):
         raise MessageRejected(
             f"{roster.threshold} of {len(devices)} devices would undo a mask, more than half and at least 2 expected"

@@ -25,7 +25,7 @@ from edge.contracts.manifest import (
     Program,
     SelfTest,
 )
-from edge.contracts.masking import Keys, Mail, Masking, Member, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import Complaint, Keys, Mail, Masking, Member, Reveal, Revealed, Roster, Shares
 from edge.contracts.messages import (
     Accept,
     Ack,
@@ -183,8 +183,9 @@ BODIES: dict[str, msgspec.Struct] = {
     "ack": Ack(assignment_id=A, accepted=False, code="update-rejected", reason="NaN in fc1.u"),
     "keys": Keys(A, b"\x01" * 32, b"\x02" * 32),
     "roster": Roster(A, 2, (Member("pi-07", b"\x01" * 32, b"\x02" * 32), Member("pi-08", b"\x03" * 32, b"\x04" * 32))),
-    "shares": Shares(A, {"pi-08": b"\x05" * 148}),
+    "shares": Shares(A, {"pi-08": b"\x05" * 212}, b"\x06" * 64, b"\x07" * 32),
     "mail": Mail(A, {"pi-08": b"\x06" * 148}),
+    "complaint": Complaint(A, "pi-08", b"\x08" * 32),
     "reveal": Reveal(A, ("pi-07",), ("pi-08",)),
     "revealed": Revealed(A, {"pi-07": b"\x07" * 66}, {"pi-08": b"\x08" * 66}),
     "renew": Renew("-----BEGIN CERTIFICATE REQUEST-----\nMII=\n-----END CERTIFICATE REQUEST-----\n"),

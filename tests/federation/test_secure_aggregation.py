@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -274,3 +275,18 @@ def test_device_without_the_ability_is_not_selected_and_the_reason_is_shown(
 def test_what_a_sum_alone_does_not_allow_is_refused_with_the_reason(change: tuple[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_config_text(text_of().replace(*change))
+
+
+def test_one_hello_does_not_make_the_sum_too_coarse(exports: Path, tmp_path: Path) -> None:
+    """A device that says it has 2^40 examples weighs as 16 median ones do; its reports say what it has."""
+    with InProcessFederation(tmp_path, exports, text_of()) as running:
+        start_agents(running)
+        presence = running._agents["d1"][0]._presence
+        hello = presence.hello
+        presence.hello = lambda *state: msgspec.structs.replace(hello(*state), num_examples=2**40)  # type: ignore[method-assign]
+        state = running.run()
+        (order, *_) = [read_order(u.assignment.order) for u in running.ledger.updates.of_attempt(0, 0)]
+        assert order.masking is not None
+        assert 1000 < order.masking.max_weight < 10_000
+        sent = read_tensor_file(running.federation.blobs.path(order.weights.digest), where="weights")
+        assert all((state.tensors[name] != value).mean() > 0.5 for name, value in sent.items())

@@ -1,7 +1,8 @@
 """A round of masked updates, from the order to the sum: who masks together, who is too late, what is revealed.
 
 Every decision is a row of the ledger before anyone hears of it, so a coordinator that was killed says the same again.
-Only the sum over all that reported is ever unmasked, and it is not unless enough of them help.
+Only the sum over all that reported is ever unmasked, and it is not unless enough of them help; nobody helps twice for
+one model. Who lies is named (:mod:`coordinator.privacy.masking_handler`) and takes part no more.
 
 Source: Bonawitz et al., CCS 2017, figure 4; parties are taken to keep to the protocol (docs/privacy.md).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,12 +27,14 @@ from coordinator.rounds.stages.differential_privacy import noise_of, noisy_mean
 from coordinator.submodels.packed_tensors import order_masks
 from coordinator.submodels.record import cut_from_json
 from coordinator.submodels.values import State, Update
-from edge.contracts.codec import encode_msgpack
+from edge.contracts.codec import decode_msgpack, encode_msgpack
+from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.errors import MessageRejected, PlanError
-from edge.contracts.masking import MAX_COHORT, WEIGHT, Masking, Reveal, Revealed
+from edge.contracts.masking import MAX_COHORT, WEIGHT, Masking, Reveal, Revealed, Shares
 from edge.contracts.packing import KEPT, unpacked
 from edge.contracts.plan import WorkOrder, read_order
 from edge.contracts.tensor_file import read_tensor_file
+from edge.masking.commitments import digest_of
 from edge.masking.keys import agree, pair_purpose, public_of
 from edge.masking.shares import recover
 
@@ -49,6 +53,10 @@ REVEAL_S = 30.0
 LEAST = 3
 """Devices of a masked sum: of two, each knows the other's update from the sum and its own."""
 
+MOST_OF_MEDIAN = 16
+"""An update weighs at most so many times the median of its cohort: the sum's quantum grows with the largest weight, and
+nobody may make it so coarse by a word that nothing moves."""
+
 
 class SecureAggregation(RoundStage):
     """Sums of masked updates, in a run with ``[privacy] secure-aggregation``."""
@@ -57,6 +65,20 @@ class SecureAggregation(RoundStage):
     def is_used(cls, config: RunConfig) -> bool:
         """Whether the run asks for it."""
         return config.privacy.secure_aggregation
+
+    def eligible(self, federation: Federation, devices: list[str], round_index: int) -> list[str]:
+        """Those that never lied about their masks, and were not asked to take any off for this model before."""
+        masking = federation.ledger.masking
+        reveals = [
+            decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES) for row in masking.of_round(round_index, "reveal")
+        ]
+        asked = {device for reveal in reveals for device in reveal.reported}
+        if again := sorted(asked & set(devices)):
+            federation.progress.say(
+                f"round {round_index + 1}: {', '.join(again)} were asked to unmask a sum of this model before, others "
+                "have to take part"
+            )
+        return [device for device in devices if device not in asked | masking.liars()]
 
     def assignments(self, federation: Federation, assignments: list[Assignment]) -> list[Assignment]:
         """The planned ``assignments`` with orders for masked updates.
@@ -77,8 +99,8 @@ class SecureAggregation(RoundStage):
                     "ones have a masked sum; allow one runtime, or leave out $.privacy.secure-aggregation"
                 )
         members = [federation.devices.member(order.device) for order in orders]
-        weight = max((m.hello.num_examples for m in members if m is not None), default=1)
-        weight = 1 if privacy.noise_multiplier else max(1, weight)
+        counts = [member.hello.num_examples for member in members if member is not None] or [1]
+        weight = 1 if privacy.noise_multiplier else max(1, min(max(counts), int(MOST_OF_MEDIAN * median(counts))))
         largest = (2**31 - 1) // count
         masking = Masking(
             step=privacy.mask_range * weight / largest,
@@ -96,7 +118,10 @@ class SecureAggregation(RoundStage):
     def while_collecting(self, federation: Federation, current: Round) -> None:
         """Decide what can be decided of a collecting attempt: its roster when keys are in, its mail when shares are."""
         handler, here = _handler(federation), (current.round, current.attempt)
-        if handler.mailed(*here) is not None:
+        if (mailed := handler.mailed(*here)) is not None:
+            if lies := sorted({*federation.ledger.masking.of_attempt(*here, "lie")} & {*mailed.devices}):
+                pending = federation.ledger.assignments.of_attempt(*here, "open", "accepted")
+                dismiss(federation, pending, f"{', '.join(lies)} lied about masks")
             return
         kind = "keys" if handler.roster(*here) is None else "shares"
         decided = handler.roster(*here)
@@ -132,6 +157,9 @@ class SecureAggregation(RoundStage):
             return []
         reveal = handler.revealing(*here)
         if reveal is None:
+            if set(federation.ledger.masking.of_attempt(*here, "lie")) & set(mailed.devices):
+                federation.tries[current.round] -= 1  # whoever lies ends no run: each is out after one attempt
+                return []
             present = tuple(d for d in reported if d in mailed.devices)
             ordered = len(federation.ledger.assignments.of_attempt(*here))
             if len(present) < max(mailed.threshold, LEAST, min(federation.config.cohort.min_reports, ordered)):
@@ -141,9 +169,10 @@ class SecureAggregation(RoundStage):
         if not _wait_for_shares(federation, current, handler, reveal, mailed.threshold):
             return []
         try:
-            _check_weight(federation, current, reveal)
-        except MessageRejected as error:
-            federation.progress.say(f"round {current.round + 1}: the sum cannot be unmasked ({error})")
+            _seeds(federation, current, reveal)
+        except SharesDisagree as error:
+            handler.lied(_entries(federation, current)[error.giver], str(error))
+            federation.tries[current.round] -= 1
             return []
         return list(reveal.reported)
 
@@ -156,14 +185,17 @@ class SecureAggregation(RoundStage):
         """
         reveal = _handler(federation).revealing(current.round, current.attempt)
         assert reveal is not None
-        entries = {e.device: e for e in federation.ledger.assignments.of_attempt(current.round, current.attempt)}
-        entry = entries[reveal.reported[0]]
+        entry = _entries(federation, current)[reveal.reported[0]]
         order, where = read_order(entry.order), f"round {current.round + 1}"
         assert order.masking is not None
         sums = _sums(federation, current, reveal, [*order.upload, WEIGHT])
-        weight = int(sums.pop(WEIGHT)[0])
+        weight, found = _weight(federation, current, reveal, order.masking), int(sums.pop(WEIGHT)[0])
+        if found != weight:
+            federation.progress.say(f"{where}: weights of {found} in the sum, {weight} reported; reports count")
         sent = read_tensor_file(federation.blobs.path(order.weights.digest), where=where)
         moved = {name: value * order.masking.step for name, value in sums.items()}
+        if not any(value.any() for value in sums.values()):
+            federation.progress.say(f"{where}: nothing moved by a quantum; lower $.privacy.mask-range")
         if noise := noise_of(federation, current):
             weight, mean = 1, noisy_mean(noise, sent, moved)
         else:
@@ -206,16 +238,26 @@ def _wait_for_shares(
         federation.on_point("collecting")
 
 
-def _check_weight(federation: Federation, current: Round, reveal: Reveal) -> None:
-    """Check that the unmasked weights are the reported ones; a wrong share would give anything."""
-    updates = {u.assignment.device: u for u in federation.ledger.updates.of_attempt(current.round, current.attempt)}
-    order = read_order(updates[reveal.reported[0]].assignment.order)
-    assert order.masking is not None
-    counts = [updates[device].report.num_examples for device in reveal.reported]
-    expected = sum(counts) if order.masking.is_weighted else len(counts)
-    found = int(_sums(federation, current, reveal, [WEIGHT])[WEIGHT][0])
-    if found != expected:
-        raise MessageRejected(f"weights of {found} in the sum, {expected} reported; a share was wrong")
+class SharesDisagree(MessageRejected):
+    """What ``giver`` gave shares of is not what it committed itself to."""
+
+    def __init__(self, giver: str, why: str) -> None:
+        super().__init__(f"its shares give another {why} than it committed itself to")
+        self.giver = giver
+
+
+def _entries(federation: Federation, current: Round) -> dict[str, Assignment]:
+    return {e.device: e for e in federation.ledger.assignments.of_attempt(current.round, current.attempt)}
+
+
+def _weight(federation: Federation, current: Round, reveal: Reveal, masking: Masking) -> int:
+    """What the sum stands for, as was reported: the masked weights are whatever each device made them."""
+    if not masking.is_weighted:
+        return len(reveal.reported)
+    updates = federation.ledger.updates.of_attempt(current.round, current.attempt)
+    return sum(
+        min(masking.max_weight, u.report.num_examples) for u in updates if u.assignment.device in reveal.reported
+    )
 
 
 def _sums(federation: Federation, current: Round, reveal: Reveal, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -242,7 +284,7 @@ def _seeds(federation: Federation, current: Round, reveal: Reveal) -> tuple[list
     """Seeds of the masks that were added to the sum and do not cancel, and of those that were taken off it.
 
     Raises:
-        MessageRejected: too few shares, or shares that do not fit.
+        SharesDisagree: a device gave shares of something else than it committed itself to.
     """
     handler, here = _handler(federation), (current.round, current.attempt)
     mailed, members = handler.mailed(*here), handler.members(*here)
@@ -250,21 +292,32 @@ def _seeds(federation: Federation, current: Round, reveal: Reveal) -> tuple[list
     number = {member.device: index + 1 for index, member in enumerate(members)}
     public = {member.device: member.masking for member in members}
     identity = {d: handler.identity(*here, d) for d in public}
-    revealed = handler.said(*here, "revealed", Revealed)
+    revealed, given = handler.said(*here, "revealed", Revealed), handler.said(*here, "shares", Shares)
     added: list[bytes] = []
     removed: list[bytes] = []
     for device in reveal.reported:
         shares = {number[helper]: told.self_masks[device] for helper, told in revealed.items()}
-        added.append(recover(shares, mailed.threshold))
+        secret = _recovered(device, shares, mailed.threshold)
+        if digest_of(secret) != given[device].self_mask:
+            raise SharesDisagree(device, "self mask")
+        added.append(secret)
     for gone in reveal.dropped:
         shares = {number[helper]: told.masking_keys[gone] for helper, told in revealed.items()}
-        private = recover(shares, mailed.threshold)
+        private = _recovered(gone, shares, mailed.threshold)
         if public_of(private) != public[gone]:
-            raise MessageRejected(f"the shares of the masking key of '{gone}' give another key")
+            raise SharesDisagree(gone, "masking key")
         for device in reveal.reported:
             seed = agree(private, public[device], pair_purpose(identity[gone], identity[device]))
             (added if device < gone else removed).append(seed)
     return added, removed
+
+
+def _recovered(giver: str, shares: dict[int, bytes], threshold: int) -> bytes:
+    """The secret; every share is the one that ``giver`` gave."""
+    try:
+        return recover(shares, threshold)
+    except MessageRejected as error:
+        raise SharesDisagree(giver, "secret") from error
 
 
 def _threshold(federation: Federation, count: int) -> int:
@@ -275,4 +328,6 @@ def _threshold(federation: Federation, count: int) -> int:
 def _handler(federation: Federation) -> MaskingHandler:
     devices = federation.devices
     assert isinstance(devices, MqttDevices), "masks are agreed upon in messages"
-    return MaskingHandler(federation.name, federation.ledger, devices.publisher, devices.notify)
+    return MaskingHandler(
+        federation.name, federation.ledger, devices.publisher, devices.notify, federation.progress.say
+    )

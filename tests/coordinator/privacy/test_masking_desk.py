@@ -17,6 +17,8 @@ from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import MessageRejected
 from edge.contracts.masking import Keys, Reveal, Revealed, Shares
 from edge.contracts.plan import assignment_id
+from edge.masking.commitments import BOX_BYTES, DIGEST_BYTES, PAIR_BYTES, PARCEL_BYTES, digests_of
+from edge.masking.shares import SHARE_BYTES
 
 NAMES = ("a", "b", "c")
 
@@ -24,10 +26,12 @@ NAMES = ("a", "b", "c")
 class Told:
     """Stands where the publisher does: what was said, in order."""
 
+    is_signed = True
+
     def __init__(self) -> None:
         self.messages: list[tuple[str, str, Any]] = []
 
-    def say(self, device: str, kind: str, body: msgspec.Struct) -> None:
+    def say_signed(self, device: str, kind: str, body: msgspec.Struct) -> None:
         self.messages.append((device, kind, body))
 
     def ack(self, device: str, body: msgspec.Struct) -> None:
@@ -110,11 +114,20 @@ def test_keys_again_after_the_decision_bring_the_roster_again(site: Site) -> Non
     assert [member.device for member in roster.members] == list(NAMES)
 
 
-@pytest.mark.parametrize("length", [0, 31, 33])
-def test_keys_of_another_length_are_refused(site: Site, length: int) -> None:
-    with pytest.raises(MessageRejected, match=f"keys of {length} and 32 bytes"):
-        site.hear("a", "keys", Keys(own("a"), b"x" * length, b"y" * 32))
+@pytest.mark.parametrize("key", [b"", b"x" * 31, b"x" * 33, bytes(32), b"\1" + bytes(31)])
+def test_device_with_a_key_that_nobody_has_is_named_and_its_work_is_over(site: Site, key: bytes) -> None:
+    for device, keys in (("a", Keys(own("a"), key, b"y" * 32)), ("b", Keys(own("b"), b"x" * 32, key))):
+        site.hear(device, "keys", keys)
+        told, kind, ack = site.told.messages[-1]
+        assert (told, kind, ack.accepted, ack.code) == (device, "ack", False, "masking-lie")
+        entry = site.ledger.assignments.find(own(device))
+        assert entry is not None
+        assert (entry.state, entry.code) == ("rejected", "masking-lie")
+        assert "cannot be used" in entry.reason
     assert site.rows("keys") == set()
+    assert site.ledger.masking.liars() == {"a", "b"}
+    site.ledger.masking.drop(1)
+    assert site.ledger.masking.liars() == {"a", "b"}
 
 
 def test_keys_under_anothers_assignment_change_nothing(site: Site) -> None:
@@ -150,27 +163,39 @@ def test_mail_is_what_the_others_sealed_for_that_device(site: Site) -> None:
         site.hear(device, "keys", keys_of(device))
     site.decide("roster", Decided(NAMES, 2))
     for device in NAMES:
-        boxes = {other: f"{device} to {other}".encode() for other in NAMES if other != device}
-        site.hear(device, "shares", Shares(own(device), boxes))
+        boxes = {other: f"{device} to {other}".encode().ljust(PARCEL_BYTES) for other in NAMES if other != device}
+        site.hear(device, "shares", Shares(own(device), boxes, bytes(PAIR_BYTES), bytes(DIGEST_BYTES)))
     site.decide("mail", Decided(NAMES, 2))
     site.handler.send_mail(0, 0)
     boxes = {device: body.sealed for device, _, body in site.told.messages}
-    assert boxes["b"] == {"a": b"a to b", "c": b"c to b"}
+    assert {sender: box.strip() for sender, box in boxes["b"].items()} == {"a": b"a to b", "c": b"c to b"}
     assert set(boxes) == set(NAMES)
 
 
 def test_revealed_shares_are_exactly_those_asked_for_and_the_first_stay(site: Site) -> None:
+    given = {name: name.encode() * (2 * SHARE_BYTES) for name in NAMES}
+    for device in NAMES:
+        site.hear(device, "keys", keys_of(device))
+    site.decide("roster", Decided(NAMES, 2))
+    for device in NAMES:
+        parcel = bytes(BOX_BYTES) + digests_of(given[device])
+        shares = Shares(
+            own(device), dict.fromkeys({*NAMES} - {device}, parcel), parcel[BOX_BYTES:], bytes(DIGEST_BYTES)
+        )
+        site.hear(device, "shares", shares)
     site.decide("reveal", Reveal("", ("a", "b"), ("c",)))
-    share = b"s" * 66
+    share = {name: value[:SHARE_BYTES] for name, value in given.items()}
     for wrong in (
-        Revealed(own("a"), {"a": share}, {"c": share}),
-        Revealed(own("a"), {"a": share, "b": share, "c": share}, {"c": share}),
-        Revealed(own("a"), {"a": share, "b": share[1:]}, {"c": share}),
+        Revealed(own("a"), {"a": share["a"]}, {"c": share["c"]}),
+        Revealed(own("a"), share, {"c": share["c"]}),
     ):
         with pytest.raises(MessageRejected, match="not those asked for"):
             site.hear("a", "revealed", wrong)
     assert site.rows("revealed") == set()
-    right = Revealed(own("a"), {"a": share, "b": share}, {"c": share})
+    right = Revealed(own("a"), {"a": share["a"], "b": share["b"]}, {"c": share["c"]})
     site.hear("a", "revealed", right)
-    site.hear("a", "revealed", Revealed(own("a"), {"a": b"t" * 66, "b": share}, {"c": share}))
+    site.hear("a", "revealed", Revealed(own("a"), {"a": share["b"], "b": share["b"]}, {"c": share["c"]}))
     assert site.handler.said(0, 0, "revealed", Revealed) == {"a": right}
+    site.hear("b", "revealed", Revealed(own("b"), {"a": share["b"], "b": share["b"]}, {"c": share["c"]}))
+    assert site.rows("revealed") == {"a"}
+    assert site.ledger.masking.of_attempt(0, 0, "lie")["b"] == b"it tells another share of 'a' than it was given"

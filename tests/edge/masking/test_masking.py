@@ -9,44 +9,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import DeviceRefused, MessageRejected
-from edge.contracts.masking import WEIGHT, Keys, Mail, Masking, Member, Reveal, Revealed, Roster, Shares
-from edge.contracts.plan import WorkOrder, assignment_id
-from edge.masking.keys import agree, keystream, new_private, opened, pair_purpose, public_of, sealed
+from edge.contracts.masking import WEIGHT, Keys, Mail, Member, Reveal, Revealed, Roster, Shares
+from edge.contracts.plan import assignment_id
+from edge.masking.keys import agree, check_public, keystream, new_private, opened, pair_purpose, public_of, sealed
 from edge.masking.numbers import add_masks, masked_update, signed
 from edge.masking.seeds import MaskSeeds
 from edge.masking.shares import recover
-from edge.supervisor.masked_round import Masker
-from tests.contracts.samples import ORDER
-
-MASKING = Masking(step=1e-6, largest=400_000_000, max_weight=100)
-NAMES = ("d0", "d1", "d2", "d3", "d4")
-THRESHOLD = 3
-
-
-class Device:
-    """A masker and what it has sent, by kind."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name, self.folder = name, folder
-        self.order = order_of(name)
-        self.sent: dict[str, Any] = {}
-        self.masker = self.started()
-
-    def started(self) -> Masker:
-        """As after a start of the agent."""
-        return Masker(self.folder, lambda kind, body, qos, identity: self.sent.__setitem__(kind, body))
-
-    def tell(self, kind: str, body: msgspec.Struct) -> None:
-        self.masker.received(unseal(seal(kind, body)))
-
-
-def order_of(device: str) -> WorkOrder:
-    identity = assignment_id("fed", 0, device, 0)
-    return msgspec.structs.replace(
-        ORDER, assignment_id=identity, federation="fed", device=device, round=0, attempt=0, masking=MASKING
-    )
+from edge.supervisor.assignment import Assignment
+from tests.edge.masking.masking_device import MASKING, NAMES, THRESHOLD, Device, order_of
 
 
 @pytest.fixture
@@ -205,24 +176,94 @@ def test_reveal_that_is_not_of_this_cohort_is_refused(
     assert "revealed" not in devices["d0"].sent
 
 
-def test_changed_share_is_refused_and_the_right_one_taken_after_it(devices: dict[str, Device]) -> None:
+@pytest.mark.parametrize("place", [0, 147, 148, 211])
+def test_changed_parcel_is_complained_of_with_the_key_that_shows_it_and_nothing_follows(
+    devices: dict[str, Device], place: int
+) -> None:
     members = exchange_keys(devices)
     for device in devices.values():
         device.tell("roster", Roster(device.order.assignment_id, THRESHOLD, members))
         device.masker.tick(device.order, 20.0)
     target = devices["d0"]
-    boxes = {n: d.sent["shares"].sealed["d0"] for n, d in devices.items() if n != "d0"}
-    spoilt = {**boxes, "d3": boxes["d3"][:-1] + bytes([boxes["d3"][-1] ^ 1])}
-    with pytest.raises(MessageRejected, match="device d3: its sealed share cannot be opened"):
-        target.tell("mail", Mail(target.order.assignment_id, spoilt))
-    swapped = {**boxes, "d3": boxes["d2"]}
-    with pytest.raises(MessageRejected, match="cannot be opened"):
-        target.tell("mail", Mail(target.order.assignment_id, swapped))
+    parcels = {n: d.sent["shares"].sealed["d0"] for n, d in devices.items() if n != "d0"}
+    changed = bytearray(parcels["d3"])
+    changed[place] ^= 1
+    with pytest.raises(MessageRejected, match=r"device d3: its (sealed )?share"):
+        target.tell("mail", Mail(target.order.assignment_id, {**parcels, "d3": bytes(changed)}))
+    for masker in (target.masker, target.started()):  # as before it was killed
+        masker.tick(target.order, 40.0)
+        complaint = target.sent.pop("complaint")
+        assert (complaint.sender, public_of(complaint.sharing_key)) == ("d3", members[0].sharing)
+    target.tell("mail", Mail(target.order.assignment_id, parcels))
     assert not target.masker.is_ready(target.order)
-    target.tell("mail", Mail(target.order.assignment_id, boxes))
-    assert target.masker.is_ready(target.order)
+
+
+def test_other_mail_than_the_first_is_refused(devices: dict[str, Device]) -> None:
+    agree_on_masks(devices)
+    parcels = {n: d.sent["shares"].sealed["d0"] for n, d in devices.items() if n in ("d1", "d2")}
     with pytest.raises(MessageRejected, match="other mail than the first"):
-        target.tell("mail", Mail(target.order.assignment_id, {n: boxes[n] for n in ("d1", "d2")}))
+        devices["d0"].tell("mail", Mail(devices["d0"].order.assignment_id, parcels))
+
+
+def test_masks_are_taken_off_once_for_a_model(devices: dict[str, Device]) -> None:
+    agree_on_masks(devices)
+    for device in devices.values():
+        device.tell("reveal", Reveal(device.order.assignment_id, NAMES, ()))
+    first = devices["d0"].sent.pop("revealed")
+    again = devices["d0"]
+    again.order = msgspec.structs.replace(again.order, assignment_id=assignment_id("fed", 0, "d0", 1), attempt=1)
+    refusal = again.masker.refusal(Assignment.taken(again.order))
+    assert refusal is not None
+    assert (refusal.code, refusal.assignment_id) == ("masks-told", again.order.assignment_id)
+    assert again.started().refusal(Assignment.taken(again.order)) == refusal
+    others = msgspec.structs.replace(again.order, weights=msgspec.structs.replace(again.order.weights, digest="0" * 64))
+    assert again.masker.refusal(Assignment.taken(others)) is None
+    for device in devices.values():  # even where it was taken all the same
+        device.order = msgspec.structs.replace(
+            device.order, assignment_id=assignment_id("fed", 0, device.name, 1), attempt=1
+        )
+    agree_on_masks(devices)
+    with pytest.raises(MessageRejected, match="masks were taken off a sum for the weights"):
+        again.tell("reveal", Reveal(again.order.assignment_id, NAMES[:4], ("d4",)))
+    assert "revealed" not in again.sent
+    assert first.self_masks
+
+
+def test_agent_that_was_killed_before_its_answer_gives_it(devices: dict[str, Device]) -> None:
+    agree_on_masks(devices)
+    device = devices["d0"]
+    state = (device.folder / device.order.assignment_id).read_bytes()
+    device.tell("reveal", Reveal(device.order.assignment_id, NAMES, ()))
+    answer = device.sent.pop("revealed")
+    (device.folder / device.order.assignment_id).write_bytes(state)  # the answer was not on disk, only that it comes
+    device.masker = device.started()
+    device.tell("reveal", Reveal(device.order.assignment_id, NAMES, ()))
+    assert device.sent["revealed"] == answer
+
+
+def test_other_order_under_the_same_id_has_keys_of_its_own(devices: dict[str, Device]) -> None:
+    device = devices["d0"]
+    device.masker.tick(device.order, 10.0)
+    before = device.sent["keys"]
+    device.masker = device.started()
+    device.masker.tick(msgspec.structs.replace(device.order, data_seed=device.order.data_seed - 1), 20.0)
+    assert device.sent["keys"].assignment_id == before.assignment_id
+    assert {device.sent["keys"].sharing, device.sent["keys"].masking}.isdisjoint({before.sharing, before.masking})
+
+
+LOW_ORDER = (bytes(32), b"\1" + bytes(31), bytes.fromhex("ecff" + "ff" * 29 + "7f"))
+
+
+@pytest.mark.parametrize("key", [*LOW_ORDER, b"", b"x" * 31])
+def test_key_that_nobody_has_gets_no_shares(devices: dict[str, Device], key: bytes) -> None:
+    with pytest.raises(MessageRejected, match="cannot be used"):
+        check_public(key, where="key")
+    members = exchange_keys(devices)
+    for bad in (Member("d1", key, members[1].masking), Member("d1", members[1].sharing, key)):
+        with pytest.raises(MessageRejected, match="device d1: a public key"):
+            devices["d0"].tell("roster", Roster(devices["d0"].order.assignment_id, 3, (members[0], bad, *members[2:])))
+    devices["d0"].masker.tick(devices["d0"].order, 40.0)
+    assert "shares" not in devices["d0"].sent
 
 
 @pytest.mark.parametrize(
@@ -330,11 +371,13 @@ class TestNumbers:
         kept = self.plain(3.0, step=0.4, is_weighted=False, clip_norm=1.0)
         assert kept["w"].tolist() == [2]  # 1.0 / 0.4 = 2.5
 
+    def test_update_of_more_examples_weighs_as_much_as_the_order_has_room_for(self) -> None:
+        assert self.plain(0.5, step=0.25, count=2**40)[WEIGHT].tolist() == [100]
+        assert self.plain(0.5, step=0.25, count=101)["w"].tolist() == [200]
+
     def test_what_has_no_room_is_refused_not_wrapped(self) -> None:
         with pytest.raises(DeviceRefused, match=r"moved by 5 in one entry, .* room for 4; raise \$.privacy.mask-range"):
             self.plain(5.0, step=1.0, largest=40)
-        with pytest.raises(DeviceRefused, match="101 examples, the order has room for 100"):
-            self.plain(0.1, count=101)
         with pytest.raises(DeviceRefused, match="moved by nan"):
             self.plain(float("nan"))
 

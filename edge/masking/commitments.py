@@ -1,0 +1,47 @@
+"""What a device commits itself to when it gives its shares, so that a wrong share is its giver's or its holder's.
+
+The digests go to the coordinator in the open: a share is a value of a polynomial with random coefficients, of 521 bits,
+and a seed has 256, so that a digest tells nothing of either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from edge.contracts.errors import MessageRejected
+from edge.masking.keys import opened
+from edge.masking.shares import SHARE_BYTES
+
+DIGEST_BYTES = 32
+PAIR_BYTES = 2 * DIGEST_BYTES
+"""Digests of the two shares, of the self mask and of the masking key, that one device gives another."""
+
+BOX_BYTES = 2 * SHARE_BYTES + 16
+"""Two shares, sealed."""
+
+PARCEL_BYTES = BOX_BYTES + PAIR_BYTES
+"""What one device gives another: a box, and the digests of what is in it."""
+
+
+def digest_of(secret: bytes) -> bytes:
+    """The digest of a share or of a seed."""
+    return hashlib.sha256(b"apportion.masking/1\n" + secret).digest()
+
+
+def digests_of(shares: bytes) -> bytes:
+    """The digests of a self mask's share and of a masking key's, one after the other in ``shares``."""
+    return digest_of(shares[:SHARE_BYTES]) + digest_of(shares[SHARE_BYTES:])
+
+
+def unpacked(key: bytes, parcel: bytes, *, where: str) -> bytes:
+    """The two shares in ``parcel``.
+
+    Raises:
+        MessageRejected: they cannot be opened, or are others than its digests say.
+    """
+    if len(parcel) != PARCEL_BYTES:
+        raise MessageRejected(f"{where}: {len(parcel)} bytes for two shares, {PARCEL_BYTES} expected")
+    shares = opened(key, parcel[:BOX_BYTES], where=where)
+    if digests_of(shares) != parcel[BOX_BYTES:]:
+        raise MessageRejected(f"{where}: its shares are not those it committed itself to")
+    return shares

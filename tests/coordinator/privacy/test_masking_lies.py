@@ -1,0 +1,141 @@
+"""Members that lie about their masks, before a real ledger: the liar is named with its evidence, nobody else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import Assignment
+from coordinator.privacy.masking_handler import Decided
+from edge.contracts.errors import MessageRejected
+from edge.contracts.masking import Complaint, Mail, Reveal, Roster, Shares
+from edge.masking.commitments import BOX_BYTES
+from edge.masking.keys import new_private
+from tests.coordinator.privacy.test_masking_desk import Site
+from tests.edge.masking.masking_device import NAMES, THRESHOLD, Device
+
+LIAR, VICTIM = "d3", "d0"
+
+
+class Cohort:
+    """Five maskers and the coordinator's handler, each message handed over by the test."""
+
+    def __init__(self, ledger: Ledger, folder: Path) -> None:
+        self.site = Site(ledger)
+        self.devices = {name: Device(folder / name, name) for name in NAMES}
+
+    def exchange(self, spoil: bytes | None = None) -> None:
+        """Keys, roster and shares; ``spoil`` takes the place of the end of what the liar gives the victim."""
+        for device in self.devices.values():
+            device.masker.tick(device.order, 10.0)
+            self.site.hear(device.name, "keys", device.sent["keys"])
+        self.site.decide("roster", Decided(NAMES, THRESHOLD))
+        members = self.site.handler.members(0, 0)
+        for device in self.devices.values():
+            device.tell("roster", Roster(device.order.assignment_id, THRESHOLD, members))
+            device.masker.tick(device.order, 20.0)
+            shares = device.sent["shares"]
+            if device.name == LIAR and spoil is not None:
+                parcel = shares.sealed[VICTIM][: -len(spoil)] + spoil
+                shares = msgspec.structs.replace(shares, sealed={**shares.sealed, VICTIM: parcel})
+            self.site.hear(device.name, "shares", shares)
+        self.site.decide("mail", Decided(NAMES, THRESHOLD))
+
+    def mail(self, name: str) -> None:
+        said = self.site.handler.said(0, 0, "shares", Shares)
+        parcels = {sender: shares.sealed[name] for sender, shares in said.items() if sender != name}
+        self.devices[name].tell("mail", Mail(self.devices[name].order.assignment_id, parcels))
+
+    def lies(self) -> dict[str, str]:
+        return {device: why.decode() for device, why in self.site.ledger.masking.of_attempt(0, 0, "lie").items()}
+
+    def state(self, name: str) -> str:
+        entry = self.site.ledger.assignments.find(self.devices[name].order.assignment_id)
+        assert entry is not None
+        return entry.state
+
+
+@pytest.fixture
+def cohort(tmp_path: Path) -> Iterator[Cohort]:
+    with Ledger.create(tmp_path / "ledger.sqlite", federation="fed", config="", seed=0) as ledger:
+        ledger.nonce = ""
+        ledger.blobs.add("w" * 64, 1)
+        ledger.blobs.add("m" * 64, 1)
+        made = Cohort(ledger, tmp_path)
+        no = {"level": "full", "cut": {}, "artifact_digest": "m" * 64, "weights_digest": "w" * 64, "order": b""}
+        ledger.rounds.plan(
+            0,
+            0,
+            deadline_s=60.0,
+            assignments=[
+                Assignment(assignment_id=d.order.assignment_id, round=0, attempt=0, device=d.name, **no)
+                for d in made.devices.values()
+            ],
+        )
+        ledger.rounds.move(0, 0, "published")
+        yield made
+
+
+@pytest.mark.parametrize("spoil", [b"x" * 64, b"x" * (64 + 20), b"x"])
+def test_member_that_gives_bad_shares_is_named_by_the_complaint_of_one(cohort: Cohort, spoil: bytes) -> None:
+    cohort.exchange(spoil)
+    with pytest.raises(MessageRejected, match="device d3"):
+        cohort.mail(VICTIM)
+    cohort.devices[VICTIM].masker.tick(cohort.devices[VICTIM].order, 40.0)
+    cohort.site.hear(VICTIM, "complaint", cohort.devices[VICTIM].sent["complaint"])
+    assert set(cohort.lies()) == {LIAR}
+    assert "shares for 'd0'" in cohort.lies()[LIAR]
+    assert {name: cohort.state(name) for name in (LIAR, VICTIM)} == {LIAR: "rejected", VICTIM: "open"}
+
+
+def test_member_that_complains_of_good_shares_is_the_liar(cohort: Cohort) -> None:
+    cohort.exchange()
+    right = Complaint(cohort.devices[LIAR].order.assignment_id, VICTIM, b"")
+    state = cohort.devices[LIAR].masker._known(right.assignment_id)
+    cohort.site.hear(LIAR, "complaint", msgspec.structs.replace(right, sharing_key=state.sharing_key))
+    assert cohort.lies() == {LIAR: "it complains of 'd0', whose shares are in order"}
+
+
+def test_member_that_complains_with_another_key_is_the_liar(cohort: Cohort) -> None:
+    cohort.exchange(b"x" * 64)
+    cohort.site.hear("d1", "complaint", Complaint(cohort.devices["d1"].order.assignment_id, VICTIM, new_private()))
+    assert cohort.lies() == {"d1": "it complains of 'd0' and shows another key than its own"}
+
+
+def test_good_shares_that_somebody_changed_on_the_way_accuse_nobody_where_nothing_is_signed(cohort: Cohort) -> None:
+    cohort.exchange()
+    cohort.site.told.is_signed = False
+    identity = cohort.devices[VICTIM].order.assignment_id
+    key = cohort.devices[VICTIM].masker._known(identity).sharing_key
+    cohort.site.hear(VICTIM, "complaint", Complaint(identity, LIAR, key))
+    assert cohort.lies() == {}
+    assert cohort.state(VICTIM) == "expired"
+
+
+def test_member_that_reveals_another_share_is_named_and_the_others_are_enough(cohort: Cohort) -> None:
+    cohort.exchange()
+    for name in NAMES:
+        cohort.mail(name)
+    cohort.site.decide("reveal", Reveal("", NAMES, ()))
+    for device in cohort.devices.values():
+        device.tell("reveal", Reveal(device.order.assignment_id, NAMES, ()))
+        told = device.sent["revealed"]
+        if device.name == LIAR:
+            told = msgspec.structs.replace(told, self_masks={**told.self_masks, "d1": told.self_masks["d2"]})
+        cohort.site.hear(device.name, "revealed", told)
+    assert cohort.lies() == {LIAR: "it tells another share of 'd1' than it was given"}
+    assert cohort.site.rows("revealed") == {*NAMES} - {LIAR}
+
+
+def test_shares_of_a_wrong_size_name_their_giver(cohort: Cohort) -> None:
+    for device in cohort.devices.values():
+        device.masker.tick(device.order, 10.0)
+        cohort.site.hear(device.name, "keys", device.sent["keys"])
+    cohort.site.decide("roster", Decided(NAMES, THRESHOLD))
+    parcels = dict.fromkeys({*NAMES} - {LIAR}, bytes(BOX_BYTES))
+    cohort.site.hear(LIAR, "shares", Shares(cohort.devices[LIAR].order.assignment_id, parcels))
+    assert "212 a member expected" in cohort.lies()[LIAR]
