@@ -6,8 +6,9 @@ descent" (NeurIPS 2017).
 
 With cuts, this project's reading: two updates are compared on the entries both hold, their squared distance divided by
 the number of those; pairs without common entries are left out, and a score is the mean of the distances that are there.
-An update without a common entry with any other comes last. The new model has the winner's values where it holds any,
-all others keep their bits. Weights do not count: they come from what devices say of themselves.
+An update without a common entry with any other comes last. Entries that fewer devices hold than the rule needs are
+neither compared nor taken: whoever is alone with one would have the only say. The new model has the winner's values
+where it holds any, all others keep their bits. Weights do not count: they come from what devices say of themselves.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class Krum(SpilledRule):
 
     def mean_of_best(self, count: int) -> dict[str, np.ndarray]:
         """The mean per entry over the ``count`` updates of the lowest scores, each weighed alike."""
-        best = ranked(squared_distances(self.values), hostile(len(self.values.devices), self._trim))[:count]
-        return self.values.combined(functools.partial(middle_mean, trim=0.0), best)
+        least = self.least_updates(self._trim)
+        best = ranked(squared_distances(self.values, least), hostile(len(self.values.devices), self._trim))[:count]
+        return self.values.combined(functools.partial(middle_mean, trim=0.0), best, least=least)
 
     @property
     def count(self) -> int:
@@ -68,21 +70,29 @@ def hostile(count: int, trim: float) -> int:
     return max(0, min(int(trim * count + 1e-9), (count - 3) // 2))
 
 
-def squared_distances(values: SpilledValues) -> np.ndarray:
-    """Squared distances [devices, devices] per common entry, infinite where there is none; integers do not count."""
+def squared_distances(values: SpilledValues, least: int = 1) -> np.ndarray:
+    """Squared distances [devices, devices] per common entry, infinite where there is none; integers do not count.
+
+    Args:
+        least: devices that have to hold an entry for it to count.
+    """
     count = len(values.devices)
     squares, common = np.zeros((count, count)), np.zeros((count, count))
     for name, before in values.reference.items():
         holders = values.holders(name)
         if before.dtype.kind != "f" or not holders:
             continue
-        pairs, flat = np.ix_(holders, holders), before.reshape(-1)
+        pairs, flat, covered = np.ix_(holders, holders), before.reshape(-1), values.is_covered(name, least)
+        if not covered.any():
+            continue
         for start, end, tile in values.tiles(name, holders):
             width = max(1, TILE_BYTES // (8 * len(holders)))
             for first in range(0, end - start, width):
                 last = min(end - start, first + width)
                 # From the model they started at: what they have in common cancels exactly, not in the products.
                 moved = tile[:, first:last] - flat[start + first : start + last].astype(np.float64)
+                if not (taken := covered[start + first : start + last]).all():
+                    moved = moved[:, taken]
                 found, shared = _compared(moved)
                 squares[pairs] += found
                 common[pairs] += shared

@@ -1,6 +1,7 @@
 """The entry-wise median over the devices that hold an entry; each device counts alike, whatever examples it claims.
 
-Half of the holders of an entry, less one, can send anything without moving it beyond what the others sent.
+Half of the holders of an entry, less one, can send anything without moving it beyond what the others sent; an entry
+that fewer than three hold keeps its bits.
 Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates" (ICML 2018), option I.
 """
 
@@ -15,8 +16,8 @@ class EntrywiseMedian(SpilledRule):
     """The middle value of each entry, the mean of the middle two for an even number of holders."""
 
     def result(self) -> dict[str, np.ndarray]:
-        """The medians; entries nobody held keep their bits."""
-        return self.values.combined(_median)
+        """The medians; entries that too few held keep their bits."""
+        return self.values.combined(_median, least=self.least_updates(0.0))
 
 
 def _median(rising: np.ndarray, counts: np.ndarray) -> np.ndarray:

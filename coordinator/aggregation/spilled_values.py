@@ -47,11 +47,13 @@ class SpilledValues:
 
     Attributes:
         devices: in the order they were added.
+        coverage: how many of them hold each entry, by tensor; one number where all hold the whole of it alike.
     """
 
     def __init__(self, reference: Tensors, folder: Path | None = None) -> None:
         self.reference = reference
         self.devices: list[Spilled] = []
+        self.coverage: dict[str, np.ndarray] = {name: np.zeros((), np.int32) for name in reference}
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         self._handle, path = tempfile.mkstemp(dir=folder, prefix="spilled-")
@@ -79,8 +81,13 @@ class SpilledValues:
             offsets[name] = self._end
             shape, kept, owned_rows = self.reference[name].shape, slices.get(name), rows.get(name)
             whole = np.asarray(value, self.dtype(name))
-            if kept is not None or owned_rows is not None:
+            if kept is None and owned_rows is None:
+                self.coverage[name] += 1
+            else:
                 place, owned = place_of(shape, kept, owned_rows)
+                if self.coverage[name].shape != shape:
+                    self.coverage[name] = np.full(shape, self.coverage[name])
+                self.coverage[name][place] += 1
                 whole = np.full(shape, np.nan, self.dtype(name))
                 whole[place] = value if owned is None else value[owned]
             self._write(np.ascontiguousarray(whole).reshape(-1).view(np.uint8).data, where)
@@ -125,11 +132,19 @@ class SpilledValues:
             self._end += written
             data = data[written:]
 
-    def combined(self, combine: Combine, devices: Collection[int] | None = None) -> dict[str, np.ndarray]:
-        """Every entry from the sorted values of those who hold it; entries nobody holds keep the reference's bits.
+    def is_covered(self, name: str, least: int) -> np.ndarray:
+        """Entries of the flat tensor that ``least`` devices hold, bool; all devices where they are fewer."""
+        enough = self.coverage[name] >= min(least, len(self.devices))
+        return np.broadcast_to(enough, self.reference[name].shape).reshape(-1)
+
+    def combined(
+        self, combine: Combine, devices: Collection[int] | None = None, *, least: int = 1
+    ) -> dict[str, np.ndarray]:
+        """Every entry from the sorted values of those who hold it; the others keep the reference's bits.
 
         Args:
             devices: numbers of those that count; None = all.
+            least: devices, of all, that have to hold an entry: whoever is alone with one would have the only say.
         """
         result = {}
         for name, before in self.reference.items():
@@ -137,13 +152,13 @@ class SpilledValues:
             if not holders:
                 result[name] = before
                 continue
-            after = before.reshape(-1).copy()
+            after, covered = before.reshape(-1).copy(), self.is_covered(name, least)
             for start, end, values in self.tiles(name, holders):
                 rising = np.sort(np.ascontiguousarray(values.T), axis=1)
                 counts = len(holders) - np.count_nonzero(np.isnan(rising), axis=1)
                 with np.errstate(invalid="ignore"):
                     found = combine(rising, counts)
-                held = counts > 0
+                held = (counts > 0) & covered[start:end]
                 put_entries(after[start:end], found, held)
             result[name] = after.reshape(before.shape)
         return result

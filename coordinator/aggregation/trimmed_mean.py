@@ -2,7 +2,8 @@
 
 Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates" (ICML 2018), option II:
 a share beta of the values is left out at each end. Here the share is of the entry's own holders, so cuts that few
-devices hold are trimmed by their few; rounded down, and with fewer than three holders nothing is left out.
+devices hold are trimmed by their few, rounded down. An entry with so few holders that none would be left out keeps its
+bits.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class TrimmedMean(SpilledRule):
         return least_of_share(trim, LEAST) if trim else 1
 
     def result(self) -> dict[str, np.ndarray]:
-        """The trimmed means; entries nobody held keep their bits."""
-        return self.values.combined(functools.partial(middle_mean, trim=self._trim))
+        """The trimmed means; entries that too few held keep their bits."""
+        least = self.least_updates(self._trim)
+        return self.values.combined(functools.partial(middle_mean, trim=self._trim), least=least)
 
 
 def middle_mean(rising: np.ndarray, counts: np.ndarray, *, trim: float) -> np.ndarray:

@@ -105,36 +105,63 @@ def test_krum_never_takes_more_for_hostile_than_it_can_stand() -> None:
 
 
 def test_krum_compares_what_two_hold_both_and_leaves_out_pairs_without() -> None:
+    nan = np.nan
+    held = [
+        array(90, 90, nan, nan), array(0.1, 0.1, nan, nan), array(nan, nan, 1, 1), array(nan, nan, 1, 1.5),
+        array(0, 0, 1, 1.2), array(0, 0, 1, 1.25), array(0.2, 0.2, 1, 1.1),
+    ]  # fmt: skip
     rule = rule_of("krum")({"w": array(7, 7, 7, 7)})
-    left, right = {"w": (index(0, 1),)}, {"w": (index(2, 3),)}
-    rule.add({"w": array(90, 90)}, 1, where="alone on the left but for one", slices=left)
-    rule.add({"w": array(1, 1)}, 1, where="r1", slices=right)
-    rule.add({"w": array(1, 1.5)}, 1, where="r2", slices=right)
-    rule.add({"w": array(0, 0, 1, 1.2)}, 1, where="whole")
-    # Per common entry r1 and the whole one are 0.02 apart, r2 and the whole one 0.045, r1 and r2 0.125; the first has
-    # nothing in common with r1 and r2 and is 8100 from the whole one.
-    assert rule.result()["w"].tolist() == array(0, 0, 1, 1.2).tolist()
+    scores = []
+    for number, own in enumerate(held):
+        places = np.flatnonzero(~np.isnan(own))
+        rule.add({"w": own[places]}, 1, where=f"device {number}", slices={"w": (places,)})
+        apart = [
+            np.nanmean((own - other) ** 2)
+            for k, other in enumerate(held)
+            if k != number and any(own == own + 0 * other)
+        ]
+        scores.append(np.mean(sorted(apart)[:4]))  # n - f - 2 of seven
+    assert np.argmin(scores) == 4
+    assert rule.result()["w"].tolist() == held[4].tolist()
 
 
-def test_krum_of_parts_without_anything_in_common_takes_the_first() -> None:
+def test_krum_of_parts_without_anything_in_common_changes_nothing() -> None:
     rule = rule_of("krum")({"w": array(7, 7)})
     rule.add({"w": array(1)}, 1, where="a", slices={"w": (index(0),)})
     rule.add({"w": array(2)}, 1, where="b", slices={"w": (index(1),)})
-    assert rule.result()["w"].tolist() == [1.0, 7.0]
+    assert rule.result()["w"].tolist() == [7.0, 7.0]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_device_that_is_alone_with_entries_does_not_set_them(name: str) -> None:
+    """Nineteen devices at half width and a hostile one at full: what it alone holds stays, but for a clipped step."""
+    rule = rule_of(name)({"w": array(*[0.5] * 8), "b": array(0.5)})
+    for number in range(19):
+        half = array(*[0.4 + 0.01 * number] * 4)
+        rule.add({"w": half, "b": half[:1]}, 1, where=f"device {number}", slices={"w": (index(0, 1, 2, 3),)})
+    rule.add({"w": array(*[1e6] * 8), "b": array(1e6)}, 1, where="hostile")
+    after = rule.result()
+    if name == "norm_clip":
+        assert np.abs(after["w"] - 0.5).max() < 0.2
+    else:
+        assert after["w"][4:].tolist() == [0.5] * 4
+        assert 0.4 <= after["w"][:4].min() <= after["w"][:4].max() <= 0.59
+        assert 0.4 <= after["b"][0] <= 0.59
 
 
 @pytest.mark.parametrize("name", ["median", "trimmed_mean"])
 def test_an_entry_is_of_those_who_hold_it(name: str) -> None:
-    rule = rule_of(name, 0.4)({"w": np.full((2, 3), 9.0, np.float32), "b": array(4)})
+    rule = rule_of(name, 0.4)({"w": np.full((2, 3), 9.0, np.float32), "b": array(4), "c": array(8)})
     rows: Mapping[str, tuple[int, ...]] = {"w": (0,)}
     rule.add({"w": np.array([[1, 2], [3, 4]], np.float32)}, 1, where="a", slices={"w": (None, index(0, 2))})
     rule.add({"w": np.array([[5], [7]], np.float32)}, 3, where="b", slices={"w": (None, index(2))})
-    rule.add({"w": np.array([[1, 1, 100], [6, 6, 6]], np.float32)}, 3, where="c", rows=rows)
+    rule.add({"w": np.array([[1, 1, 100], [6, 6, 6]], np.float32), "c": array(5)}, 3, where="c", rows=rows)
+    rule.add({"w": np.array([[1, 2], [3, 4]], np.float32)}, 1, where="d", slices={"w": (None, index(0, 2))})
+    rule.add({"w": np.array([[2], [8]], np.float32), "c": array(5)}, 1, where="e", slices={"w": (None, index(2))})
     after = rule.result()
-    assert after["w"][:, :2].tolist() == [[1.0, 1.0], [3.0, 9.0]]
-    # (0, 2) is held by all: the middle one of 2, 5 and 100; (1, 2) by two: their mean.
-    assert after["w"][:, 2].tolist() == [5.0, 5.5]
-    assert after["b"].tolist() == [4.0]
+    # Three hold (0, 0); all (0, 2), as 2, 2, 2, 5 and 100; four (1, 2), as 4, 4, 7 and 8; the others too few.
+    assert after["w"].tolist() == [[1.0, 9.0, 2.0], [9.0, 9.0, 5.5]]
+    assert (after["b"].tolist(), after["c"].tolist()) == ([4.0], [8.0])
 
 
 @pytest.mark.parametrize("name", RULES)
