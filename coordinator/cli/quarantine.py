@@ -1,4 +1,4 @@
-"""``apportion quarantine ls|show|release RUN_DIR``: updates set aside, the evidence, and letting devices back."""
+"""``apportion quarantine ls|show|add|release RUN_DIR``: updates set aside, the evidence, and letting devices back."""
 
 from __future__ import annotations
 
@@ -40,10 +40,8 @@ def ls(run_dir: RunDir, as_json: Json = False) -> dict[str, Any]:
     if not as_json:
         for entry in entries:
             e = entry.evidence
-            print(
-                f"{entry.assignment_id[:12]}  round {entry.round + 1:<5} {entry.device:<20} {entry.code}: "
-                f"{e.get('rms', 0):.3g} against a median of {e.get('median', 0):.3g}"
-            )
+            why = e.get("reason") or f"{e.get('rms', 0):.3g} against a median of {e.get('median', 0):.3g}"
+            print(f"{entry.assignment_id[:12]}  round {entry.round + 1:<5} {entry.device:<20} {entry.code}: {why}")
         for device, until in barred.items():
             print(f"{device} sits out until round {until + 1}")
         print(f"{len(entries)} updates in quarantine, {len(barred)} devices barred")
@@ -62,6 +60,34 @@ def show(
         found = _values(_find(ledger, assignment))
     if not as_json:
         print(json.dumps(found, indent=2))
+    return found
+
+
+@quarantine.command("add", epilog="Example: apportion quarantine add runs/first --device pi-07")
+@verb("quarantine-add")
+def add(
+    run_dir: RunDir,
+    device: Annotated[str, typer.Option("--device", help="whose update of the open round is to count in no sum")],
+    reason: Annotated[str, typer.Option("--reason", help="kept with it")] = "by hand",
+    as_json: Json = False,
+) -> dict[str, Any]:
+    """Set a device's update of the open round aside, also when its sum has begun and cannot be made; then resume."""
+    from edge.contracts.errors import LedgerError
+
+    evidence = {"reason": reason}
+    with ledger_of(run_dir) as ledger:
+        current = ledger.rounds.open()
+        recorded = () if current is None else ledger.updates.of_attempt(current.round, current.attempt)
+        mine = [entry.assignment.assignment_id for entry in recorded if entry.assignment.device == device]
+        if current is None or not mine:
+            raise LedgerError(f"{run_dir}: no update of device '{device}' waits to be counted; see `apportion status`")
+        if current.state == "aggregating":
+            ledger.quarantine.take_out(mine[0], current.round, current.attempt, code="by-hand", evidence=evidence)
+        else:
+            ledger.quarantine.add(mine[0], code="by-hand", evidence=evidence)
+        found = _values(_find(ledger, mine[0]))
+    if not as_json:
+        print(f"{device}: its update of round {current.round + 1} is set aside; resume the run")
     return found
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from coordinator.distillation.ensembles import Targets
 from coordinator.submodels.build import load_tensors, module_tensors
-from edge.contracts.errors import PlanError
+from coordinator.submodels.values import NotFinite
 from edge.contracts.streams import permutation, stream_seed
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def distilled(
         where: whose student it is, for the message.
 
     Raises:
-        PlanError: the student's values are no longer finite.
+        NotFinite: the student's values are no longer finite.
     """
     if not settings.steps:
         return dict(tensors)
@@ -107,5 +107,5 @@ def distilled(
             optimizer.step()
     result = module_tensors(module)
     if not all(np.isfinite(value).all() for value in result.values()):
-        raise PlanError(f"{where}: distillation left values that are not finite; lower $.method.distillation-lr")
+        raise NotFinite(f"{where}: distillation left values that are not finite; lower $.method.distillation-lr")
     return result

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from sqlalchemy import Connection
 
 from coordinator.ledger.database import LedgerPart, statement
 from coordinator.ledger.records import from_row
@@ -73,22 +74,57 @@ class Quarantine(LedgerPart):
                 )
             if kept_out is not None:
                 return False
-            sql.execute(
-                statement("INSERT INTO quarantine VALUES (:id, :device, :round, :code, :evidence, :now)"),
-                {
-                    "id": assignment_id,
-                    "device": device,
-                    "round": of_round,
-                    "code": code,
-                    "evidence": encode_json(dict(evidence)),
-                    "now": time.time(),
-                },
-            )
-            sql.execute(
-                statement("UPDATE updates SET waits = 0 WHERE assignment_id = :id"),
-                {"id": assignment_id},
-            )
+            self._insert(sql, assignment_id, device, of_round, code, evidence)
             return True
+
+    @staticmethod
+    def _insert(
+        sql: Connection, assignment_id: str, device: str, of_round: int, code: str, evidence: Mapping[str, Any]
+    ) -> None:
+        sql.execute(
+            statement("INSERT INTO quarantine VALUES (:id, :device, :round, :code, :evidence, :now)"),
+            {
+                "id": assignment_id,
+                "device": device,
+                "round": of_round,
+                "code": code,
+                "evidence": encode_json(dict(evidence)),
+                "now": time.time(),
+            },
+        )
+        sql.execute(statement("UPDATE updates SET waits = 0 WHERE assignment_id = :id"), {"id": assignment_id})
+
+    def take_out(
+        self, assignment_id: str, round_index: int, attempt: int, *, code: str, evidence: Mapping[str, Any]
+    ) -> None:
+        """Keeps an update out of the sum that is being made, and of every other.
+
+        Raises:
+            LedgerError: the attempt is not aggregating, or does not count it, or counts nothing else.
+        """
+        here = {"round": round_index, "attempt": attempt}
+        with self._file.transaction() as sql:
+            rows = sql.execute(
+                statement(
+                    "SELECT c.assignment_id, a.device FROM contributions c JOIN assignments a USING (assignment_id) "
+                    "JOIN rounds r ON r.round = c.round AND r.attempt = c.attempt "
+                    "WHERE c.round = :round AND c.attempt = :attempt AND r.state = 'aggregating'"
+                ),
+                here,
+            )
+            devices = {str(counted): str(device) for counted, device in rows}
+            device = devices.pop(assignment_id, None)
+            if device is None or not devices:
+                raise LedgerError(
+                    f"round {round_index}, attempt {attempt}: assignment {assignment_id[:12]} is not one of several "
+                    "that are being summed"
+                )
+            sql.execute(statement("DELETE FROM contributions WHERE assignment_id = :id"), {"id": assignment_id})
+            sql.execute(
+                statement("UPDATE rounds SET participants = :devices WHERE round = :round AND attempt = :attempt"),
+                {"devices": encode_json(sorted(devices.values())), **here},
+            )
+            self._insert(sql, assignment_id, device, round_index, code, evidence)
 
     def all(self) -> tuple[Quarantined, ...]:
         """Every update that is kept out, in the order of rounds and devices."""

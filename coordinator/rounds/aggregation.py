@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from coordinator.ledger.records import Round
 from coordinator.rounds.batch_norm_statistics import state_with_statistics
+from coordinator.rounds.faulty_updates import Watched, set_aside
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.participants import rule_of, updates_of
-from coordinator.submodels.values import State
+from coordinator.submodels.values import NotFinite, State
+from edge.contracts.errors import UpdateRejected
 
 
 def renew(federation: Federation, state: State, current: Round, program: str) -> State:
@@ -18,13 +20,22 @@ def renew(federation: Federation, state: State, current: Round, program: str) ->
 
 
 def aggregate(federation: Federation, state: State, current: Round, program: str) -> State:
-    """Sum the updates that count, one at a time from disk, in device-id order."""
+    """Sum the updates that count, one at a time from disk, in device-id order; without those that stop the sum.
+
+    Raises:
+        AttemptGivenUp: too few are left without them.
+    """
     federation.on_point("aggregating")
-    recorded = federation.ledger.updates.counted(current.round, current.attempt)
-    updates = federation.stages.updates(federation, state, current, program, updates_of(federation, recorded))
-    if program == "stats":
-        return state_with_statistics(federation.method, state, updates)
-    return replace(federation.method.aggregate(state, updates, rule_of(federation)), round=state.round + 1)
+    while True:
+        recorded = federation.ledger.updates.counted(current.round, current.attempt)
+        given = Watched(updates_of(federation, recorded))
+        updates = federation.stages.updates(federation, state, current, program, given)
+        try:
+            if program == "stats":
+                return state_with_statistics(federation.method, state, updates)
+            return replace(federation.method.aggregate(state, updates, rule_of(federation)), round=state.round + 1)
+        except (UpdateRejected, NotFinite) as error:
+            set_aside(federation, current, recorded, given.in_hand, error)
 
 
 def refresh(federation: Federation, state: State) -> State:

@@ -15,6 +15,7 @@ from coordinator.rounds.attempts import next_attempt
 from coordinator.rounds.collecting import Collecting
 from coordinator.rounds.commit import commit
 from coordinator.rounds.control import obey_within_round
+from coordinator.rounds.faulty_updates import AttemptGivenUp
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.selection import choose_devices
 from coordinator.submodels.values import State
@@ -28,7 +29,12 @@ def run_round(federation: Federation, state: State, *, program: str) -> State:
     publish(federation, attempt)
     if not collect(federation, attempt):
         return state
-    return commit(federation, attempt, renew(federation, state, attempt, program), program, started)
+    try:
+        renewed = renew(federation, state, attempt, program)
+    except AttemptGivenUp as error:
+        federation.progress.say(str(error))
+        return state
+    return commit(federation, attempt, renewed, program, started)
 
 
 # plan

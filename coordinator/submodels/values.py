@@ -144,3 +144,7 @@ class Update:
     tensors: Tensors
     num_examples: int
     labels: tuple[int, ...] | None = None
+
+
+class NotFinite(PlanError):
+    """What updates add up to has values that are not finite."""

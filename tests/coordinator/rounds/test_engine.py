@@ -41,8 +41,8 @@ min-reports = 2
 """
 
 
-def federation_of(folder: Path, ledger: Ledger, steps: dict[str, float]) -> Federation:
-    config, blobs = load_config_text(TEXT), BlobStore(folder / "blobs")
+def federation_of(folder: Path, ledger: Ledger, steps: dict[str, float], text: str = TEXT) -> Federation:
+    config, blobs = load_config_text(text), BlobStore(folder / "blobs")
     return Federation(
         name=config.federation.name,
         config=config,
@@ -75,3 +75,46 @@ def test_rounds_run_with_a_driver_of_fifty_lines(tmp_path: Path, ledger: Ledger)
         (number, 0, "committed", ("a", "b", "c")) for number in range(2)
     ]
     assert rounds[-1].metrics["reports"] == 3
+
+
+def distilling(method: str, rule: str) -> str:
+    """A run whose teachers' predictions are computed from each update while it is summed."""
+    options = 'levels = [1]\nproxy = "digits"\ndistillation-steps = 3'
+    text = TEXT.replace('name = "fedavg"', f'name = "{method}"\n{options}')
+    text = text.replace("input = [4]", "input = [64]").replace("classes = 2", "classes = 10")
+    return text.replace("size = 3", "size = 6") + (f'[aggregation]\nrule = "{rule}"\n' if rule != "mean" else "")
+
+
+@pytest.mark.parametrize("rule", ["mean", "median"])
+@pytest.mark.parametrize("huge", [1e15, 1e25])
+def test_update_that_stops_the_sum_is_set_aside_and_the_round_is_made(tmp_path: Path, rule: str, huge: float) -> None:
+    """With 1e25 the teacher's predictions overflow; 1e15 is a value like others to a mean, and nothing to a median."""
+    text = distilling("feddf", rule).replace("min-reports = 2", "min-reports = 3")
+    steps = {"a": 0.0, "b": 0.01, "c": huge, "d": -0.01, "e": 0.02}
+    with Ledger.create(
+        tmp_path / "ledger.sqlite", federation="in-memory", config=canonical_toml(load_config_text(text)), seed=1
+    ) as ledger:
+        federation = federation_of(tmp_path, ledger, steps, text)
+        state = run_rounds(federation)
+        is_needed = huge > 1e20
+        limit = 10 if is_needed or rule == "median" else huge
+        assert all(np.isfinite(value).all() and np.abs(value).max() < limit for value in state.tensors.values())
+        aside = ledger.quarantine.all()
+        assert {entry.device for entry in aside} == ({"c"} if is_needed else set())
+        assert {entry.code for entry in aside} <= {"stops-the-sum"}
+        honest = ("a", "b", "d", "e") if is_needed else ("a", "b", "c", "d", "e")
+        assert [r.participants for r in ledger.rounds.all() if r.state == "committed"] == [honest] * 2
+
+
+def test_attempt_of_which_too_little_is_left_is_repeated_until_the_device_is_barred(tmp_path: Path) -> None:
+    text = distilling("feddf", "median").replace("min-reports = 2", "min-reports = 3").replace("size = 6", "size = 3")
+    steps = {"a": 0.0, "b": 0.01, "c": 1e25}
+    with Ledger.create(
+        tmp_path / "ledger.sqlite", federation="in-memory", config=canonical_toml(load_config_text(text)), seed=1
+    ) as ledger:
+        federation = federation_of(tmp_path, ledger, steps, text)
+        run_rounds(federation)
+        states = [(r.round, r.state, r.participants) for r in ledger.rounds.all()]
+        assert states[0] == (0, "abandoned", ())
+        assert states[-1] == (1, "committed", ("a", "b"))
+        assert {entry.device for entry in ledger.quarantine.all()} == {"c"}
