@@ -111,9 +111,7 @@ class BrowserBroker(Broker):  # type: ignore[misc]
         await self._client_connected(listener_name, BoundedReader(websocket), WebSocketsWriter(websocket))
 
     async def retain_message(self, source_session: Any, *args: Any, **options: Any) -> None:
-        """Keep a message for later subscribers; nothing of a browser's, which could be any number."""
-        if _device(source_session) is None:
-            await super().retain_message(source_session, *args, **options)
+        """Keep no message for later subscribers: nothing here needs one, and there could be any number of them."""
 
     async def _initialize_client_session(
         self, reader: Any, writer: Any, remote_address: str, remote_port: int

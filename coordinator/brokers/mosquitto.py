@@ -115,6 +115,8 @@ def mosquitto_config(
         "allow_anonymous false",
         f"max_packet_size {PACKET_LIMIT_BYTES}",
         "max_inflight_messages 20",
+        # Nothing here needs them, and whoever may publish could fill the memory with them for good.
+        "retain_available false",
         # All devices may speak at once, after a restart they do; what is over the limit is dropped without a word.
         f"max_queued_messages {max(1000, 4 * devices)}",
         f"max_queued_bytes {_QUEUED_BYTES}",

@@ -50,6 +50,7 @@ def node_config(
         "mqtt.max_packet_size_unauthenticated = 4096",
         f"mqtt.max_packet_size_authenticated = {PACKET_LIMIT_BYTES}",
         "mqtt.prefetch = 10",
+        "mqtt.retained_message_store = rabbit_mqtt_retained_msg_store_noop",
         "mqtt.tcp_listen_options.backlog = 4096",
         "mqtt.tcp_listen_options.nodelay = true",
         "ssl_handshake_timeout = 10000",

@@ -58,6 +58,28 @@ def test_three_thousand_messages_wait_for_a_busy_coordinator(tmp_path: Path) -> 
             client.loop_stop()
 
 
+@pytest.mark.parametrize("kind", ["mosquitto", "embedded"])
+def test_messages_that_a_device_asks_to_retain_are_not_kept(tmp_path: Path, kind: str) -> None:
+    arrived: queue.SimpleQueue[mqtt.MQTTMessage] = queue.SimpleQueue()
+    with BrokerProcess(kind, tmp_path) as broker:
+        for number in range(3):  # Mosquitto ends the connection that asks for it
+            device = connected(broker, f"device-{number}")
+            device.loop_start()
+            device.publish(f"up/pi-{number}/hello", b"kept?", qos=0, retain=True)
+            time.sleep(0.3)
+            device.disconnect()
+            device.loop_stop()
+        coordinator = connected(broker, "co")
+        coordinator.on_message = lambda client, data, message: arrived.put(message)
+        coordinator.loop_start()
+        coordinator.subscribe("up/#", 1)
+        coordinator.publish("up/pi-9/hello", b"last", qos=1).wait_for_publish(5)
+        assert arrived.get(timeout=5).payload == b"last"
+        assert arrived.empty()
+        coordinator.disconnect()
+        coordinator.loop_stop()
+
+
 def test_limits_grow_with_the_fleet() -> None:
     small, large = (
         dict(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from coordinator.messaging.block_lane import BlockLane
+from coordinator.messaging.block_lane import MOST_OF_A_DEVICE, BlockLane
 from edge.contracts.messages import Get
 
 
@@ -65,3 +65,28 @@ def test_a_request_that_was_answered_may_come_again_and_a_failure_ends_nothing()
         lane.ask("a", get(0))
         assert done.wait(5.0)
     assert answered == [0, 0]
+
+
+def test_who_asks_for_everything_at_once_waits_for_it_alone() -> None:
+    link, done = Link(), threading.Event()
+    answered: list[tuple[str, int]] = []
+
+    def serve(device: str, wanted: Get) -> None:
+        answered.append((device, wanted.offset))
+        if len(answered) == MOST_OF_A_DEVICE + 6:
+            done.set()
+
+    lane = BlockLane(serve, link)
+    with lane:
+        for offset in range(100_000):
+            lane.ask("greedy", get(offset))
+        for device in ("a", "b"):
+            for offset in range(3):
+                lane.ask(device, get(offset))
+        link.room.set()
+        assert done.wait(5.0)
+        time.sleep(0.05)
+    assert len(answered) == MOST_OF_A_DEVICE + 6
+    honest = [place for place, (device, _) in enumerate(answered) if device != "greedy"]
+    assert max(honest) < 10  # three turns of three devices, but for what was begun before
+    assert [offset for device, offset in answered if device == "a"] == [0, 1, 2]
