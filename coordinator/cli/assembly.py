@@ -95,7 +95,7 @@ def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str
         raise LedgerError(
             f"{run_dir} holds a run already; resume it with `apportion resume {run_dir}` or choose another"
         )
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_run_dir(run_dir)
     text = canonical_toml(config)
     write_atomically(run_dir / "config.toml", text.encode())
     with lock_run(run_dir):
@@ -106,6 +106,12 @@ def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str
             seed=config.federation.seed,
         ).close()
         return _run(config, run_dir, options)
+
+
+def make_run_dir(run_dir: Path) -> None:
+    """Make the directory, for its owner alone: models and updates are in it. One that is there stays as it is."""
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    run_dir.mkdir(mode=0o700, exist_ok=True)
 
 
 def resume_run(run_dir: Path, options: RunOptions) -> dict[str, Any]:
@@ -138,7 +144,7 @@ def join_run(text: str, place: str, run_dir: Path, options: RunOptions) -> dict[
     Raises:
         ConfigError: the run keeps something on the machine that began it; LedgerError: there is no such run.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_run_dir(run_dir)
     config = load_config_text(text, folder=run_dir)
     check_shareable(config)
     config = msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, ledger=place))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.cli.command import parse_problem, verb
+from coordinator.cli.own_code import HELP, check_code, named_by
 
 if TYPE_CHECKING:
     from coordinator.config.run_config import RunConfig
@@ -33,6 +34,7 @@ def join(
     run_dir: Annotated[
         Path | None, typer.Option(help="where this process leaves its files; runs/<name>-joined-<time> if unset")
     ] = None,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help=HELP)] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
@@ -48,6 +50,7 @@ def join(
     place, name = _place(where, federation)
     with Ledger.open(place, federation=name) as ledger:
         text = ledger.federation().config
+    check_code(named_by(load_config_text(text)), where, is_allowed=allow_code)
     if run_dir is None:
         begun = default_run_dir(load_config_text(text))
         run_dir = begun.with_name(begun.name.replace(name, f"{name}-joined", 1))

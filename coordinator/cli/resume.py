@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import parse_problem, verb
+from coordinator.cli.own_code import HELP, check_code, is_own, named_by
 from coordinator.cli.run import resumable, show
 from coordinator.cli.run_directory import is_begun
 
@@ -28,14 +29,22 @@ def resume(
     max_epsilon: Annotated[
         float | None, typer.Option(min=0.0, help="spend up to this epsilon, in place of privacy.max-epsilon")
     ] = None,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help=f"{HELP}; needed where others can write to RUN_DIR")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Resume an interrupted run; the result is the one of a run that was never interrupted."""
     from coordinator.cli.assembly import RunOptions, resume_run
+    from coordinator.cli.run_directory import ledger_of
+    from coordinator.run_file.loading import load_config_text
 
     if not is_begun(run_dir):
         raise parse_problem("RUN_DIR", f"{run_dir} holds no run (no ledger.sqlite in it); begin one with apportion run")
+    with ledger_of(run_dir) as ledger:
+        config = load_config_text(ledger.federation().config, folder=run_dir)
+    check_code(named_by(config), run_dir, is_allowed=allow_code or is_own(run_dir))
     with resumable(run_dir):
         summary = resume_run(run_dir, RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, quiet=quiet))
     show(summary, quiet=quiet, as_json=as_json)

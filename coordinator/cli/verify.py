@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
+from coordinator.cli.own_code import HELP, check_code
 
 EXAMPLE = "Example: apportion verify artifact --json"
 
@@ -21,6 +22,7 @@ def register(app: typer.Typer) -> None:
 @verb("verify")
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder that `apportion export` wrote")],
+    allow_code: Annotated[bool, typer.Option("--allow-code", help=HELP)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Rebuild the module an artifact came from and hold its shipped graphs against torch float64.
@@ -36,6 +38,7 @@ def verify(
     from export.bundle import verify_artifact
 
     manifest, _ = read_artifact_folder(folder)
+    check_code([manifest.build.get("model", "")], folder, is_allowed=allow_code)
     parity = verify_artifact(folder, rebuild_module(manifest.build))
     if not as_json:
         print(
