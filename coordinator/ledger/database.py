@@ -263,6 +263,7 @@ def _sqlite_engine(url: URL, *, is_durable: bool) -> Engine:
         # FULL, not the usual NORMAL of WAL mode: an acknowledged update may not vanish with a power cut.
         connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'OFF'}")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # seeds of noise and shares of masks are to be gone
 
     return engine
 

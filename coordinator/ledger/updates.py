@@ -53,6 +53,14 @@ class Updates(LedgerPart):
             )
         )
 
+    def reporters(self, since_round: int) -> frozenset[str]:
+        """Devices with a recorded update of round ``since_round`` or later."""
+        rows = self._file.all(
+            "SELECT DISTINCT device FROM assignments WHERE state = 'reported' AND round >= :since",
+            {"since": since_round},
+        )
+        return frozenset(row[0] for row in rows)
+
     def devices(self, round_index: int, attempt: int) -> tuple[str, ...]:
         """Devices whose update of an attempt is recorded, by id, and nothing else of it."""
         rows = self._file.all(

@@ -114,6 +114,12 @@ class RoundStage:
         """Whether a run of ``config`` asks for it; every run, unless a subclass says otherwise."""
         return True
 
+    def begun(self, federation: Federation) -> None:
+        """The run begins, or goes on where another process left it."""
+
+    def ended(self, federation: Federation) -> None:
+        """Every round is committed."""
+
     def eligible(self, federation: Federation, devices: list[str], round_index: int) -> list[str]:
         """Those of ``devices`` that may take part in the round."""
         return devices
@@ -161,6 +167,14 @@ class Stages(RoundStage):
 
     def __init__(self, stages: Sequence[RoundStage]) -> None:
         self._stages = tuple(stages)
+
+    def begun(self, federation: Federation) -> None:
+        for stage in self._stages:
+            stage.begun(federation)
+
+    def ended(self, federation: Federation) -> None:
+        for stage in self._stages:
+            stage.ended(federation)
 
     def eligible(self, federation: Federation, devices: list[str], round_index: int) -> list[str]:
         for stage in self._stages:

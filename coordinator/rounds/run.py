@@ -18,6 +18,7 @@ def run_rounds(federation: Federation, state: State | None = None) -> State:
     Returns:
         The final state.
     """
+    federation.stages.begun(federation)
     state = restore(federation) if state is None else state
     buffered = BufferedRounds(federation) if federation.config.aggregation.mode == "buffered" else None
     while state.round < federation.config.federation.rounds:
@@ -28,6 +29,7 @@ def run_rounds(federation: Federation, state: State | None = None) -> State:
     while needs_statistics(federation):
         obey_between_rounds(federation)
         state = run_round(federation, state, program="stats")
+    federation.stages.ended(federation)
     return state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -10,13 +11,15 @@ import pytest
 
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
 from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import Assignment
 from coordinator.privacy.accountant import PrivacyBudgetSpent, Release, epsilon
 from coordinator.privacy.gaussian_noise import normal
-from coordinator.rounds.stages.differential_privacy import Mechanism
+from coordinator.rounds.stages.differential_privacy import DifferentialPrivacy, Mechanism, _releases, released
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.plan import read_order
 from edge.contracts.tensor_file import read_tensor_file
+from tests.coordinator.ledger.test_rounds import report
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import DEVICES, config_text, crash, with_convolutions
 
@@ -140,3 +143,48 @@ def test_what_noise_does_not_cover_is_refused_with_the_reason(changed: str, said
     text = text_of("clip-norm = 1.0\nnoise-multiplier = 1.0").replace('name = "fedavg"', changed)
     with pytest.raises(ConfigError, match=said):
         load_config_text(text)
+
+
+def test_devices_that_only_say_hello_and_attempts_that_failed_make_the_bound_no_smaller(tmp_path: Path) -> None:
+    """Ten of a hundred that are here, of whom thirty have ever reported; the second attempt counts with the first."""
+    text = text_of("clip-norm = 1.0\nnoise-multiplier = 1.0", rounds=3)
+    with Ledger.create(tmp_path / "ledger.sqlite", federation="fed", config=text, seed=1) as ledger:
+        ledger.blobs.add("w" * 64, 1)
+        rows = {}
+        for round_index, attempts in enumerate((1, 2, 1)):
+            for attempt in range(attempts):
+                devices = [f"d{10 * round_index + k}" for k in range(10)]
+                work = {"level": "full", "cut": {}, "artifact_digest": "w" * 64, "weights_digest": "w" * 64}
+                entries = [
+                    Assignment(
+                        assignment_id=f"{round_index}-{attempt}-{d}", round=round_index, attempt=attempt, device=d,
+                        order=b"", **work,
+                    )
+                    for d in devices
+                ]  # fmt: skip
+                ledger.rounds.plan(round_index, attempt, deadline_s=1.0, assignments=entries)
+                stage = DifferentialPrivacy()
+                federation = SimpleNamespace(ledger=ledger, config=load_config_text(text))
+                current = ledger.rounds.open()
+                assert current is not None
+                stage.planned(federation, current, chosen=10, population=100)  # type: ignore[arg-type]
+                row = ledger.privacy.all()[round_index, attempt]
+                rows[round_index, attempt] = msgspec.json.decode(row, type=Mechanism)
+                for state in ("published", "collecting"):
+                    ledger.rounds.move(round_index, attempt, state)  # type: ignore[arg-type]
+                if attempt < attempts - 1:
+                    for entry in entries:
+                        ledger.assignments.expire(entry.assignment_id)
+                    ledger.rounds.move(round_index, attempt, "abandoned")
+                    continue
+                for entry in entries:
+                    told = report(entry)
+                    ledger.updates.record(entry.assignment_id, update_digest=entry.assignment_id, size=1, report=told)
+                ledger.rounds.move(round_index, attempt, "aggregating", participants=devices)
+                ledger.rounds.move(round_index, attempt, "committed", model_digest="w" * 64)
+        assert [(m.cohort, m.population) for m in rows.values()] == [(10, 10), (10, 10), (10, 10), (10, 20)]
+        told = _releases(federation)  # type: ignore[arg-type]
+        assert told == [Release(1.0, 10, 10), Release(1.0, 10, 10), Release(1.0, 10, 20)]
+        assert epsilon(told, 1e-5) > 1.5 * epsilon([Release(1.0, 10, 100)] * 3, 1e-5)
+    assert released(1.0, [(10, 100), (10, 40), (10, 80)]) == Release(1.0, 30, 40)
+    assert released(1.0, [(10, 15), (10, 15)]) == Release(1.0, 15, 15)

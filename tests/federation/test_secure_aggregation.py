@@ -147,9 +147,11 @@ KINDS = ("keys", "roster", "shares", "mail", "reveal", "revealed")
 def test_round_that_ends_in_every_phase_goes_on_from_the_ledger(exports: Path, tmp_path: Path) -> None:
     with InProcessFederation(tmp_path, exports, text_of()) as running:
         start_agents(running)
-        left = [*KINDS]
+        left, at_end = [*KINDS], dict[str, dict[str, bytes]]()
 
         def on_point(point: str) -> None:
+            if point == "committed":
+                at_end.update((kind, running.ledger.masking.of_attempt(0, 0, kind)) for kind in KINDS)
             if point == "collecting" and left and running.ledger.masking.of_attempt(0, 0, left[0]):
                 left.pop(0)
                 raise Stopped
@@ -164,7 +166,8 @@ def test_round_that_ends_in_every_phase_goes_on_from_the_ledger(exports: Path, t
         (entry,) = running.ledger.rounds.all()
         assert (entry.attempt, entry.state, len(entry.participants)) == (0, "committed", DEVICES)
         for name, rows in before:
-            assert rows.items() <= running.ledger.masking.of_attempt(0, 0, name).items()
+            assert rows.items() <= at_end[name].items()
+        assert not any(running.ledger.masking.of_attempt(0, 0, kind) for kind in KINDS)  # forgotten with the run's end
 
 
 def test_agent_that_starts_again_between_keys_and_training_is_in_the_sum(exports: Path, tmp_path: Path) -> None:

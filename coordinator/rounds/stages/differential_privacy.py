@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+LATELY = 10
+"""Rounds: a device counts among those a cohort is drawn from while it has reported in one of the last so many."""
+
+
 class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt at a round adds to its sum; a row of the ledger.
 
@@ -38,7 +42,8 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
         seed: of the noise; secret, it would undo it. Empty once the round is committed.
         clip_norm, multiplier: the noise has deviation clip_norm * multiplier on the sum.
         denominator: what the sum is divided by, whoever reports.
-        cohort, population: as :class:`coordinator.privacy.accountant.Release`.
+        cohort: devices that were drawn.
+        population: devices they were drawn from, of those known to train.
     """
 
     seed: bytes
@@ -47,10 +52,6 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     denominator: int
     cohort: int
     population: int
-
-    def release(self) -> Release:
-        """What the accountant takes of it."""
-        return Release(self.multiplier, self.cohort, self.population)
 
 
 class DifferentialPrivacy(RoundStage):
@@ -75,8 +76,11 @@ class DifferentialPrivacy(RoundStage):
         privacy = federation.config.privacy
         if not privacy.max_epsilon:
             return
-        spent = _releases(federation)
-        after = epsilon([*spent, Release(privacy.noise_multiplier, chosen, population)], privacy.delta)
+        spent, committed = _releases(federation), federation.ledger.rounds.last_committed()
+        round_index = 0 if committed is None else committed.round + 1
+        tried = _tried(federation.ledger.privacy.all(), round_index)
+        known = _known(federation, round_index, chosen, population)
+        after = epsilon([*spent, released(privacy.noise_multiplier, [*tried, (chosen, known)])], privacy.delta)
         if after > privacy.max_epsilon:
             raise PrivacyBudgetSpent(
                 f"{len(spent)} rounds spent epsilon {epsilon(spent, privacy.delta):.4g} at delta {privacy.delta:g}, "
@@ -96,7 +100,8 @@ class DifferentialPrivacy(RoundStage):
 
     def planned(self, federation: Federation, current: Round, *, chosen: int, population: int) -> None:
         """Write what the attempt will add to its sum to the ledger, once."""
-        note_mechanism(federation, current.round, current.attempt, cohort=chosen, population=population)
+        known = _known(federation, current.round, chosen, population)
+        note_mechanism(federation, current.round, current.attempt, cohort=chosen, population=known)
 
     def updates(
         self, federation: Federation, state: State, current: Round, program: str, updates: Iterator[Update]
@@ -134,6 +139,14 @@ class DifferentialPrivacy(RoundStage):
         }
 
     def committed(self, federation: Federation, state: State, entry: Mapping[str, Any]) -> None:
+        """As :meth:`begun`."""
+        self.begun(federation)
+
+    def ended(self, federation: Federation) -> None:
+        """As :meth:`begun`."""
+        self.begun(federation)
+
+    def begun(self, federation: Federation) -> None:
         """Drop the seeds of committed rounds: with one and its sums, the noise could be taken off again."""
         if not federation.config.privacy.noise_multiplier:
             return
@@ -237,11 +250,44 @@ def _mechanism(federation: Federation, round_index: int, attempt: int) -> Mechan
     return None if row is None else msgspec.json.decode(row, type=Mechanism)
 
 
+def _known(federation: Federation, round_index: int, chosen: int, population: int) -> int:
+    """Of ``population`` devices that a cohort was drawn from, how many are known to train: those that reported lately.
+
+    Whoever only says hello makes nobody's part in a cohort less likely than it looks. Fewer than the cohort: all of it
+    counts as drawn, which is the bound without sampling.
+    """
+    lately = len(federation.ledger.updates.reporters(round_index - LATELY))
+    return max(chosen, min(population, lately))
+
+
+def released(multiplier: float, attempts: Sequence[tuple[int, int]]) -> Release:
+    """What the last of ``attempts`` at a round lets out, each the (cohort, population) of a draw.
+
+    A device that is in no released sum of an attempt that failed may be in that of the next one: its chance of being in
+    one is at most the sum of its chances, and is taken for that.
+    """
+    population = min(population for _, population in attempts)
+    return Release(multiplier, min(population, sum(cohort for cohort, _ in attempts)), population)
+
+
+def _tried(rows: Mapping[tuple[int, int], bytes], round_index: int) -> list[tuple[int, int]]:
+    """(Cohort, population) of every attempt at a round, in order."""
+    found = [msgspec.json.decode(row, type=Mechanism) for key, row in sorted(rows.items()) if key[0] == round_index]
+    return [(mechanism.cohort, mechanism.population) for mechanism in found]
+
+
 def _releases(federation: Federation) -> list[Release]:
-    """Of every attempt whose sum was made or may have been: abandoned ones never had one."""
+    """Of every attempt whose sum was made or may have been: abandoned ones had none, but cost the one after them."""
     rows = federation.ledger.privacy.all()
     summed = [(r.round, r.attempt) for r in federation.ledger.rounds.all() if r.state in ("aggregating", "committed")]
-    return [msgspec.json.decode(rows[key], type=Mechanism).release() for key in summed if key in rows]
+    return [
+        released(
+            msgspec.json.decode(rows[key], type=Mechanism).multiplier,
+            _tried({k: row for k, row in rows.items() if k[1] <= key[1]}, key[0]),
+        )
+        for key in summed
+        if key in rows
+    ]
 
 
 def _clipped(federation: Federation, entry: Assignment, update: Update) -> tuple[Update, Differences, Differences]:

@@ -66,6 +66,10 @@ class SecureAggregation(RoundStage):
         """Whether the run asks for it."""
         return config.privacy.secure_aggregation
 
+    def ended(self, federation: Federation) -> None:
+        """Forget what devices said of their masks; who lied is kept."""
+        federation.ledger.masking.drop(federation.config.federation.rounds + 1)
+
     def eligible(self, federation: Federation, devices: list[str], round_index: int) -> list[str]:
         """Those that never lied about their masks, and were not asked to take any off for this model before."""
         masking = federation.ledger.masking
