@@ -82,7 +82,7 @@ class Inbox:
             ledger,
             blobs,
             publisher,
-            lambda device: member.hello.num_examples if (member := cohort.member(device)) else 0,
+            lambda device: member.hello.num_examples if (member := cohort.member(device)) else None,
         )
         self.uploads = UploadHandler(
             self._book,

@@ -23,11 +23,11 @@ class LedgerBook:
     """An :class:`edge.serving.uploads.UpdateBook`; an update counts when its row is in the ledger.
 
     Args:
-        examples_of: how many examples a device said it has; 0 = not known.
+        examples_of: how many examples a device said it has; None = it said no hello to this process.
     """
 
     def __init__(
-        self, ledger: Ledger, blobs: BlobStore, publisher: Publisher, examples_of: Callable[[str], int]
+        self, ledger: Ledger, blobs: BlobStore, publisher: Publisher, examples_of: Callable[[str], int | None]
     ) -> None:
         self._ledger = ledger
         self._blobs = blobs
@@ -79,7 +79,7 @@ class LedgerBook:
         """Whether the blob is in the store."""
         return digest in self._blobs
 
-    def examples(self, entry: Assignment) -> int:
+    def examples(self, entry: Assignment) -> int | None:
         """As the device's last hello said."""
         return self._examples_of(entry.device)
 

@@ -15,11 +15,11 @@ from edge.contracts.tensor_file import check_trained, read_tensor_file
 from edge.contracts.tensors import TensorSpec
 
 
-def check_report(report: TrainReport, *, device: str, round_index: int, where: str, examples: int = 0) -> None:
+def check_report(report: TrainReport, *, device: str, round_index: int, where: str, examples: int) -> None:
     """Check that ``report`` is the device's own of that round, stands for examples it has, and can be kept.
 
     Args:
-        examples: how many the device said it has when it last said hello; 0 = not known.
+        examples: how many the device said it has when it last said hello.
 
     Raises:
         UpdateRejected: it does not.
@@ -30,7 +30,7 @@ def check_report(report: TrainReport, *, device: str, round_index: int, where: s
         )
     if report.num_examples < 1:
         raise UpdateRejected(f"{where}: update stands for {report.num_examples} examples, at least 1 expected")
-    if 0 < examples < report.num_examples:
+    if examples < report.num_examples:
         raise UpdateRejected(
             f"{where}: update stands for {report.num_examples} examples, the device's hello said {examples}; a device "
             "whose data grew says hello again before it trains on it"

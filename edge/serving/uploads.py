@@ -80,8 +80,8 @@ class UpdateBook(Protocol[A]):
     def has(self, digest: str) -> bool:
         """Whether an update is here as a whole."""
 
-    def examples(self, entry: A) -> int:
-        """How many the device said it has; 0 = not known."""
+    def examples(self, entry: A) -> int | None:
+        """How many the device said it has; None = it said no hello to this process."""
 
     def check(self, entry: A, digest: str, where: str) -> None:
         """Raises UpdateRejected when the update does not hold what was ordered."""
@@ -222,13 +222,23 @@ class UploadHandler(Generic[A]):
         self._publisher.grant(device, grant)
 
     def _report(self, device: str, envelope: Envelope) -> None:
-        entry = self._book.own(device, envelope.read(Addressed).assignment_id)
+        try:
+            report, wrong = envelope.read(TrainReport), None
+        except FigureRejected as error:
+            report, wrong = None, error
+        identity = envelope.read(Addressed).assignment_id if report is None else report.assignment_id
+        entry = self._book.own(device, identity)
         if entry is None:
             return
         where = f"device {device}, round {entry.round}"
         try:
-            report, digest = _read_report(envelope, where)
+            if report is None:  # it would be repeated for ever
+                raise UpdateRejected(f"{where}: {wrong}") from wrong
+            digest = check_digest(report.update.digest, where=f"{where}, report")
             examples = self._book.examples(entry)
+            if examples is None:  # it reports again, and until then says what its update may weigh
+                self._publisher.call(device)
+                return
             check_report(report, device=entry.device, round_index=entry.round, where=where, examples=examples)
             if not self._book.has(digest) and not self._finish_upload(entry, report.update, where):
                 return
@@ -283,15 +293,6 @@ class Addressed(msgspec.Struct):
     """What every message about an assignment has, whatever else it holds."""
 
     assignment_id: Name
-
-
-def _read_report(envelope: Envelope, where: str) -> tuple[TrainReport, str]:
-    """The report and its update's digest; figures that cannot be end the assignment, or they come for ever."""
-    try:
-        report = envelope.read(TrainReport)
-    except FigureRejected as error:
-        raise UpdateRejected(f"{where}: {error}") from error
-    return report, check_digest(report.update.digest, where=f"{where}, report")
 
 
 build_readers(Addressed)

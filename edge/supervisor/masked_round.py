@@ -34,6 +34,9 @@ KINDS = ("roster", "mail", "reveal")
 _LIMIT = 4 * MAX_MESSAGE_BYTES
 _TOLD = "told"
 
+TOLD = "masks-told"
+"""The code of a refusal: masks were taken off a sum of these weights before."""
+
 
 class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
     """All of one assignment's masking, as it is on disk; secrets are dropped once they have been answered for.
@@ -115,7 +118,7 @@ class Masker:
         if order.masking is None or order.weights.digest not in self._told():
             return None
         return taken.refusal(
-            "masks-told", f"masks were taken off a sum for the weights {order.weights.digest[:12]} before; order others"
+            TOLD, f"masks were taken off a sum for the weights {order.weights.digest[:12]} before; order others"
         )
 
     def _told(self) -> dict[str, str]:

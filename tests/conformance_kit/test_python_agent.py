@@ -19,7 +19,7 @@ from coordinator.conformance.scenarios import orders, presence
 from coordinator.conformance.session import KitOptions, all_scenarios, named_scenarios, run_conformance
 from edge.contracts import errors
 from edge.contracts.errors import ConfigError
-from edge.supervisor import settled_work
+from edge.supervisor import masked_round, settled_work
 from edge.supervisor.settings import AgentSettings
 from edge.system import out_of_memory
 from edge.transfer import uploader
@@ -168,7 +168,14 @@ def test_refusal_codes_of_the_page_are_those_there_are() -> None:
         errors.DeviceRefused, errors.DataError, errors.PlanError, errors.ArtifactCorrupt, errors.MessageRejected,
         errors.UnsupportedVersion, errors.SignatureRejected, errors.StoreFull, errors.DeadlineExpired,
     )  # fmt: skip
-    said = {"unknown-blob", "trainer-crashed", "trainer-failed", settled_work.REPLAYED, out_of_memory.CODE}
+    said = {
+        "unknown-blob",
+        "trainer-crashed",
+        "trainer-failed",
+        settled_work.REPLAYED,
+        masked_round.TOLD,
+        out_of_memory.CODE,
+    }
     assert listed == {error.code for error in raised} | said | {"unsupported-encoding", "masking-missing"}
 
 

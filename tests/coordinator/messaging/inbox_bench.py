@@ -145,6 +145,9 @@ class MessageLoop:
         return ref
 
     def report(self, ref: BlobRef, **changes: Any) -> list[tuple[str, Any]]:
+        """The report of pi-1, which says hello first where it has not."""
+        if self.cohort.member("pi-1") is None:
+            self.cohort.greet(hello("pi-1", num_examples=REPORT.num_examples))
         own = {"assignment_id": self.id(), "device": "pi-1", "round": 0, "update": ref}
         return self.gets("pi-1", "report", msgspec.structs.replace(REPORT, **{**own, **changes}))
 

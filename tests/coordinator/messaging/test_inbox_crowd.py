@@ -12,7 +12,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.loadtest.light_messages import hello_of
 from coordinator.messaging.inbox import ARRIVALS_TOLD
 from edge.contracts.messages import Accept, Offer, Put
-from tests.coordinator.messaging.inbox_bench import FEDERATION, REPORT, UPDATE, MessageLoop, ref_of
+from tests.coordinator.messaging.inbox_bench import FEDERATION, REPORT, UPDATE, MessageLoop, hello, ref_of
 
 
 @pytest.fixture
@@ -51,6 +51,7 @@ def test_the_first_arrivals_are_told_one_by_one_and_then_their_number(crowd: Mes
 
 def test_a_light_device_s_zeros_are_no_measurement(crowd: MessageLoop) -> None:
     ref = ref_of(UPDATE)
+    crowd.gets("pi-1", "hello", hello("pi-1", num_examples=REPORT.num_examples))
     crowd.gets("pi-1", "offer", Offer(crowd.id(), ref))
     crowd.gets("pi-1", "put", Put(crowd.id(), ref.digest, 0, UPDATE))
     zeros = msgspec.structs.replace(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ from edge.contracts.plan import BlobRef
 from edge.contracts.tensor_file import encode_tensors
 from edge.serving.uploads import UPLOAD_BLOCK_BYTES, UPLOAD_TRIES, UPLOAD_WINDOW
 from tests.contracts.samples import MANIFEST, REPORT
-from tests.coordinator.messaging.inbox_bench import FEDERATION, SHAPE, UPDATE, MessageLoop, digest_of, ref_of
+from tests.coordinator.messaging.inbox_bench import FEDERATION, SHAPE, UPDATE, MessageLoop, digest_of, hello, ref_of
 
 
 @pytest.fixture
@@ -167,6 +168,23 @@ def test_report_that_the_ledger_or_a_mean_could_not_take_is_rejected(
     assert (ack.accepted, ack.code) == (False, "update-rejected")
     assert why in ack.reason
     assert handler.ledger.updates.of_attempt(0, 0) == ()
+
+
+def test_report_of_a_device_that_has_no_examples_is_rejected(handler: MessageLoop) -> None:
+    handler.gets("pi-1", "hello", hello("pi-1", num_examples=0))
+    ((_, ack),) = handler.report(handler.upload(), num_examples=1)
+    assert (ack.accepted, ack.code) == (False, "update-rejected")
+    assert "stands for 1 examples, the device's hello said 0" in ack.reason
+
+
+def test_report_before_any_hello_is_answered_with_a_call(handler: MessageLoop) -> None:
+    ref = handler.upload()
+    told = msgspec.structs.replace(REPORT, assignment_id=handler.id(), device="pi-1", round=0, update=ref)
+    assert handler.gets("pi-1", "report", told) == [("hello", None)]
+    assert handler.state() == "open"
+    handler.gets("pi-1", "hello", hello("pi-1", num_examples=REPORT.num_examples))
+    ((_, ack),) = handler.gets("pi-1", "report", told)
+    assert ack.accepted
 
 
 def test_report_after_the_deadline_is_stale(handler: MessageLoop) -> None:
