@@ -60,7 +60,6 @@ from coordinator.shards.leadership import LEADER, Leadership
 from coordinator.submodels.values import State
 from edge.contracts import topics
 from edge.contracts.errors import LedgerError
-from edge.contracts.messages import Get
 from edge.masking.keys import ABILITY
 from edge.serving.traffic import ByteAccount
 from edge.transport.base import Transport
@@ -320,11 +319,8 @@ def open_federation(
         on_point=on_point,
         check=known.check,
         uploads_at_once=config.updates.at_once,
-        more_handlers={
-            "get": lambda device, envelope: lane.ask(device, envelope.read(Get)),
-            **(masking.handlers if is_masked else {}),
-            **known.handlers,
-        },
+        more_handlers={**(masking.handlers if is_masked else {}), **known.handlers},
+        give=lane.ask,
     )
 
     def evaluate(state: State) -> dict[str, Score]:
@@ -332,8 +328,11 @@ def open_federation(
 
     with contextlib.ExitStack() as stack:
         stack.callback(publisher.close)
+        if page is not None:
+            page.only(inbox.named)
         if service is not None:
             service.take_updates(inbox.uploads)
+            service.only(inbox.named)
             stack.enter_context(service)
         stack.enter_context(lane)
         stack.enter_context(known.shutting_out(inbox, service, page))

@@ -17,6 +17,7 @@ from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.fleet.revocation import tell_broker
 from coordinator.identity.authority import Authority
 from coordinator.identity.web_certificate import WebCertificate, read_web_certificate
+from coordinator.messaging.named_blobs import NamedBlobs
 from coordinator.web.app import web_application
 from coordinator.web.blobs import Blobs
 from coordinator.web.pages import Pages
@@ -24,7 +25,6 @@ from coordinator.web.server import WebServer
 from coordinator.web.tickets import Tickets
 from edge.contracts.claims import LOOPBACK_HOSTS
 from edge.contracts.errors import ApportionError
-from edge.serving.traffic import ByteAccount
 
 
 class PageService:
@@ -35,15 +35,20 @@ class PageService:
         account: bytes of blobs that browsers had here.
     """
 
-    def __init__(self, address: str, tickets: Tickets, identity: Path, account: ByteAccount) -> None:
+    def __init__(self, address: str, tickets: Tickets, identity: Path, served: Blobs) -> None:
         self.address = address
-        self.account = account
+        self.account = served.account
+        self._served = served
         self._tickets = tickets
         self._identity = identity
 
     def url_for(self, device: str, valid_s: float) -> str:
         """Where a device in a browser finds blobs, at the page's own origin; empty for any other device."""
         return self.address + self._tickets.path_for(device, valid_s) if is_browser(self._identity, device) else ""
+
+    def only(self, named: NamedBlobs) -> None:
+        """Give each device what its orders name, from now on."""
+        self._served.named = named
 
     def end_tickets(self, device: str) -> None:
         """Give ``device`` nothing more for the addresses it was told."""
@@ -143,7 +148,7 @@ def open_page(
             stack.enter_context(RevocationWatch(identity, broker.reload))
         served = Blobs(blobs, tickets)
         server = stack.enter_context(page_server(config.web, identity, handler, broker.web_socket, served, files=files))
-        yield PageService(server.address, tickets, identity, served.account)
+        yield PageService(server.address, tickets, identity, served)
 
 
 def told_broker(identity: Path, folder: Path | None, pid_file: Path | None = None) -> list[str]:

@@ -16,10 +16,11 @@ from coordinator.ledger.database import LedgerAway
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
 from coordinator.messaging.cohort import Cohort
+from coordinator.messaging.named_blobs import NamedBlobs
 from coordinator.messaging.update_book import LedgerBook
 from edge.contracts.envelope import Envelope
 from edge.contracts.errors import ArtifactCorrupt, LeaseLost, MessageRejected
-from edge.contracts.messages import Accept, Ack, Bye, Get, Heartbeat, Hello, Refuse
+from edge.contracts.messages import Accept, Ack, Bye, Error, Get, Heartbeat, Hello, Refuse
 from edge.contracts.plan import read_order
 from edge.serving.admission import UPLOADS_AT_ONCE
 from edge.serving.dispatch import Dispatcher, Handler, own_hello
@@ -43,11 +44,13 @@ class Inbox:
         check: raises SignatureRejected for a message of a device that is not that device's own; None: all are.
         uploads_at_once: uploads that have their grants at the same time; the others wait.
         more_handlers: of further message kinds, by kind; called with the device and the envelope.
+        give: answers a request for a block that the device may have; None: at once.
 
     Attributes:
         accepts_together: accepts that are written in one transaction; with more than one, whoever calls
             :meth:`handle` calls :meth:`settle` when it has nothing more to hand over.
         uploads: takes updates, over HTTPS too.
+        named: which blobs each device may have, over HTTPS too.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Inbox:
         check: Callable[[str, Envelope], None] | None = None,
         more_handlers: Mapping[str, Handler] | None = None,
         uploads_at_once: int = UPLOADS_AT_ONCE,
+        give: Callable[[str, Get], None] | None = None,
     ) -> None:
         self._ledger = ledger
         self._blobs = blobs
@@ -84,6 +88,8 @@ class Inbox:
             publisher,
             lambda device: member.hello.num_examples if (member := cohort.member(device)) else None,
         )
+        self.named = NamedBlobs(ledger, self._book.manifest)
+        self._give = give or publisher.block
         self.uploads = UploadHandler(
             self._book,
             publisher,
@@ -100,7 +106,7 @@ class Inbox:
             "profile": self._profile,
             "accept": self._accept,
             "refuse": self._refuse,
-            "get": lambda device, e: self._publisher.block(device, e.read(Get)),
+            "get": self._get,
             **self.uploads.handlers,
             **(more_handlers or {}),
         }
@@ -122,6 +128,14 @@ class Inbox:
         """Use one message; whatever is wrong with it is answered, logged and forgotten."""
         with self._handling:
             self._dispatcher.handle(topic, payload)
+
+    def _get(self, device: str, envelope: Envelope) -> None:
+        get = envelope.read(Get)
+        if (device, get.digest) in self.named:
+            self._give(device, get)
+        else:
+            what = f"blob {get.digest[:12]} is not named by an order of this device; say hello for a new one"
+            self._publisher.error(device, Error("unknown-blob", what, get.digest))
 
     def _hello(self, device: str, envelope: Envelope) -> None:
         hello = own_hello(device, envelope)

@@ -32,7 +32,7 @@ from coordinator.shards.membership import shard_lease, shard_of
 from edge.contracts import topics
 from edge.contracts.envelope import Envelope
 from edge.contracts.errors import LedgerError, MessageRejected
-from edge.contracts.messages import Ack, Get
+from edge.contracts.messages import Ack
 from edge.contracts.plan import read_order
 from edge.serving.dispatch import Handler
 from edge.serving.publisher import Publisher
@@ -172,7 +172,8 @@ class ShardHandler:
             on_point=self._held_at(known_only(served.on_point)),
             check=identity.check,
             uploads_at_once=served.uploads_at_once,
-            more_handlers={"get": lambda device, envelope: lane.ask(device, envelope.read(Get)), **identity.handlers},
+            more_handlers=identity.handlers,
+            give=lane.ask,
         )
         stack.enter_context(identity.shutting_out(self))
         stack.enter_context(MessageLoop(self._inbox, self._events, may_answer=shard.is_held))

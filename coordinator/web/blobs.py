@@ -1,7 +1,7 @@
 """Blobs for devices with a ticket, beside blocks over MQTT: ``GET /v1/<ticket>/<digest>``, whole or a range.
 
-What may be asked for is what MQTT's ``get`` gives: any blob, by digest. Updates come the other way, by ``PUT``, and are
-:mod:`coordinator.web.uploads`'. Who may ask is :mod:`coordinator.web.tickets`'.
+What may be asked for is what MQTT's ``get`` gives: what an order of the device names. Updates come the other way, by
+``PUT``, and are :mod:`coordinator.web.uploads`'. Who may ask is :mod:`coordinator.web.tickets`'.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from coordinator.blobs.blob_store import BlobStore
+from coordinator.messaging.named_blobs import NamedBlobs
 from coordinator.web.tickets import Tickets, asked_range
 from coordinator.web.uploads import RefusedUpload, take_piece
-from edge.contracts.errors import ApportionError
+from edge.contracts.errors import ApportionError, ArtifactCorrupt
 from edge.serving.traffic import ByteAccount
 from edge.serving.uploads import UploadHandler
 
@@ -29,11 +30,13 @@ class Blobs:
 
     Attributes:
         uploads: takes updates; None takes none.
+        named: (device, digest) of the blobs that each may have; None: any.
     """
 
     def __init__(self, store: BlobStore, tickets: Tickets, account: ByteAccount | None = None) -> None:
         self.account = account or ByteAccount()
         self.uploads: UploadHandler[Any] | None = None
+        self.named: NamedBlobs | None = None
         self._store = store
         self._tickets = tickets
 
@@ -59,7 +62,7 @@ class Blobs:
         asked = request.headers.get("range")
         try:
             # In a thread: a blob that is kept elsewhere is fetched first.
-            size, part, piece = await run_in_threadpool(self._look_up, digest, asked)
+            size, part, piece = await run_in_threadpool(self._look_up, device, digest, asked)
         except (ApportionError, OSError):
             return Response(status_code=404, headers=headers)
         if part is None:
@@ -74,8 +77,14 @@ class Blobs:
             return Response(piece, status, headers)
         return StreamingResponse(self._pieces(digest, first, last, device), status, headers)
 
-    def _look_up(self, digest: str, asked: str | None) -> tuple[int, tuple[int, int] | None, bytes]:
-        """Size of the blob, the part of it that is asked for, and its bytes where they are no more than a piece."""
+    def _look_up(self, device: str, digest: str, asked: str | None) -> tuple[int, tuple[int, int] | None, bytes]:
+        """Size of the blob, the part of it that is asked for, and its bytes where they are no more than a piece.
+
+        Raises:
+            ArtifactCorrupt: it is not there, or not for the device.
+        """
+        if self.named is not None and (device, digest) not in self.named:
+            raise ArtifactCorrupt(f"blob {digest[:12]} is not named by an order of {device}")
         size = self._store.size(digest)
         part = asked_range(asked, size)
         is_small = part is not None and part[1] - part[0] < _PIECE

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.brokers.broker_files import server_files
 from coordinator.fleet.claim_handler import ClaimHandler
+from coordinator.messaging.named_blobs import NamedBlobs
 from coordinator.web.app import web_application
 from coordinator.web.blobs import Blobs
 from coordinator.web.server import WebServer
@@ -71,6 +72,10 @@ class BlobService:
     def take_updates(self, uploads: UploadHandler[Any] | None) -> None:
         """Take updates from now on; None: no more."""
         self._served.uploads = uploads
+
+    def only(self, named: NamedBlobs) -> None:
+        """Give each device what its orders name, from now on."""
+        self._served.named = named
 
     def url_for(self, device: str, valid_s: float) -> str:
         """Where ``device`` finds blobs for ``valid_s`` seconds from now (0: an hour); a digest is added to it."""

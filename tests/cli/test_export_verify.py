@@ -71,7 +71,7 @@ def test_export_cut_is_recorded_and_smaller(command: Command, tmp_path: Path) ->
     # Rank 16 of 64 in the middle layer: 2 * 64 * 16 weights in place of 64 * 64.
     assert line["parameters"] == costs["params"] == 8 * 64 + 64 + 2 * 64 * 16 + 64 + 64 * 3 + 3
     assert {s.name.rpartition(".")[2] for s in manifest_of(out).specs("parameter")} >= {"u", "v"}
-    assert command("verify", out, "--json").line["ok"] is True
+    assert command("verify", out, "--allow-code", "--json").line["ok"] is True
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_export_into_an_empty_folder_is_allowed(command: Command, tmp_path: Path
 
 
 def test_verify_repeats_the_gate(artifact: Path, command: Command) -> None:
-    outcome = command("verify", artifact, "--json")
+    outcome = command("verify", artifact, "--allow-code", "--json")
     assert outcome.status == 0, outcome.err
     line, parity = outcome.line, manifest_of(artifact).parity
     assert line["schema"] == "apportion.verify/1"
@@ -118,7 +118,7 @@ def test_verify_repeats_the_gate(artifact: Path, command: Command) -> None:
 
 
 def test_verify_tells_people_the_same(artifact: Path, command: Command) -> None:
-    outcome = command("verify", artifact)
+    outcome = command("verify", artifact, "--allow-code")
     assert outcome.status == 0
     assert f"gradients {manifest_of(artifact).parity.max_grad_rel_err:.2e} from float64" in outcome.out
 
@@ -152,7 +152,7 @@ def test_verify_finds_another_graph_under_a_right_digest(artifact: Path, command
         if file["name"] == "train.onnx":
             file.update(sha256=hashlib.sha256(wrong).hexdigest(), size=len(wrong))
     manifest.write_text(json.dumps(text))
-    outcome = command("verify", tmp_path / "swapped", "--json")
+    outcome = command("verify", tmp_path / "swapped", "--allow-code", "--json")
     assert (outcome.status, outcome.error["code"]) == (1, "parity-failed")
 
 

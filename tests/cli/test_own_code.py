@@ -55,6 +55,7 @@ def test_directory_is_ones_own_where_nobody_else_can_write(run_dir: Path) -> Non
         assert not is_own(run_dir)
 
 
+@pytest.mark.slow
 def test_verify_runs_no_code_of_a_manifest(command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "artifact"
     assert command("export", "--model", "mlp", "--batch", 4, "--out", folder).status == 0

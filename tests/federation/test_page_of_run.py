@@ -13,16 +13,17 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from coordinator.blobs.blob_store import BlobStore
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
 from coordinator.cli.page_serving import PageService
 from coordinator.identity.authority import Authority
 from coordinator.identity.browsers import claim_key
 from coordinator.identity.claims import create_token
 from coordinator.run_file.loading import load_config_text
+from coordinator.web.blobs import Blobs
 from coordinator.web.tickets import Tickets
 from edge.contracts.claims import KeyClaimReply, KeyClaimRequest
 from edge.contracts.signing import claim_text
-from edge.serving.traffic import ByteAccount
 from tests.federation.small_run import config_text
 
 pytestmark = pytest.mark.runtime
@@ -101,7 +102,9 @@ def test_blobs_of_the_page_are_for_browsers_alone(tmp_path: Path) -> None:
         asked = key_claim(create_token(authority, "phone-1", 600))
         claim_key(authority, asked.token, asked.public_key, asked.proof)
     tickets = Tickets()
-    service = PageService("https://hub:8443", tickets, tmp_path / "identity", ByteAccount())
+    service = PageService(
+        "https://hub:8443", tickets, tmp_path / "identity", Blobs(BlobStore(tmp_path / "blobs"), tickets)
+    )
     assert service.url_for("pi-1", 60) == ""
     url = service.url_for("phone-1", 60)
     assert url.startswith("https://hub:8443/v1/phone-1.")

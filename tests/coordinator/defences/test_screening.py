@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.defences.screening import Movement, movement, outliers
 from coordinator.rounds.participants import examples_limit
+from profiles.bounds import MOST_EXAMPLES
 
 
 def array(*values: float) -> np.ndarray:
@@ -56,6 +57,6 @@ def test_a_cohort_that_stands_still_sets_aside_who_moves() -> None:
     assert list(outliers(moved(a=0.0, b=0.0, c=0.1), dict.fromkeys("abc", "full"), 5.0)) == ["c"]
 
 
-@pytest.mark.parametrize(("factor", "limit"), [(0.0, 2**53), (1.0, 20), (2.5, 50)])
+@pytest.mark.parametrize(("factor", "limit"), [(0.0, MOST_EXAMPLES), (1.0, 20), (2.5, 50)])
 def test_examples_are_limited_by_the_median(factor: float, limit: int) -> None:
     assert examples_limit([10, 20, 2**40], factor) == limit

@@ -13,6 +13,7 @@ from coordinator.ledger.ledger import Ledger
 from edge.contracts.envelope import seal
 from edge.contracts.messages import Accept, Bye, Error, Get, Heartbeat, Refuse
 from profiles.device import DeviceProfile
+from tests.contracts.samples import MANIFEST
 from tests.coordinator.messaging.inbox_bench import FEDERATION, MessageLoop, hello
 
 
@@ -184,3 +185,22 @@ def test_announce_sends_nothing_that_a_round_has_given_up(handler: MessageLoop) 
     handler.ledger.rounds.move(0, 0, "collecting")
     handler.ledger.rounds.move(0, 0, "aggregating", participants=["pi-1"])
     assert handler.gets("pi-2", "hello", hello("pi-2")) == []
+
+
+def test_device_may_have_what_its_order_names_and_no_more(handler: MessageLoop) -> None:
+    others_update = handler.blobs.put(b"of another device")
+    for digest in (handler.weights, handler.artifact.digest):
+        ((kind, block),) = handler.gets("pi-1", "get", Get(digest, "raw", 0, 7))
+        assert (kind, block.digest) == ("block", digest)
+    files = {file.sha256 for file in MANIFEST.files}
+    assert all(("pi-1", digest) in handler.inbox.named for digest in files)
+    ((kind, error),) = handler.gets("pi-1", "get", Get(others_update, "raw", 0, 7))
+    assert (kind, error.code, error.about) == ("error", "unknown-blob", others_update)
+    assert "is not named by an order of this device" in error.message
+    assert ("stranger", handler.weights) not in handler.inbox.named
+
+
+def test_what_an_order_named_may_still_be_had_when_it_is_over(handler: MessageLoop) -> None:
+    assert ("pi-1", handler.weights) in handler.inbox.named
+    handler.ledger.assignments.expire(handler.id("pi-1"))
+    assert ("pi-1", handler.weights) in handler.inbox.named

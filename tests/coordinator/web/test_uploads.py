@@ -280,3 +280,22 @@ def test_place_that_takes_pieces_and_comes_no_further_is_given_up(
     sent.end()
     assert sent.requests.has_given_up
     assert len(sent.offsets) < MAX_FAILURES
+
+
+def test_ticket_opens_what_the_devices_order_names_and_no_more(
+    service: BlobService, identity: Path, handler: MessageLoop
+) -> None:
+    service.only(handler.inbox.named)
+    others_update = handler.blobs.put(b"of another device")
+    context = ssl.create_default_context(cafile=str(identity / "ca.pem"))
+    found = {}
+    for digest in (handler.weights, others_update):
+        parts = urlsplit(service.url_for("pi-1", 60) + digest)
+        connection = HTTPSConnection(parts.hostname or "", parts.port, timeout=10, context=context)
+        try:
+            connection.request("GET", parts.path)
+            response = connection.getresponse()
+            found[digest] = response.status, response.read()
+        finally:
+            connection.close()
+    assert found == {handler.weights: (200, b"weights"), others_update: (404, b"")}
