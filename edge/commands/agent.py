@@ -70,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--cert", metavar="FILE", help="this device's certificate")
     add("--key", metavar="FILE", help="its private key")
     add("--trust", type=Path, metavar="FILE", help="follow only orders signed by this key: the authority's signing.pub")
+    add(
+        "--trust-site",
+        type=Path,
+        metavar="FILE",
+        help="and orders signed by this one: the signing.pub of a site's relay",
+    )
     add("--runtime", default=DEFAULT, choices=sorted(RUNTIMES), help="runtime that trains")
     add(
         "--trainer-python",
@@ -103,8 +109,11 @@ def _agent(chosen: argparse.Namespace) -> Agent:
     except ConfigError as error:
         problems += error.problems
     trust = None
+    if chosen.trust_site is not None and chosen.trust is None:
+        problems.append("--trust-site: the key of a site's relay goes with --trust and the coordinator's signing.pub")
     try:
-        trust = None if chosen.trust is None else Trust.load(chosen.trust.expanduser())
+        site = None if chosen.trust_site is None else chosen.trust_site.expanduser()
+        trust = None if chosen.trust is None else Trust.load(chosen.trust.expanduser(), site)
     except ConfigError as error:
         problems += error.problems
     if problems:

@@ -42,10 +42,16 @@ class LearntKeys(msgspec.Struct, frozen=True):
 
 
 class Trust:
-    """Ed25519 public keys, any one of which is enough: while keys are changed, a device trusts two."""
+    """Ed25519 public keys, any one of which is enough: while keys are changed, a device trusts two.
 
-    def __init__(self, keys: Sequence[Ed25519PublicKey]) -> None:
+    Args:
+        keys: of the coordinator: they sign orders, manifests, what is said of masks, and changes of themselves.
+        site: of the relay of the device's site: they sign orders to it, and nothing else.
+    """
+
+    def __init__(self, keys: Sequence[Ed25519PublicKey], site: Sequence[Ed25519PublicKey] = ()) -> None:
         self._keys = self._given = tuple(keys)
+        self._site = tuple(site)
         self._learnt = LearntKeys(0, "", ())
         self._kept: Path | None = None
 
@@ -54,34 +60,13 @@ class Trust:
         return f"{len(self._keys)} trusted key{'s' if len(self._keys) > 1 else ''} (change {self._learnt.number})"
 
     @classmethod
-    def load(cls, path: Path) -> Trust:
-        """The keys in the PEM file ``path``, one after the other.
+    def load(cls, path: Path, site: Path | None = None) -> Trust:
+        """The keys in the PEM file ``path``, one after the other, and those of a site's relay in ``site``.
 
         Raises:
             ConfigError: no such file, no key or another kind of key in it, or ``cryptography`` is not installed.
         """
-        try:
-            from cryptography.exceptions import UnsupportedAlgorithm
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-            from cryptography.hazmat.primitives.serialization import load_pem_public_key
-        except ImportError as error:
-            raise ConfigError([f"--trust: needs the package cryptography ({error})"]) from error
-        keys = []
-        try:
-            with path.open("rb") as file:
-                *blocks, rest = file.read(MAX_FILE_BYTES).split(_END)
-            for block in blocks:
-                key = load_pem_public_key(block + _END)
-                if not isinstance(key, Ed25519PublicKey):
-                    raise ConfigError([f"--trust: {path} holds a {type(key).__name__}, an Ed25519 key is wanted"])
-                keys.append(key)
-        except (OSError, ValueError, UnsupportedAlgorithm) as error:
-            raise ConfigError(
-                [f"--trust: {path} cannot be read ({error}); give the authority's signing.pub"]
-            ) from error
-        if not keys or rest.strip():
-            raise ConfigError([f"--trust: {path} holds no PEM public key; give the authority's signing.pub"])
-        return cls(keys)
+        return cls(_read_keys(path, "--trust"), () if site is None else _read_keys(site, "--trust-site"))
 
     def keep_in(self, path: Path) -> None:
         """Remember in ``path`` what is learnt, and go on with what was: of another file of the owner's it is forgotten.
@@ -138,13 +123,13 @@ class Trust:
         self._learnt = learnt
 
     def check_order(self, order: WorkOrder, body: bytes, signature: bytes) -> None:
-        """Check that one of the keys has signed ``body``, the bytes ``order`` was read from.
+        """Check that one of the keys, or of the site's, has signed ``body``, the bytes ``order`` was read from.
 
         Raises:
             SignatureRejected: none has.
         """
         what = f"order {order.assignment_id[:12]} of round {order.round}"
-        self._check(order_message(body), signature, what, order.assignment_id)
+        self._check(order_message(body), signature, what, order.assignment_id, site=self._site)
 
     def check_manifest(self, data: bytes, signature: bytes) -> None:
         """Check that one of the keys has signed the manifest ``data``.
@@ -162,17 +147,20 @@ class Trust:
         """
         self._check(masking_text(kind, body), signature, f"'{kind}' of masks", "")
 
-    def _check(self, message: bytes, signature: bytes, what: str, assignment_id: str) -> None:
+    def _check(
+        self, message: bytes, signature: bytes, what: str, assignment_id: str, site: Sequence[Ed25519PublicKey] = ()
+    ) -> None:
         from cryptography.exceptions import InvalidSignature
 
-        known = f"{len(self._keys)} trusted key{'s' if len(self._keys) > 1 else ''}"
+        keys = (*self._keys, *site)
+        known = f"{len(keys)} trusted key{'s' if len(keys) > 1 else ''}"
         if not signature:
             raise SignatureRejected(
                 f"{what} is not signed and this device has {known}; give the coordinator its identity "
                 "([broker] identity), or start the agent without --trust",
                 assignment_id=assignment_id,
             )
-        for key in self._keys:
+        for key in keys:
             try:
                 key.verify(signature, message)
             except InvalidSignature:
@@ -199,3 +187,31 @@ def complaint(error: MessageRejected, in_hand: str) -> tuple[str, msgspec.Struct
     if isinstance(error, SignatureRejected) and error.assignment_id and error.assignment_id != in_hand:
         return "refuse", Refuse(assignment_id=error.assignment_id, code=error.code, reason=str(error))
     return "error", Error(error.code, str(error))
+
+
+def _read_keys(path: Path, flag: str) -> list[Ed25519PublicKey]:
+    """The keys in a PEM file that ``flag`` names.
+
+    Raises:
+        ConfigError: as :meth:`Trust.load`.
+    """
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    except ImportError as error:
+        raise ConfigError([f"{flag}: needs the package cryptography ({error})"]) from error
+    keys = []
+    try:
+        with path.open("rb") as file:
+            *blocks, rest = file.read(MAX_FILE_BYTES).split(_END)
+        for block in blocks:
+            key = load_pem_public_key(block + _END)
+            if not isinstance(key, Ed25519PublicKey):
+                raise ConfigError([f"{flag}: {path} holds a {type(key).__name__}, an Ed25519 key is wanted"])
+            keys.append(key)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError([f"{flag}: {path} cannot be read ({error}); give the authority's signing.pub"]) from error
+    if not keys or rest.strip():
+        raise ConfigError([f"{flag}: {path} holds no PEM public key; give the authority's signing.pub"])
+    return keys

@@ -17,8 +17,9 @@ from edge.__main__ import main
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope, seal, unseal
 from edge.contracts.errors import ConfigError, SignatureRejected
-from edge.contracts.identity import Signers
+from edge.contracts.identity import KeyStatement, Signers
 from edge.contracts.plan import WorkOrder
+from edge.contracts.signing import signers_text
 from edge.identity.trust import Trust
 from tests.edge.agent_bench import Bench
 from tests.edge.tiny_artifact import TinyJob
@@ -240,3 +241,33 @@ def test_agent_follows_a_change_of_the_signing_key_and_refuses_the_retired_one(b
     later = msgspec.structs.replace(with_manifest_signed(job, old), assignment_id="ab" * 16)
     send(bench, later, old)
     assert refusal(bench).assignment_id == "ab" * 16
+
+
+def test_a_sites_key_signs_orders_and_nothing_else(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "signing.pub").write_bytes(OURS.public_pem)
+    (tmp_path / "site.pub").write_bytes(THEIRS.public_pem)
+    trust = Trust.load(tmp_path / "signing.pub", tmp_path / "site.pub")
+    order = with_manifest_signed(bench.publish())
+    body = encode_msgpack(order)
+    for key in (OURS, THEIRS):
+        trust.check_order(order, body, key.order(body))
+    for check in (
+        lambda: trust.check_manifest(b"manifest", THEIRS.manifest(b"manifest")),
+        lambda: trust.check_masking("roster", body, THEIRS.masking("roster", body)),
+    ):
+        with pytest.raises(SignatureRejected, match="by none of the 1 trusted key"):
+            check()
+    alone = KeyStatement(1, (THEIRS.public_raw,), THEIRS.sign(signers_text(1, (THEIRS.public_raw,))))
+    both = (OURS.public_raw, THEIRS.public_raw)
+    beside = KeyStatement(1, both, THEIRS.sign(signers_text(1, both)))
+    assert not trust.learn([alone, beside])
+    trust.check_manifest(b"manifest", OURS.manifest(b"manifest"))
+
+
+def test_a_sites_key_goes_with_the_coordinators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = tmp_path / "site.pub"
+    site.write_bytes(OURS.public_pem)
+    words = ["--broker", "mqtt://127.0.0.1:1", "--federation", "fed", "--device", "pi-1", "--data", str(tmp_path)]
+    words += ["--store", str(tmp_path / "store")]
+    assert main(["agent", *words, "--trust-site", str(site)]) == 2
+    assert "--trust-site: the key of a site's relay goes with --trust" in capsys.readouterr().err
