@@ -79,6 +79,15 @@ class Assignments(LedgerPart):
         row = self._file.one(f"SELECT {COLUMNS} FROM assignments a WHERE device = :device {newest}", {"device": device})
         return None if row is None else assignment_from_row(row)
 
+    def newest_of(self, device: str, count: int) -> tuple[Assignment, ...]:
+        """The ``count`` newest assignments of a device, the newest first."""
+        rows = self._file.all(
+            f"SELECT {COLUMNS} FROM assignments a WHERE device = :device "
+            "ORDER BY round DESC, attempt DESC LIMIT :count",
+            {"device": device, "count": count},
+        )
+        return tuple(assignment_from_row(row) for row in rows)
+
     def open_count(self, round_index: int, attempt: int) -> int:
         """How many assignments of an attempt are unanswered."""
         row = self._file.one(

@@ -1,10 +1,11 @@
-"""Which blobs a device may ask for: those that an order of its own names, and the files of that order's artifact.
+"""Which blobs a device may ask for: those that its newest orders name, and the files of their artifacts.
 
 An update of another device, or the weights of a cut that it was never given, is not a device's to read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -14,9 +15,12 @@ from edge.contracts.errors import ApportionError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import read_order
 
+ORDERS = 4
+"""Of a device, the newest ones: a slow device may still fetch for one that was given up meanwhile."""
+
 
 class NamedBlobs:
-    """Looks a device's order up when it asks for something that its last one did not name; for any thread.
+    """Looks a device's orders up when it asks for something that they did not name before; for any thread.
 
     Args:
         manifest: of an assignment's artifact.
@@ -25,7 +29,7 @@ class NamedBlobs:
     def __init__(self, ledger: Ledger, manifest: Callable[[Assignment], ArtifactManifest]) -> None:
         self._ledger = ledger
         self._manifest = manifest
-        self._own: dict[str, tuple[frozenset[str], str]] = {}
+        self._own: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._files: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 
@@ -33,23 +37,23 @@ class NamedBlobs:
         """Whether (device, digest): the device may have the blob."""
         device, digest = asked
         with self._lock:
-            return self._is_known(device, digest) or (self._look_up(device) and self._is_known(device, digest))
+            if not self._is_known(device, digest):
+                self._look_up(device)
+            return self._is_known(device, digest)
 
     def _is_known(self, device: str, digest: str) -> bool:
-        own, artifact = self._own.get(device, (frozenset[str](), ""))
-        return digest in own or digest in self._files.get(artifact, ())
+        own, artifacts = self._own.get(device, (frozenset[str](), frozenset[str]()))
+        return digest in own or any(digest in self._files.get(artifact, ()) for artifact in artifacts)
 
-    def _look_up(self, device: str) -> bool:
-        entry = self._ledger.assignments.open_of(device)
-        if entry is None:
-            return False
-        order = read_order(entry.order)
-        refs = (order.artifact, order.weights, order.constants)
-        self._own[device] = frozenset(ref.digest for ref in refs if ref is not None), entry.artifact_digest
-        if entry.artifact_digest not in self._files:
-            try:
-                found = frozenset(file.sha256 for file in self._manifest(entry).files)
-            except ApportionError:
-                return True  # the manifest is damaged: the device is given that, says so, and it is made anew
-            self._files[entry.artifact_digest] = found
-        return True
+    def _look_up(self, device: str) -> None:
+        entries = self._ledger.assignments.newest_of(device, ORDERS)
+        own = set()
+        for entry in entries:
+            order = read_order(entry.order)
+            own |= {ref.digest for ref in (order.artifact, order.weights, order.constants) if ref is not None}
+            if entry.artifact_digest not in self._files:
+                # A manifest that is damaged is given all the same: the device says so, and it is made anew.
+                with contextlib.suppress(ApportionError):
+                    found = frozenset(file.sha256 for file in self._manifest(entry).files)
+                    self._files[entry.artifact_digest] = found
+        self._own[device] = frozenset(own), frozenset(entry.artifact_digest for entry in entries)
