@@ -21,8 +21,9 @@ HELP = "run the code of your own that it names (package.module:function)"
 
 
 def named_by(config: RunConfig) -> list[str]:
-    """What a run file names that may be code of its author's."""
-    return [config.model.build, config.data.source, str(config.method.options.get("proxy", ""))]
+    """What a run file names that may be code of its author's: functions, and interpreters of trainers."""
+    environments = [f"environment:{path}" for path in config.runtime.environments.values()]
+    return [config.model.build, config.data.source, str(config.method.options.get("proxy", "")), *environments]
 
 
 def check_code(names: Iterable[object], where: Path | str, *, is_allowed: bool) -> None:

@@ -12,6 +12,9 @@ from edge.contracts.codec import encode_json
 from edge.contracts.errors import LedgerError
 from profiles.device import DeviceProfile
 
+EARLIER = 16
+"""Replaced profiles that are kept of a device, the newest ones: it says how often they change."""
+
 
 class Profiles(LedgerPart):
     """The tables ``profiles`` and ``earlier_profiles``."""
@@ -60,10 +63,17 @@ class Profiles(LedgerPart):
             sql.execute(
                 statement(
                     "INSERT INTO earlier_profiles SELECT device, "
-                    "(SELECT COUNT(*) FROM earlier_profiles e WHERE e.device = :device), profile, frozen_at "
-                    "FROM profiles WHERE device = :device"
+                    "(SELECT COALESCE(MAX(number) + 1, 0) FROM earlier_profiles e WHERE e.device = :device), profile, "
+                    "frozen_at FROM profiles WHERE device = :device"
                 ),
                 {"device": device},
+            )
+            sql.execute(
+                statement(
+                    "DELETE FROM earlier_profiles WHERE device = :device AND number <= "
+                    "(SELECT MAX(number) FROM earlier_profiles e WHERE e.device = :device) - :kept"
+                ),
+                {"device": device, "kept": EARLIER},
             )
             sql.execute(
                 statement(

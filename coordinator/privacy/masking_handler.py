@@ -16,7 +16,7 @@ from coordinator.ledger.records import Assignment
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import Complaint, Keys, Mail, Member, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import KEY_BYTES, Complaint, Keys, Mail, Member, Reveal, Revealed, Roster, Shares
 from edge.contracts.messages import Ack
 from edge.contracts.plan import assignment_id
 from edge.masking.commitments import BOX_BYTES, DIGEST_BYTES, PAIR_BYTES, PARCEL_BYTES, digest_of, unpacked
@@ -90,6 +90,11 @@ class MaskingHandler:
         row = self._ledger.masking.of_attempt(round_index, attempt, "reveal").get(COORDINATOR)
         return None if row is None else decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES)
 
+    def helpers(self, round_index: int, attempt: int) -> tuple[str, ...]:
+        """Whose shares take the masks off, once that is decided: those alone, however often the sum is made."""
+        decided = self._decided(round_index, attempt, "helpers")
+        return () if decided is None else decided.devices
+
     def members(self, round_index: int, attempt: int) -> tuple[Member, ...]:
         """The roster with its keys; there is one."""
         decided = self.roster(round_index, attempt)
@@ -134,14 +139,15 @@ class MaskingHandler:
         entry = self._open(device, keys.assignment_id)
         if entry is None:
             return
-        try:
-            check_public(keys.sharing, where="key for shares")
-            check_public(keys.masking, where="key for masks")
-        except MessageRejected as error:
-            self.lied(entry, str(error))
-            return
-        self._keep(entry, "keys", keys)
         decided = self.roster(entry.round, entry.attempt)
+        if device not in self._ledger.masking.of_attempt(entry.round, entry.attempt, "keys"):
+            try:
+                check_public(keys.sharing, where="key for shares")
+                check_public(keys.masking, where="key for masks")
+            except MessageRejected as error:
+                self.lied(entry, str(error))
+                return
+        self._keep(entry, "keys", keys)
         if decided is not None and device in decided.devices:
             self.send_rosters(entry.round, entry.attempt, [device])
 
@@ -154,7 +160,8 @@ class MaskingHandler:
         if {*shares.sealed, device} != set(decided.devices) or device in shares.sealed:
             raise MessageRejected(f"shares for {len(shares.sealed)} devices that are not the roster's others")
         sizes = {*map(len, shares.sealed.values()), len(shares.own), len(shares.self_mask)}
-        if sizes != {PARCEL_BYTES, PAIR_BYTES, DIGEST_BYTES}:
+        is_first = device not in self._ledger.masking.of_attempt(entry.round, entry.attempt, "shares")
+        if is_first and sizes != {PARCEL_BYTES, PAIR_BYTES, DIGEST_BYTES}:
             self.lied(entry, f"shares and digests of {sorted(sizes)} bytes, {PARCEL_BYTES} a member expected")
             return
         self._keep(entry, "shares", shares)
@@ -166,8 +173,10 @@ class MaskingHandler:
         revealed = envelope.read(Revealed)
         entry = self._ledger.assignments.find(revealed.assignment_id)
         reveal = None if entry is None else self.revealing(entry.round, entry.attempt)
-        if entry is None or entry.device != device or reveal is None:
+        if entry is None or entry.device != device or reveal is None or device not in reveal.reported:
             return
+        if self.helpers(entry.round, entry.attempt):
+            return  # they are chosen, and more shares must not change what the sum is made with
         asked = (set(reveal.reported), set(reveal.dropped))
         if (set(revealed.self_masks), set(revealed.masking_keys)) != asked:
             count = len(revealed.self_masks) + len(revealed.masking_keys)
@@ -186,6 +195,9 @@ class MaskingHandler:
         entry = self._open(device, complaint.assignment_id)
         mailed = None if entry is None else self.mailed(entry.round, entry.attempt)
         if entry is None or mailed is None or not {device, complaint.sender} <= set(mailed.devices):
+            return
+        if len(complaint.sharing_key) != KEY_BYTES:
+            self.lied(entry, f"it complains of '{complaint.sender}' with a key of {len(complaint.sharing_key)} bytes")
             return
         here = (entry.round, entry.attempt)
         members = {member.device: member for member in self.members(*here)}

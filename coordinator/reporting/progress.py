@@ -115,7 +115,12 @@ class Progress:
                 print(line.replace(NO_BREAK, " "), file=self._stream, flush=True)
 
     def _stamped(self, text: str) -> str:
-        return f"{time.monotonic() - self._started:7.1f}s  {text}"
+        return f"{time.monotonic() - self._started:7.1f}s  {printable(text)}"
+
+
+def printable(text: str) -> str:
+    """``text`` on one line and without control characters: some of it devices said, and a terminal obeys them."""
+    return "".join(c if c.isprintable() or c == NO_BREAK else f"\\x{ord(c):02x}" for c in text)
 
 
 @contextlib.contextmanager

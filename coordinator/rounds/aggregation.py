@@ -29,8 +29,8 @@ def aggregate(federation: Federation, state: State, current: Round, program: str
     while True:
         recorded = federation.ledger.updates.counted(current.round, current.attempt)
         given = Watched(updates_of(federation, recorded))
-        updates = federation.stages.updates(federation, state, current, program, given)
         try:
+            updates = federation.stages.updates(federation, state, current, program, given)
             if program == "stats":
                 return state_with_statistics(federation.method, state, updates)
             return replace(federation.method.aggregate(state, updates, rule_of(federation)), round=state.round + 1)

@@ -62,13 +62,16 @@ def set_aside(
     """Take the update that ``error`` is about out of the sum.
 
     Raises:
-        AttemptGivenUp: too few are left; the attempt is abandoned.
-        UpdateRejected, NotFinite: ``error``, when it is nobody's in particular.
+        AttemptGivenUp: too few are left, or it is nobody's in particular; the attempt is abandoned.
+        UpdateRejected, NotFinite: ``error``, where no single update was read.
     """
-    place = in_hand if isinstance(error, UpdateRejected) else _furthest(federation, recorded)
-    if place is None or place >= len(recorded):
+    if in_hand is None:
         raise error
-    entry, ledger = recorded[place], federation.ledger
+    place, ledger = in_hand if isinstance(error, UpdateRejected) else _furthest(federation, recorded), federation.ledger
+    if place is None or place >= len(recorded):
+        ledger.rounds.give_up(current.round, current.attempt, reason=str(error)[:1000])
+        raise AttemptGivenUp(f"round {current.round + 1}: {error}; no update stands out, the round is repeated")
+    entry = recorded[place]
     device, left = entry.assignment.device, len(recorded) - 1
     rule, trim = federation.config.aggregation.rule, federation.config.aggregation.trim
     needed = 1 if rule == "mean" else rule_class(rule).least_updates(trim)

@@ -20,6 +20,7 @@ from edge.contracts.tensors import TensorSpec
 from edge.relay.site_work import SiteWork
 from edge.supervisor.finished_work import FinishedRecord, FinishedWork
 from edge.transfer.artifact_store import ArtifactStore
+from profiles.bounds import MOST_EXAMPLES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +100,7 @@ def site_report(work: SiteWork, update: BlobRef) -> TrainReport:
         assignment_id=work.order.assignment_id,
         device=work.order.device,
         round=work.order.round,
-        num_examples=sum(report.num_examples for report in counted),
+        num_examples=min(MOST_EXAMPLES, sum(report.num_examples for report in counted)),
         steps=max(report.steps for report in counted),
         loss=_mean(counted, {report.device: report.loss for report in counted}),
         metrics={n: _mean(counted, {report.device: report.metrics[n] for report in counted}) for n in sorted(names)},

@@ -172,6 +172,9 @@ class SecureAggregation(RoundStage):
             federation.ledger.masking.add(*here, COORDINATOR, "reveal", encode_msgpack(reveal))
         if not _wait_for_shares(federation, current, handler, reveal, mailed.threshold):
             return []
+        if not handler.helpers(*here):
+            chosen = tuple(sorted(federation.ledger.masking.of_attempt(*here, "revealed"))[: mailed.threshold])
+            federation.ledger.masking.add(*here, COORDINATOR, "helpers", encode_msgpack(Decided(chosen)))
         try:
             _seeds(federation, current, reveal)
         except SharesDisagree as error:
@@ -296,7 +299,8 @@ def _seeds(federation: Federation, current: Round, reveal: Reveal) -> tuple[list
     number = {member.device: index + 1 for index, member in enumerate(members)}
     public = {member.device: member.masking for member in members}
     identity = {d: handler.identity(*here, d) for d in public}
-    revealed, given = handler.said(*here, "revealed", Revealed), handler.said(*here, "shares", Shares)
+    given, helpers = handler.said(*here, "shares", Shares), handler.helpers(*here)
+    revealed = {d: told for d, told in handler.said(*here, "revealed", Revealed).items() if d in helpers}
     added: list[bytes] = []
     removed: list[bytes] = []
     for device in reveal.reported:
