@@ -8,7 +8,7 @@ that went well correct predictions only with ``[planner] adapt``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.ledger.records import Measurement, Setback
@@ -55,6 +55,10 @@ class DeviceHistory:
 NOTHING = DeviceHistory()
 
 
+FEW, ALONE = 3, 1.5
+"""From so many other devices on the largest measured peak is left out; fewer make a prediction at most this larger."""
+
+
 class History:
     """A run's evidence, read once for a plan.
 
@@ -98,19 +102,28 @@ class History:
             forced[manifest.runtime] = max(1.0, factor, forced.get(manifest.runtime, 0.0))
         own = {found.export_key: fit_correction([sample]) for name, found, sample in self._ratios if name == device}
         here: dict[str, list[tuple[int, int]]] = {}
-        elsewhere: dict[str, list[tuple[int, int]]] = {}
+        elsewhere: dict[str, dict[str, list[tuple[int, int]]]] = {}
         for name, found, sample in self._ratios:
             if name == device:
                 here.setdefault(found.runtime, []).append(sample)
             else:
-                elsewhere.setdefault(found.export_key, []).append(sample)
+                elsewhere.setdefault(found.export_key, {}).setdefault(name, []).append(sample)
         return DeviceHistory(
             setbacks=setbacks,
             forced=forced,
             own={key: factor for key, factor in own.items() if key not in setbacks},
-            others={key: fit_correction(samples) for key, samples in elsewhere.items()},
+            others={key: _agreed(list(samples.values())) for key, samples in elsewhere.items()},
             usual={runtime: fit_correction(samples) for runtime, samples in here.items()},
         )
+
+
+def _agreed(by_device: Sequence[list[tuple[int, int]]]) -> float:
+    """The factor that several other devices bear out: the second largest of theirs.
+
+    One of them alone, or two, may be wrong or lie: they move a prediction by :data:`ALONE` at most.
+    """
+    factors = sorted((fit_correction(samples) for samples in by_device), reverse=True)
+    return factors[1] if len(factors) >= FEW else min(factors[0], ALONE)
 
 
 def describe_setback(entry: Setback) -> str:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.ledger.records import Measurement, Setback
-from coordinator.planning.history import History
+from coordinator.planning.history import ALONE, History, _agreed
 from coordinator.planning.prediction import MB
 from edge.contracts.manifest import ArtifactManifest
 from profiles.device import DeviceProfile
@@ -110,3 +110,10 @@ def test_artifact_that_went_over_a_budget_is_not_believed_to_fit_by_its_measurem
 def test_evidence_of_artifacts_that_are_gone_is_left_out() -> None:
     found = history(setback("pi-1", "gone", 1, 1), measured("pi-1", "gone", 300)).of(profile("pi-1"))
     assert found.correction("onnxruntime", "full") == 1.0
+
+
+def test_a_false_peak_of_one_device_moves_no_other_devices_prediction_far() -> None:
+    honest = [[(100, 110)], [(100, 105), (100, 108)], [(100, 109)]]
+    assert _agreed(honest) == pytest.approx(1.09)
+    assert _agreed([*honest, [(100, 2**44)]]) == pytest.approx(1.10)
+    assert _agreed([[(100, 2**44)]]) == ALONE

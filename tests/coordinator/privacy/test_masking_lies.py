@@ -139,3 +139,32 @@ def test_shares_of_a_wrong_size_name_their_giver(cohort: Cohort) -> None:
     parcels = dict.fromkeys({*NAMES} - {LIAR}, bytes(BOX_BYTES))
     cohort.site.hear(LIAR, "shares", Shares(cohort.devices[LIAR].order.assignment_id, parcels))
     assert "212 a member expected" in cohort.lies()[LIAR]
+
+
+def test_helpers_are_chosen_once(cohort: Cohort) -> None:
+    cohort.exchange()
+    for name in NAMES:
+        cohort.mail(name)
+    cohort.site.decide("reveal", Reveal("", NAMES, ()))
+    for name in NAMES[1:]:
+        device = cohort.devices[name]
+        device.tell("reveal", Reveal(device.order.assignment_id, NAMES, ()))
+        cohort.site.hear(name, "revealed", device.sent["revealed"])
+        if name == "d3":
+            cohort.site.decide("helpers", Decided(("d1", "d2", "d3")))
+    assert cohort.site.handler.helpers(0, 0) == ("d1", "d2", "d3")
+    assert cohort.site.rows("revealed") == {"d1", "d2", "d3"}
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_complaint_with_a_key_of_another_length_names_who_complains(cohort: Cohort, length: int) -> None:
+    cohort.exchange()
+    cohort.site.hear("d1", "complaint", Complaint(cohort.devices["d1"].order.assignment_id, VICTIM, b"x" * length))
+    assert cohort.lies() == {"d1": f"it complains of 'd0' with a key of {length} bytes"}
+
+
+def test_bad_keys_after_good_ones_change_nothing(cohort: Cohort) -> None:
+    cohort.exchange()
+    keys = cohort.devices["d1"].sent["keys"]
+    cohort.site.hear("d1", "keys", msgspec.structs.replace(keys, masking=bytes(32)))
+    assert cohort.lies() == {}

@@ -150,3 +150,9 @@ def test_status_on_a_terminal_is_cut_to_a_few_lines(terminal: Terminal) -> None:
     assert len(lines) == STATUS_LINES
     assert all(len(line) <= 80 for line in lines)
     assert "\u00a0" not in text
+
+
+def test_what_devices_say_does_not_reach_the_terminal_as_control_characters() -> None:
+    stream = io.StringIO()
+    Progress(stream=stream).say("pi-1 refuses: \x1b]52;c;x\x07\n  0.0s  round 3 of 3\r, für sich")
+    assert stamps_removed(stream.getvalue()) == [r"pi-1 refuses: \x1b]52;c;x\x07\x0a  0.0s  round 3 of 3\x0d, für sich"]
