@@ -49,12 +49,19 @@ export const Roster: Struct<Roster> = struct<Roster>("Roster", {
   members: list(Member),
 });
 
-/** A share of this device's secrets for every other member, sealed. */
+/** A share of this device's secrets for every other member, sealed, with digests of what was given. */
 export interface Shares {
   readonly assignment_id: string;
   readonly sealed: Readonly<Record<string, Uint8Array>>;
+  readonly own: Uint8Array;
+  readonly self_mask: Uint8Array;
 }
-export const Shares: Struct<Shares> = struct<Shares>("Shares", { assignment_id: text, sealed: dict(bytes) });
+export const Shares: Struct<Shares> = struct<Shares>("Shares", {
+  assignment_id: text,
+  sealed: dict(bytes),
+  own: defaulted(bytes, new Uint8Array(0)),
+  self_mask: defaulted(bytes, new Uint8Array(0)),
+});
 
 /** The shares sealed for this device, by sender. */
 export interface Mail {
@@ -62,6 +69,18 @@ export interface Mail {
   readonly sealed: Readonly<Record<string, Uint8Array>>;
 }
 export const Mail: Struct<Mail> = struct<Mail>("Mail", { assignment_id: text, sealed: dict(bytes) });
+
+/** Shares of a sender that cannot be used, and the key that shows it. */
+export interface Complaint {
+  readonly assignment_id: string;
+  readonly sender: string;
+  readonly sharing_key: Uint8Array;
+}
+export const Complaint: Struct<Complaint> = struct<Complaint>("Complaint", {
+  assignment_id: text,
+  sender: text,
+  sharing_key: bytes,
+});
 
 /** Whose updates are in the sum and whose will never be. */
 export interface Reveal {

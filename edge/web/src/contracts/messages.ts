@@ -3,7 +3,7 @@
  * who sends what, and when, is in docs/wire-protocol.md.
  */
 
-import { Keys, Mail, Reveal, Revealed, Roster, Shares } from "./masking";
+import { Complaint, Keys, Mail, Reveal, Revealed, Roster, Shares } from "./masking";
 import { BlobRef, WorkOrder } from "./plan";
 import { DeviceProfile } from "./profile";
 import { TrainReport } from "./report";
@@ -216,6 +216,7 @@ export interface Bodies {
   roster: Roster;
   shares: Shares;
   mail: Mail;
+  complaint: Complaint;
   reveal: Reveal;
   revealed: Revealed;
   error: ErrorMessage;
@@ -242,6 +243,7 @@ export const BODIES: { readonly [K in Kind]: Struct<Bodies[K]> } = {
   roster: Roster,
   shares: Shares,
   mail: Mail,
+  complaint: Complaint,
   reveal: Reveal,
   revealed: Revealed,
   error: ErrorMessage,
