@@ -90,14 +90,14 @@ def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str
     Raises:
         LedgerError: there is a run in that directory already.
     """
-    if holds_run(run_dir):
-        raise LedgerError(
-            f"{run_dir} holds a run already; resume it with `apportion resume {run_dir}` or choose another"
-        )
     make_run_dir(run_dir)
     text = canonical_toml(config)
-    write_atomically(run_dir / "config.toml", text.encode())
-    with lock_run(run_dir):
+    with lock_run(run_dir):  # before anything is looked at or written: two processes may begin in one folder
+        if holds_run(run_dir):
+            raise LedgerError(
+                f"{run_dir} holds a run already; resume it with `apportion resume {run_dir}` or choose another"
+            )
+        write_atomically(run_dir / "config.toml", text.encode())
         Ledger.create(
             ledger_place(config, run_dir),
             federation=federation_id(config, run_dir),

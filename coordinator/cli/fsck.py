@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
-from coordinator.cli.run_directory import is_live, ledger_of
+from coordinator.cli.run_directory import is_live, ledger_of, not_begun
 
 if TYPE_CHECKING:
     from coordinator.blobs.garbage import Garbage
@@ -41,6 +41,8 @@ def fsck(
     from coordinator.blobs.garbage import collect_garbage
     from coordinator.cli.assembly import lock_run
 
+    if not_begun(run_dir) is not None:
+        return _not_begun(run_dir, is_shown=not as_json)
     with contextlib.ExitStack() as stack:
         ledger = stack.enter_context(ledger_of(run_dir))
         live = is_live(run_dir)
@@ -72,6 +74,24 @@ def fsck(
     if not as_json:
         _show(result, blobs_at=_place(blobs))
     return result
+
+
+def _not_begun(run_dir: Path, *, is_shown: bool) -> dict[str, Any]:
+    """The result for a directory whose process was killed before the run's first row: there is nothing to look at."""
+    if is_shown:
+        print(f"the run was not begun yet, and nothing of it is lost; begin it: apportion resume {run_dir}")
+    nothing = {"count": 0, "bytes": 0}
+    return {
+        "ok": True,
+        "run_dir": str(run_dir),
+        "state": "not-begun",
+        "live": is_live(run_dir),
+        "deep": False,
+        "findings": [],
+        "repaired": [],
+        "blobs": nothing,
+        "garbage": {"shared": False, **nothing, "young": 0, "collected": False},
+    }
 
 
 def audit_run(run_dir: Path, ledger: Ledger, *, deep: bool, repair_too: bool) -> dict[str, Any]:

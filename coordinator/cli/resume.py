@@ -36,16 +36,21 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Resume an interrupted run; the result is the one of a run that was never interrupted."""
-    from coordinator.cli.assembly import RunOptions, resume_run
-    from coordinator.cli.run_directory import ledger_of
+    from coordinator.cli.assembly import RunOptions, resume_run, start_run
+    from coordinator.cli.run_directory import ledger_of, not_begun
     from coordinator.run_file.loading import load_config_text
 
-    if not is_begun(run_dir):
+    unbegun = not_begun(run_dir)
+    if unbegun is None and not is_begun(run_dir):
         raise parse_problem("RUN_DIR", f"{run_dir} holds no run (no ledger.sqlite in it); begin one with apportion run")
-    with ledger_of(run_dir) as ledger:
-        config = load_config_text(ledger.federation().config, folder=run_dir)
+    if unbegun is None:
+        with ledger_of(run_dir) as ledger:
+            config = load_config_text(ledger.federation().config, folder=run_dir)
+    else:
+        config = unbegun
     check_code(named_by(config), run_dir, is_allowed=allow_code or is_own(run_dir))
+    options = RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, quiet=quiet)
     with resumable(run_dir):
-        summary = resume_run(run_dir, RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, quiet=quiet))
+        summary = resume_run(run_dir, options) if unbegun is None else start_run(unbegun, run_dir, options)
     show(summary, quiet=quiet, as_json=as_json)
     return summary

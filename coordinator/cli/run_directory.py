@@ -28,14 +28,27 @@ def holds_run(run_dir: Path) -> bool:
     """Whether there is a ledger of the run in ``run_dir``.
 
     Raises:
-        LedgerError: the server that it would be on does not answer.
+        LedgerError: the server that it would be on does not answer, or the file is no ledger.
     """
     from coordinator.ledger.ledger import Ledger
 
     config = _with_address(run_dir)
     if config is None:
-        return (run_dir / "ledger.sqlite").is_file()
+        return Ledger.exists(run_dir / "ledger.sqlite", federation="")
     return Ledger.exists(config.store.ledger, federation=config.federation.name)
+
+
+def not_begun(run_dir: Path) -> RunConfig | None:
+    """The configuration of a run whose process was killed before the ledger had a row: it can be begun, and nothing is
+    lost. None where there is a run, or no configuration.
+
+    Raises:
+        LedgerError: as :func:`holds_run`.
+    """
+    from coordinator.run_file.loading import load_config
+
+    written = run_dir / "config.toml"
+    return load_config(written) if written.is_file() and not holds_run(run_dir) else None
 
 
 def _with_address(run_dir: Path) -> RunConfig | None:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,9 @@ class LedgerAway(LedgerError):
     """The server of the ledger does not answer; it may do so later."""
 
 
+FirstRow = Callable[[Connection, str], None]
+
+
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
     """The lease without which nothing is written."""
 
@@ -91,9 +94,10 @@ class LedgerFile:
     """An open ledger at the schema version of this release.
 
     Args:
-        where: an SQLite file, made when it is not there, or a ``postgresql://`` address.
+        where: an SQLite file, or a ``postgresql://`` address.
         federation: names the PostgreSQL schema; unused for a file.
-        is_new: make the schema when it is not there.
+        first: writes a new run's first row, given :attr:`where`, in the transaction that makes the tables: neither is
+            there without the other. None: tables that are not there are an error.
         is_durable: False: a file's writes do not wait for the disk.
 
     Attributes:
@@ -106,7 +110,12 @@ class LedgerFile:
     """
 
     def __init__(
-        self, where: Path | str, federation: str = "", *, is_new: bool = True, is_durable: bool = True
+        self,
+        where: Path | str,
+        federation: str = "",
+        *,
+        first: FirstRow | None = None,
+        is_durable: bool = True,
     ) -> None:
         self._lock = threading.RLock()
         self._is_writing = False
@@ -123,7 +132,7 @@ class LedgerFile:
         # One statement sees one state on both; a file's connections begin nothing by themselves.
         self._reads = self._engine if self.is_sqlite else self._engine.execution_options(isolation_level="AUTOCOMMIT")
         try:
-            self._bring_up_to_date(is_new)
+            self._bring_up_to_date(first)
         except (SQLAlchemyError, ImportError) as error:
             self._engine.dispose()
             raise _kind(error)(
@@ -133,17 +142,20 @@ class LedgerFile:
             self._engine.dispose()
             raise
 
-    def _bring_up_to_date(self, is_new: bool) -> None:
+    def _bring_up_to_date(self, first: FirstRow | None) -> None:
         with self._reads.connect() as connection:
             version = version_of(connection)
-        if check_version(version, where=self.where):
+        is_current = check_version(version, where=self.where)
+        if first is None and is_current:
             return
-        if not (version or is_new or self.is_sqlite):
+        if first is None and not version:
             raise NoLedger(f"{self.where}: no ledger of that name here; name another, or start the run")
         with self._write() as connection:
             if not self.is_sqlite:
                 connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{self.namespace}"'))
             migrate(connection, where=self.where)
+            if first is not None:
+                first(connection, self.where)
 
     def close(self) -> None:
         """Closes the connections; the ledger cannot be used afterwards."""

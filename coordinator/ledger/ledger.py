@@ -14,11 +14,13 @@ import time
 from functools import cached_property
 from pathlib import Path
 
+from sqlalchemy import Connection
+
 from coordinator.ledger.assignments import Assignments
 from coordinator.ledger.audit import Audit
 from coordinator.ledger.blobs import Artifacts, Blobs
 from coordinator.ledger.coordination import Leases, Presences, Requests
-from coordinator.ledger.database import LedgerFile, NoLedger, statement
+from coordinator.ledger.database import FirstRow, LedgerFile, NoLedger, statement
 from coordinator.ledger.measurements import Measurements
 from coordinator.ledger.privacy import Masking, Privacy
 from coordinator.ledger.profiles import Profiles
@@ -39,10 +41,15 @@ class Ledger:
     """
 
     def __init__(
-        self, where: Path | str, federation: str = "", *, is_new: bool = False, is_durable: bool = True
+        self,
+        where: Path | str,
+        federation: str = "",
+        *,
+        first: FirstRow | None = None,
+        is_durable: bool = True,
     ) -> None:
         self.path = where
-        self._file = file = LedgerFile(where, federation, is_new=is_new, is_durable=is_durable)
+        self._file = file = LedgerFile(where, federation, first=first, is_durable=is_durable)
         self.rounds = Rounds(file)
         self.assignments = Assignments(file)
         self.updates = Updates(file)
@@ -71,42 +78,22 @@ class Ledger:
         Raises:
             LedgerError: there is a run of that name at ``where`` already.
         """
-        ledger = cls(where, federation, is_new=True, is_durable=is_durable)
-        try:
-            ledger._begin(federation, config, seed)
-        except LedgerError:
-            ledger.close()
-            raise
-        return ledger
-
-    def _begin(self, federation: str, config: str, seed: int) -> None:
-        digest = hashlib.sha256(config.encode()).hexdigest()
-        with self._file.transaction() as sql:
-            if sql.execute(statement("SELECT 1 FROM federation")).first():
-                raise LedgerError(
-                    f"{self._file.where}: there is a run here already; resume it or choose another directory"
-                )
-            sql.execute(
-                statement("INSERT INTO federation VALUES (:id, :config, :digest, :seed, :now, 'new', :nonce)"),
-                {
-                    "id": federation,
-                    "config": config,
-                    "digest": digest,
-                    "seed": seed,
-                    "now": time.time(),
-                    "nonce": secrets.token_hex(16),
-                },
-            )
+        return cls(
+            where,
+            federation,
+            first=lambda sql, at: _begin(sql, at, federation=federation, config=config, seed=seed),
+            is_durable=is_durable,
+        )
 
     @classmethod
     def exists(cls, where: Path | str, *, federation: str) -> bool:
-        """Whether a run was begun at ``where``.
+        """Whether a run was begun at ``where``: a file, or tables, that a killed process left without one do not count.
 
         Raises:
             LedgerError: the database does not answer, or is none that this release reads.
         """
-        if isinstance(where, Path):
-            return where.is_file()
+        if isinstance(where, Path) and not where.is_file():
+            return False
         try:
             cls.open(where, federation=federation).close()
         except NoLedger:
@@ -161,3 +148,20 @@ class Ledger:
             now = sql.execute(statement("SELECT state FROM federation")).scalar_one()
             check_move(FEDERATION_MOVES, now, to, what=f"{self._file.where}: run")
             sql.execute(statement("UPDATE federation SET state = :to"), {"to": to})
+
+
+def _begin(sql: Connection, where: str, *, federation: str, config: str, seed: int) -> None:
+    """The first row of a run, in the transaction of its tables."""
+    if sql.execute(statement("SELECT 1 FROM federation")).first():
+        raise LedgerError(f"{where}: there is a run here already; resume it or choose another directory")
+    sql.execute(
+        statement("INSERT INTO federation VALUES (:id, :config, :digest, :seed, :now, 'new', :nonce)"),
+        {
+            "id": federation,
+            "config": config,
+            "digest": hashlib.sha256(config.encode()).hexdigest(),
+            "seed": seed,
+            "now": time.time(),
+            "nonce": secrets.token_hex(16),
+        },
+    )

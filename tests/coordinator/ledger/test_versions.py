@@ -224,6 +224,7 @@ def test_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
 
 
 def test_file_is_synced_at_every_commit(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "ledger.sqlite", federation=FEDERATION, config="", seed=0).close()
     file = LedgerFile(tmp_path / "ledger.sqlite")
     values = [file.all(f"PRAGMA {name}") for name in ("synchronous", "journal_mode", "foreign_keys")]
     file.close()
