@@ -210,8 +210,7 @@ def _lead(
     name = ledger.federation().id
     count = 0 if ledger.federation().state == "finished" else options.local_devices
     devices = local_devices(config, prepared.dataset, run_dir, count)
-    if ledger.federation().state == "new":
-        ledger.move_federation("running")
+    ledger.led_by(leadership.owner if leadership else "")
     with contextlib.ExitStack() as stack:
         stack.callback(ledger.close)
         blobs = open_blobs(config, run_dir, ledger.federation())

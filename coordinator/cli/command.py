@@ -23,6 +23,7 @@ from typing import Any
 
 import typer
 
+from coordinator.audit_log import actors
 from edge.contracts.errors import ApportionError, ConfigError
 
 VERBS: dict[str, str] = {
@@ -161,6 +162,7 @@ def verb(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., N
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> None:
             as_json = bool(kwargs.get("as_json"))
+            actors.set_command(name)
 
             def fail(status: int, code: str, message: str, hint: str = "") -> typer.Exit:
                 if as_json:

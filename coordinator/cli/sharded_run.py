@@ -166,8 +166,7 @@ def _lead(
     with contextlib.ExitStack() as stack:
         stack.enter_context(ledger)
         ledger.leases.fence(LEADER, leadership.owner, leadership.term)
-        if ledger.federation().state == "new":
-            ledger.move_federation("running")
+        ledger.led_by(leadership.owner)
         if collected := collect_at_start(ledger, blobs, is_alone=False):
             progress.say(collected)
         cohort = stack.enter_context(ReadCohort(ledger, config.runtime.names))

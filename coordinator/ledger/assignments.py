@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import msgspec
 from sqlalchemy import Connection
 
+from coordinator.audit_log import actors
+from coordinator.audit_log.entry import Event
+from coordinator.ledger.audit_log import append, naming
 from coordinator.ledger.database import LedgerPart, in_groups, statement, storable
 from coordinator.ledger.measurements import insert_setback
 from coordinator.ledger.records import (
@@ -123,7 +126,21 @@ class Assignments(LedgerPart):
                 raise LedgerError(f"assignment {assignment_id[:12]}: only a recorded update makes it 'reported'")
             if to == "refused" and code in SETBACK_CODES:
                 insert_setback(sql, assignment_id, code, peak_bytes, limit_bytes)
+            if to in ("refused", "rejected"):
+                append(sql, self._answered(sql, assignment_id, to, code, reason))
             return True
+
+    def _answered(self, sql: Connection, assignment_id: str, to: AssignmentState, code: str, reason: str) -> Event:
+        """That a device refused its order, or that its update was refused."""
+        device, round_index, attempt = sql.execute(
+            statement("SELECT device, round, attempt FROM assignments WHERE assignment_id = :id"), {"id": assignment_id}
+        ).one()
+        here = {"round": round_index, "attempt": attempt, "assignment_id": assignment_id}
+        if to == "rejected":
+            return naming(self._file.actor, device, code, reason, **here)
+        who = actors.device(device)
+        details = {**here, "code": code, "why": reason}
+        return Event(actor=who, action="order-refused", subject=f"round:{round_index}.{attempt}", details=details)
 
     def accept(self, assignment_ids: Sequence[str]) -> None:
         """Moves those of the assignments that are open to ``accepted``, together."""

@@ -7,9 +7,13 @@ need not agree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from coordinator.audit_log import actors
+from coordinator.audit_log.entry import Event
+from coordinator.ledger.audit_log import append
 from coordinator.ledger.database import Fence, LedgerPart, statement, storable
 from coordinator.ledger.records import from_row
 
@@ -54,6 +58,9 @@ class Leases(LedgerPart):
         """The term of the lease, now held for ``ttl_s``; None while another owner holds it."""
         clock = self._file.clock
         with self._file.transaction(is_fenced=False) as sql:
+            before = sql.execute(
+                statement("SELECT owner, expires_at > 0 FROM leases WHERE name = :name"), {"name": name}
+            ).first()
             term = sql.execute(
                 statement(
                     f"INSERT INTO leases VALUES (:name, :owner, 1, {clock} + :ttl) ON CONFLICT (name) DO UPDATE SET "
@@ -63,6 +70,11 @@ class Leases(LedgerPart):
                 ),
                 {"name": name, "owner": owner, "ttl": ttl_s},
             ).scalar()
+            if term is not None and (before is None or before[0] != owner or not before[1]):
+                details: dict[str, Any] = {"term": int(term)}
+                if before is not None and before[0] != owner:
+                    details |= {"from": before[0], "how": "it ran out" if before[1] else "it was let go"}
+                append(sql, _lease_event("lease-taken", owner, name, details))
             return None if term is None else int(term)
 
     def renew(self, name: str, owner: str, term: int, ttl_s: float) -> bool:
@@ -74,14 +86,21 @@ class Leases(LedgerPart):
 
     def release(self, name: str, owner: str, term: int) -> bool:
         """Lets go of a lease, so that another owner need not wait; False when it was another's already."""
-        return self._set_expiry(name, owner, term, "0.0 * :ttl", 0.0)
+        return self._set_expiry(name, owner, term, "0.0 * :ttl", 0.0, is_end=True)
 
     def release_all(self, owner: str) -> None:
         """Lets go of every lease of ``owner``, a process that is known to be dead."""
         with self._file.transaction(is_fenced=False) as sql:
+            held = sql.execute(
+                statement("SELECT name, term FROM leases WHERE owner = :owner AND expires_at > 0 ORDER BY name"),
+                {"owner": owner},
+            ).all()
             sql.execute(statement("UPDATE leases SET expires_at = 0.0 WHERE owner = :owner"), {"owner": owner})
+            append(sql, *(_lease_event("lease-let-go", owner, name, {"term": term}) for name, term in held))
 
-    def _set_expiry(self, name: str, owner: str, term: int, expires_at: str, ttl_s: float) -> bool:
+    def _set_expiry(
+        self, name: str, owner: str, term: int, expires_at: str, ttl_s: float, *, is_end: bool = False
+    ) -> bool:
         with self._file.transaction(is_fenced=False) as sql:
             done = sql.execute(
                 statement(
@@ -90,6 +109,8 @@ class Leases(LedgerPart):
                 ),
                 {"name": name, "owner": owner, "term": term, "ttl": ttl_s},
             )
+            if is_end and done.rowcount == 1:
+                append(sql, _lease_event("lease-let-go", owner, name, {"term": term}))
             return done.rowcount == 1
 
     def all(self) -> tuple[Lease, ...]:
@@ -103,6 +124,10 @@ class Leases(LedgerPart):
         One that is not raises :class:`~edge.contracts.errors.LeaseLost` and changes nothing.
         """
         self._file.fence = Fence(name=name, owner=owner, term=term)
+
+
+def _lease_event(action: str, owner: str, name: str, details: dict[str, Any]) -> Event:
+    return Event(actor=actors.coordinator(owner), action=action, subject=f"lease:{name}", details=details)
 
 
 class Presences(LedgerPart):
@@ -145,6 +170,10 @@ class Requests(LedgerPart):
     def put(self, name: str, value: str) -> None:
         """Leaves a request for whoever runs the federation; the last one stands. Written whoever holds a lease."""
         with self._file.transaction(is_fenced=False) as sql:
+            before = sql.execute(statement("SELECT value FROM wishes WHERE name = :name"), {"name": name}).scalar()
+            if (before or "") != value:
+                details = {"name": name, "value": value, "before": before or ""}
+                append(sql, Event(actor=self._file.actor, action="run-asked", details=details))
             sql.execute(
                 statement(
                     f"INSERT INTO wishes VALUES (:name, :value, {self._file.clock}) "

@@ -22,6 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlche
 from sqlalchemy.sql import Executable
 from sqlalchemy.sql.elements import TextClause
 
+from coordinator.audit_log import actors
 from coordinator.ledger.schema import check_version, migrate, version_of
 from edge.contracts.errors import LeaseLost, LedgerError
 
@@ -104,6 +105,7 @@ class LedgerFile:
         where: the file or address for messages, without a password.
         clock: SQL for the database's own time, seconds since the epoch.
         fence: the lease that every write asks for; None: no write does.
+        actor: whose doing a write is, in the audit log; the operator's until a coordinator says that it is its own.
 
     Raises:
         LedgerError: it cannot be opened, is not a ledger, or was written by a newer release.
@@ -126,6 +128,7 @@ class LedgerFile:
         self.namespace = "" if self.is_sqlite else namespace_of(federation)
         self.clock = _SQLITE_CLOCK if self.is_sqlite else _POSTGRESQL_CLOCK
         self.fence: Fence | None = None
+        self.actor = actors.operator()
         self._engine = (
             _sqlite_engine(url, is_durable=is_durable) if self.is_sqlite else _postgresql_engine(url, self.namespace)
         )

@@ -16,8 +16,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from coordinator.audit_log import actors
+from coordinator.audit_log.entry import Event
 from coordinator.ledger.assignments import Assignments
 from coordinator.ledger.audit import Audit
+from coordinator.ledger.audit_log import AuditLog, append
 from coordinator.ledger.blobs import Artifacts, Blobs
 from coordinator.ledger.coordination import Leases, Presences, Requests
 from coordinator.ledger.database import FirstRow, LedgerFile, NoLedger, statement
@@ -66,6 +69,7 @@ class Ledger:
         self.presences = Presences(file)
         self.requests = Requests(file)
         self.audit = Audit(file)
+        self.audit_log = AuditLog(file)
 
     @classmethod
     def create(cls, where: Path | str, *, federation: str, config: str, seed: int, is_durable: bool = True) -> Ledger:
@@ -142,26 +146,45 @@ class Ledger:
         """The run's: nothing that was derived for another run of the same name means anything in this one."""
         return self.federation().nonce
 
+    def led_by(self, process: str = "") -> None:
+        """From now on a coordinator's process writes here: the run begins with it, or goes on.
+
+        Args:
+            process: its name; that of this process unless another is given.
+        """
+        self.audit_log.act_as(actors.coordinator(process))
+        run = self.federation()
+        if run.state == "new":
+            self.move_federation("running")
+        elif run.state == "running":
+            self.audit_log.add("run-resumed", f"run:{run.id}")
+
     def move_federation(self, to: FederationState) -> None:
         """Moves the run to state ``to``."""
         with self._file.transaction() as sql:
             now = sql.execute(statement("SELECT state FROM federation")).scalar_one()
             check_move(FEDERATION_MOVES, now, to, what=f"{self._file.where}: run")
             sql.execute(statement("UPDATE federation SET state = :to"), {"to": to})
+            if to == "finished":
+                name = sql.execute(statement("SELECT id FROM federation")).scalar_one()
+                append(sql, Event(actor=self._file.actor, action="run-ended", subject=f"run:{name}"))
 
 
 def _begin(sql: Connection, where: str, *, federation: str, config: str, seed: int) -> None:
     """The first row of a run, in the transaction of its tables."""
     if sql.execute(statement("SELECT 1 FROM federation")).first():
         raise LedgerError(f"{where}: there is a run here already; resume it or choose another directory")
+    digest, nonce = hashlib.sha256(config.encode()).hexdigest(), secrets.token_hex(16)
     sql.execute(
         statement("INSERT INTO federation VALUES (:id, :config, :digest, :seed, :now, 'new', :nonce)"),
         {
             "id": federation,
             "config": config,
-            "digest": hashlib.sha256(config.encode()).hexdigest(),
+            "digest": digest,
             "seed": seed,
             "now": time.time(),
-            "nonce": secrets.token_hex(16),
+            "nonce": nonce,
         },
     )
+    details = {"config_digest": digest, "seed": seed, "nonce": nonce}
+    append(sql, Event(actor=actors.operator(), action="run-begun", subject=f"run:{federation}", details=details))

@@ -5,7 +5,11 @@ What the bodies say is :mod:`coordinator.privacy`'s.
 
 from __future__ import annotations
 
+from coordinator.ledger.audit_log import append, naming
 from coordinator.ledger.database import LedgerPart, statement
+
+LIE = "lie"
+"""The kind of what a device said that shows it lied; its body is why, in words."""
 
 
 class Privacy(LedgerPart):
@@ -46,6 +50,9 @@ class Masking(LedgerPart):
                 ),
                 {"round": round_index, "attempt": attempt, "device": device, "kind": kind, "body": body},
             )
+            if cursor.rowcount == 1 and kind == LIE:
+                why = body.decode(errors="replace")
+                append(sql, naming(self._file.actor, device, "masking-lie", why, round=round_index, attempt=attempt))
             return cursor.rowcount == 1
 
     def of_attempt(self, round_index: int, attempt: int, kind: str) -> dict[str, bytes]:

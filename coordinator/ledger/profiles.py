@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from coordinator.audit_log import actors
+from coordinator.audit_log.entry import Event
+from coordinator.ledger.audit_log import append
 from coordinator.ledger.database import LedgerPart, statement
 from edge.contracts.codec import encode_json
 from edge.contracts.errors import LedgerError
@@ -29,6 +32,7 @@ class Profiles(LedgerPart):
                     statement("INSERT INTO profiles VALUES (:device, :profile, :now) ON CONFLICT (device) DO NOTHING"),
                     [{"device": p.device, "profile": encode_json(p), "now": time.time()} for p in new],
                 )
+                append(sql, *(Event(actor=actors.device(p.device), action="device-joined") for p in new))
         return len(new)
 
     def of(self, device: str) -> DeviceProfile:

@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
+from coordinator.audit_log import actors
+from coordinator.audit_log.entry import Event
+from coordinator.ledger.audit_log import append
 from coordinator.ledger.database import LedgerPart, statement
 from coordinator.ledger.records import from_row
 from edge.contracts.codec import encode_json
@@ -77,9 +80,8 @@ class Quarantine(LedgerPart):
             self._insert(sql, assignment_id, device, of_round, code, evidence)
             return True
 
-    @staticmethod
     def _insert(
-        sql: Connection, assignment_id: str, device: str, of_round: int, code: str, evidence: Mapping[str, Any]
+        self, sql: Connection, assignment_id: str, device: str, of_round: int, code: str, evidence: Mapping[str, Any]
     ) -> None:
         sql.execute(
             statement("INSERT INTO quarantine VALUES (:id, :device, :round, :code, :evidence, :now)"),
@@ -93,6 +95,11 @@ class Quarantine(LedgerPart):
             },
         )
         sql.execute(statement("UPDATE updates SET waits = 0 WHERE assignment_id = :id"), {"id": assignment_id})
+        details = {**evidence, "code": code, "round": of_round, "assignment_id": assignment_id}
+        append(sql, self._event("update-quarantined", device, details))
+
+    def _event(self, action: str, device: str, details: Mapping[str, Any]) -> Event:
+        return Event(actor=self._file.actor, action=action, subject=actors.device(device), details=details)
 
     def take_out(
         self, assignment_id: str, round_index: int, attempt: int, *, code: str, evidence: Mapping[str, Any]
@@ -136,8 +143,14 @@ class Quarantine(LedgerPart):
     def release(self, assignment_id: str) -> bool:
         """Takes an update out of quarantine, without letting any round count it; False when it was not there."""
         with self._file.transaction() as sql:
-            found = sql.execute(statement("DELETE FROM quarantine WHERE assignment_id = :id"), {"id": assignment_id})
-            return bool(found.rowcount)
+            row = sql.execute(
+                statement("DELETE FROM quarantine WHERE assignment_id = :id RETURNING device, round, code"),
+                {"id": assignment_id},
+            ).first()
+            if row is not None:
+                details = {"code": row[2], "round": row[1], "assignment_id": assignment_id}
+                append(sql, self._event("update-released", row[0], details))
+            return row is not None
 
 
 class Reliabilities(LedgerPart):
@@ -181,6 +194,7 @@ class Reliabilities(LedgerPart):
         changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
         places = ", ".join(f":{name}" for name in names)
         with self._file.transaction() as sql:
+            append(sql, *self._barred(sql, reliabilities))
             sql.execute(
                 statement(
                     f"INSERT INTO standings ({', '.join(names)}) VALUES ({places}) "
@@ -188,6 +202,23 @@ class Reliabilities(LedgerPart):
                 ),
                 [{**msgspec.structs.asdict(s), "changed_at": s.changed_at or time.time()} for s in reliabilities],
             )
+
+    def _barred(self, sql: Connection, reliabilities: Sequence[Reliability]) -> list[Event]:
+        """An entry for each device that is barred from another round on than before."""
+        before = {
+            str(d): int(until) for d, until in sql.execute(statement("SELECT device, barred_until FROM standings"))
+        }
+        return [
+            Event(
+                actor=self._file.actor,
+                action="device-barred" if now.barred_until >= 0 else "device-let-back",
+                subject=actors.device(now.device),
+                details={"until_round": now.barred_until, "score": now.score, "rejected": now.rejected}
+                | {"quarantined": now.quarantined},
+            )
+            for now in reliabilities
+            if now.barred_until != before.get(now.device, -1)
+        ]
 
     def all(self) -> dict[str, Reliability]:
         """Where devices stand, by id and in its order; one that is not there did nothing of note."""

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
+from coordinator.audit_log.entry import Event
 from coordinator.ledger.assignments import insert_assignments
+from coordinator.ledger.audit_log import append
 from coordinator.ledger.database import LedgerPart, in_groups, statement
 from coordinator.ledger.records import (
     ROUND_MOVES,
@@ -85,6 +87,7 @@ class Rounds(LedgerPart):
         model_digest: str = "",
         metrics: Mapping[str, Any] | None = None,
         keep_updates: bool = False,
+        reason: str = "",
     ) -> None:
         """Moves an attempt to state ``to``, with what that state needs.
 
@@ -96,6 +99,7 @@ class Rounds(LedgerPart):
             metrics: for ``committed``.
             keep_updates: for ``abandoned``: what the attempt has recorded waits for the next one, instead of being
                 dropped with it.
+            reason: for ``abandoned``: why, in words, for the audit log.
 
         Raises:
             LedgerError: an illegal move, a participant without an update, an update that was counted before or is
@@ -131,6 +135,14 @@ class Rounds(LedgerPart):
                 statement("UPDATE rounds SET state = :to WHERE round = :round AND attempt = :attempt"),
                 {"to": to, **here},
             )
+            if to == "committed":
+                append(sql, self._event("round-committed", here, weights=model_digest, **_told(metrics or {})))
+            if to == "abandoned":
+                append(sql, self._event("round-failed", here, why=reason))
+
+    def _event(self, action: str, here: Mapping[str, int], **details: Any) -> Event:
+        subject = f"round:{here['round']}.{here['attempt']}"
+        return Event(actor=self._file.actor, action=action, subject=subject, details=details)
 
     def give_up(self, round_index: int, attempt: int, *, reason: str) -> None:
         """Abandons an open attempt that has lost one of its blobs, in whichever state: its round follows with the next.
@@ -174,6 +186,7 @@ class Rounds(LedgerPart):
                 ),
                 {"code": DAMAGED, "reason": reason, **here},
             )
+            append(sql, self._event("round-failed", here, why=reason))
 
     def set_deadline(self, round_index: int, attempt: int, remaining_s: float) -> None:
         """Stores the seconds an attempt has left, so that a restart goes on with them."""
@@ -205,6 +218,13 @@ class Rounds(LedgerPart):
         """The newest committed round, whose ``model_digest`` is the current global model."""
         row = self._file.one(f"SELECT {COLUMNS} FROM rounds WHERE state = 'committed' ORDER BY round DESC LIMIT 1")
         return None if row is None else round_from_row(row)
+
+
+def _told(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What the audit log says of a round's figures: how many updates it is made of, and the privacy spent so far."""
+    told = {"reports": metrics["reports"]} if "reports" in metrics else {}
+    privacy = metrics.get("privacy")
+    return told | ({"privacy": dict(privacy)} if isinstance(privacy, Mapping) else {})
 
 
 class _Weighed(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from coordinator.audit_log import actors
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.ledger.database import LedgerAway
 from coordinator.ledger.ledger import Ledger
@@ -173,6 +174,8 @@ class Inbox:
         """Wait for ``device`` no longer: it was revoked. Its open assignment expires; what it has reported stays."""
         with self._handling:
             is_here = self._cohort.member(device) is not None
+            if is_here or self._ledger.assignments.open_of(device) is not None:
+                self._ledger.audit_log.add("device-shut-out", actors.device(device), {"why": "it was revoked"})
             self._cohort.leave(device, REVOKED)
             while (entry := self._ledger.assignments.open_of(device)) is not None:
                 self._ledger.assignments.move(

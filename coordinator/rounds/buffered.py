@@ -48,7 +48,8 @@ class BufferedRounds:
             if self._collect(state, version):
                 self._count(version)
                 break
-            federation.ledger.rounds.move(version.round, version.attempt, "abandoned", keep_updates=True)
+            few = "too few updates for a version"
+            federation.ledger.rounds.move(version.round, version.attempt, "abandoned", keep_updates=True, reason=few)
             version = self._begin(state)
         return commit(federation, version, renew(federation, state, version, "train"), "train", started)
 

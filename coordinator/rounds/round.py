@@ -102,11 +102,10 @@ def collect(federation: Federation, current: Round) -> bool:
         federation.config.cohort.min_reports, len(ledger.assignments.of_attempt(current.round, current.attempt))
     )
     if len(reported) < needed:
-        ledger.rounds.move(current.round, current.attempt, "abandoned")
+        why = f"{len(reported)} reports, {needed} needed"
+        ledger.rounds.move(current.round, current.attempt, "abandoned", reason=why)
         federation.progress.round_line(
-            current.round,
-            federation.config.federation.rounds,
-            f"{len(reported)} reports, {needed} needed: the round is repeated",
+            current.round, federation.config.federation.rounds, f"{why}: the round is repeated"
         )
         return False
     ledger.rounds.move(current.round, current.attempt, "aggregating", participants=reported)

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from coordinator.audit_log import actors
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import AssignmentState
@@ -149,6 +150,7 @@ class ShardHandler:
         served, shard, name = self._served, self.shard, self._served.federation
         self._ledger = stack.enter_context(served.open_ledger())
         self._ledger.leases.fence(shard_lease(shard.number), shard.owner, shard.term)
+        self._ledger.audit_log.act_as(actors.coordinator(shard.owner))
         self._cohort = WrittenCohort(served.runtimes)
         known = [p for p in self._ledger.presences.all() if self._is_ours(p.device)]
         self._cohort.know(known)
