@@ -64,7 +64,7 @@ class Agent:
         self._work: Assignment | None = None
         self._crashes = Crashes(settings, store.root / "training", around.root, self._presence.profile)
         self._heartbeat_at, self._farewell = 0.0, "stopped"
-        self._masker = Masker(store.root / "masking", self._outbox.send, settings.trust)
+        self._masker = Masker(store.root / "masking", self._outbox.send, settings.trust, settings.certificate)
         self._credentials = Credentials(settings.device, settings.certificate, settings.trust, self._outbox.send)
 
     @property

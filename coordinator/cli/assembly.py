@@ -302,7 +302,7 @@ def open_federation(
     is_buffered = config.aggregation.mode == "buffered"
     is_masked = config.privacy.secure_aggregation
     masking = MaskingHandler(name, ledger, publisher, lambda: inbox.notify(), progress.say)
-    known = IdentityHandler(config, name, publisher, progress.say)
+    known = IdentityHandler(config, name, publisher, progress.say, ledger.nonce)
     cohort = Cohort(config.runtime.names, needs=[ABILITY] if is_masked else [])
     clock = RoundClock(order_s=config.cohort.deadline_s if is_buffered else 0.0)
     on_point = known_only(options.on_point if leadership is None else held_at(leadership, options.on_point))

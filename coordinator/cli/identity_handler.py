@@ -27,12 +27,17 @@ class ShutsOut(Protocol):
 class IdentityHandler:
     """At work while its context is open; without an identity there is nothing to do.
 
+    Args:
+        run: the run's nonce, which devices sign.
+
     Attributes:
         check: raises for a message that may not be used; None where all may.
         handlers: of the message kinds that are about a device's own certificate.
     """
 
-    def __init__(self, config: RunConfig, federation: str, publisher: Publisher, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: RunConfig, federation: str, publisher: Publisher, say: Callable[[str], None], run: str = ""
+    ) -> None:
         self.check: MessageCheck | None = None
         self.handlers: Mapping[str, Callable[[str, Envelope], None]] = {}
         self._parts: list[contextlib.AbstractContextManager[object]] = []
@@ -40,10 +45,20 @@ class IdentityHandler:
         self._identity = Path(config.broker.identity) if config.broker.identity else None
         if self._identity is None:
             return
+        from coordinator.identity.masking_signatures import MaskingSignatures
         from coordinator.identity.message_check import BrowserSignatures
         from coordinator.identity.renewals import RenewalHandler
 
-        self.check = BrowserSignatures(self._identity, federation)
+        checks: list[MessageCheck] = [BrowserSignatures(self._identity, federation)]
+        # At a broker in this process devices have no certificates.
+        if config.privacy.secure_aggregation and config.broker.url != "embedded":
+            checks.append(MaskingSignatures(self._identity, run))
+
+        def check(device: str, envelope: Envelope) -> None:
+            for one in checks:
+                one(device, envelope)
+
+        self.check = check
         renewals = RenewalHandler(self._identity, publisher.say, say)
         self.handlers = renewals.handlers
         self._parts.append(renewals)

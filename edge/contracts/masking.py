@@ -14,6 +14,9 @@ KEY_BYTES = 32
 MAX_COHORT = 800
 """Devices of one masked round; the shares of more would not fit into a message."""
 
+SAID_BY_DEVICES = ("keys", "shares", "complaint", "revealed")
+"""Message kinds about masks that devices sign, where they have certificates."""
+
 WEIGHT = "#weight"
 """Name of the masked entry that holds an update's weight."""
 

@@ -3,8 +3,9 @@
 The coordinator signs with Ed25519 (RFC 8032). A manifest is signed as it is: its exact bytes. An order is signed as
 :data:`ORDER_CONTEXT` followed by the exact msgpack bytes of its body, so that neither signature can be shown as one of
 the other kind. What it says of masks, roster, mail and reveal, is signed with its kind under :data:`MASKING_CONTEXT`:
-nobody between can agree on masks in a device's place. When its key is changed it signs which keys count from then on,
-under :data:`SIGNERS_CONTEXT`.
+nobody between can agree on masks in a device's place. What a device says of masks it signs with its certificate's key,
+with kind and run, under :data:`DEVICE_MASKING_CONTEXT`: ECDSA on P-256 and SHA-256, ``r || s``. When the coordinator's
+key is changed it signs which keys count from then on, under :data:`SIGNERS_CONTEXT`.
 
 A device in a browser signs with ECDSA on P-256 and SHA-256, ``r || s`` as WebCrypto gives it: every message, under
 :data:`MESSAGE_CONTEXT`, and once its claim, under :data:`CLAIM_CONTEXT`.
@@ -22,6 +23,7 @@ MESSAGE_CONTEXT = b"apportion.message/1\n"
 CLAIM_CONTEXT = b"apportion.claim/1\n"
 SIGNERS_CONTEXT = b"apportion.signers/1\n"
 MASKING_CONTEXT = b"apportion.masking/1\n"
+DEVICE_MASKING_CONTEXT = b"apportion.masking-device/1\n"
 
 
 def order_message(body: bytes) -> bytes:
@@ -44,6 +46,11 @@ def message_text(federation: str, device: str, kind: str, message_id: str, body:
 def masking_text(kind: str, body: bytes) -> bytes:
     """The bytes that are signed for what the coordinator says of masks, as ``kind``, with ``body`` as it travels."""
     return MASKING_CONTEXT + f"{kind}\n".encode() + body
+
+
+def device_masking_text(run: str, kind: str, body: bytes) -> bytes:
+    """The bytes that a device signs for what it says of masks in the run with nonce ``run``, as ``kind``."""
+    return DEVICE_MASKING_CONTEXT + f"{run}\n{kind}\n".encode() + body
 
 
 def signers_text(number: int, keys: Sequence[bytes]) -> bytes:

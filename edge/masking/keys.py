@@ -14,8 +14,8 @@ from collections.abc import Callable
 from edge.contracts.errors import MessageRejected
 from edge.contracts.masking import KEY_BYTES
 
-ABILITY = "masking-2"
-"""With commitments; a device without them cannot be told from a liar."""
+ABILITY = "masking-3"
+"""With commitments that are signed where there are certificates; without them a device cannot be told from a liar."""
 
 
 def is_able() -> bool:

@@ -7,70 +7,43 @@ could be a single update. Numbers are masked in the trainer (:mod:`edge.masking.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
-from edge.contracts.codec import decode_msgpack, encode_msgpack
-from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope
+from edge.contracts.envelope import Envelope
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import MAX_COHORT, Complaint, Keys, Mail, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import Complaint, Keys, Mail, Reveal, Revealed, Roster, Shares
 from edge.contracts.messages import Refuse
-from edge.contracts.plan import WorkOrder, assignment_id
-from edge.contracts.topics import check_name
+from edge.contracts.plan import WorkOrder
+from edge.contracts.signing import device_masking_text
+from edge.identity.credentials import CertificateFiles
+from edge.identity.own_signature import OwnSignature
 from edge.identity.trust import Trust
 from edge.masking.commitments import digest_of, digests_of, unpacked
-from edge.masking.keys import agree, check_public, new_private, pair_purpose, public_of, sealed, share_purpose
+from edge.masking.keys import agree, new_private, pair_purpose, public_of, sealed, share_purpose
 from edge.masking.seeds import MaskSeeds
 from edge.masking.shares import SHARE_BYTES, split
 from edge.supervisor.assignment import Assignment, order_identity
-from edge.system.atomic_files import publish_file, sync
-from edge.transfer.uploader import REPEAT_S, Send
+from edge.supervisor.masking_state import MaskingFiles, MaskingState, check_reveal, check_roster
+from edge.transfer.uploader import REPEAT_S
+from edge.transport.base import Qos
 
 KINDS = ("roster", "mail", "reveal")
 """What the coordinator says of it."""
-
-_LIMIT = 4 * MAX_MESSAGE_BYTES
-_TOLD = "told"
 
 TOLD = "masks-told"
 """The code of a refusal: masks were taken off a sum of these weights before."""
 
 
-class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
-    """All of one assignment's masking, as it is on disk; secrets are dropped once they have been answered for.
+class SendSigned(Protocol):
+    """Publishes a message, signed by ``sign``; without it as it is."""
 
-    Attributes:
-        own: the shares of this device's secrets that it keeps itself.
-        received: the opened shares of others, by sender.
-        complaint: said in place of all that would follow.
-        order: equal for a repeated order only; another one under the same id begins anew.
-        weights: the digest of what is trained from.
-    """
-
-    assignment_id: str
-    federation: str
-    round: int
-    attempt: int
-    device: str
-    sharing_key: bytes
-    masking_key: bytes
-    self_mask: bytes
-    roster: Roster | None = None
-    shares: Shares | None = None
-    own: bytes = b""
-    received: dict[str, bytes] | None = None
-    reveal: Reveal | None = None
-    revealed: Revealed | None = None
-    run: str = ""
-    complaint: Complaint | None = None
-    order: str = ""
-    weights: str = ""
-
-    def id_of(self, device: str) -> str:
-        """The assignment of ``device`` in the same attempt."""
-        return assignment_id(self.federation, self.round, device, self.attempt, self.run)
+    def __call__(
+        self, kind: str, body: Any, qos: Qos, message_id: str | None, sign: Callable[[bytes], bytes] | None
+    ) -> None: ...
 
 
 class Masker:
@@ -78,11 +51,19 @@ class Masker:
 
     Args:
         trust: what the coordinator says has to be signed by one of its keys; None: by nobody.
+        certificate: its key signs what this device says; None: nothing does.
     """
 
-    def __init__(self, folder: Path, send: Send, trust: Trust | None = None) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        send: SendSigned,
+        trust: Trust | None = None,
+        certificate: CertificateFiles | None = None,
+    ) -> None:
+        self._files = MaskingFiles(folder)
         self._send = send
+        self._sign = OwnSignature.of(certificate)
         self._trust = trust
         self._state: MaskingState | None = None
         self._repeat_at = 0.0
@@ -90,11 +71,9 @@ class Masker:
 
     def _begin(self, order: WorkOrder) -> None:
         """Keys of the order's own; those of orders before it are forgotten."""
-        self._state = self._load(order.assignment_id)
+        self._state = self._files.load(order.assignment_id)
         if self._state is None or self._state.order != order_identity(order):
-            for path in self._folder.glob("*"):
-                if path.name != _TOLD:
-                    path.unlink()
+            self._files.forget()
             self._save(
                 MaskingState(
                     assignment_id=order.assignment_id,
@@ -115,17 +94,11 @@ class Masker:
     def refusal(self, taken: Assignment) -> Refuse | None:
         """Of an order whose masks would be the second to be taken off for its weights; None for others."""
         order = taken.order
-        if order.masking is None or order.weights.digest not in self._told():
+        if order.masking is None or order.weights.digest not in self._files.told():
             return None
         return taken.refusal(
             TOLD, f"masks were taken off a sum for the weights {order.weights.digest[:12]} before; order others"
         )
-
-    def _told(self) -> dict[str, str]:
-        """Digest of weights -> the assignment that masks were taken off for."""
-        path = self._folder / _TOLD
-        lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
-        return {weights: identity for weights, _, identity in (line.partition(" ") for line in lines)}
 
     def is_ready(self, order: WorkOrder) -> bool:
         """Whether ``order`` may be trained: it is not masked, or its masks are agreed on."""
@@ -167,12 +140,17 @@ class Masker:
             return
         self._repeat_at = now + REPEAT_S
         if state.complaint is not None:
-            self._send("complaint", state.complaint, 1, None)
+            self._say(state, "complaint", state.complaint)
         elif state.shares is not None:
-            self._send("shares", state.shares, 1, None)
+            self._say(state, "shares", state.shares)
         else:
             keys = Keys(state.assignment_id, public_of(state.sharing_key), public_of(state.masking_key))
-            self._send("keys", keys, 1, None)
+            self._say(state, "keys", keys)
+
+    def _say(self, state: MaskingState, kind: str, body: msgspec.Struct) -> None:
+        sign = self._sign
+        signed = None if sign is None else lambda packed: sign(device_masking_text(state.run, kind, packed))
+        self._send(kind, body, 1, None, signed)
 
     def take_news(self) -> bool:
         """Whether masks were agreed on since the last call."""
@@ -248,16 +226,16 @@ class Masker:
         if state.revealed is not None:
             if state.reveal != reveal:
                 raise MessageRejected("another list of devices than the first; no device's two secrets are told")
-            self._send("revealed", state.revealed, 1, None)
+            self._say(state, "revealed", state.revealed)
             return
         if state.roster is None or state.received is None:
             raise MessageRejected("shares are asked for before they were given")
         held = {**state.received, state.device: state.own}
         check_reveal(reveal, set(held), state.roster.threshold)
         # Of the same assignment: this process was killed after it remembered, and nothing was said.
-        if self._told().setdefault(state.weights, state.assignment_id) != state.assignment_id:
+        if self._files.told().setdefault(state.weights, state.assignment_id) != state.assignment_id:
             raise MessageRejected(f"masks were taken off a sum for the weights {state.weights[:12]} before")
-        self._tell(state)
+        self._files.tell(state)
         revealed = Revealed(
             state.assignment_id,
             {device: held[device][:SHARE_BYTES] for device in reveal.reported},
@@ -267,78 +245,17 @@ class Masker:
             state, reveal=reveal, revealed=revealed, sharing_key=b"", masking_key=b"", self_mask=b"", own=b""
         )
         self._save(msgspec.structs.replace(told, received=dict.fromkeys(state.received, b""), shares=None))
-        self._send("revealed", revealed, 1, None)
-
-    def _tell(self, state: MaskingState) -> None:
-        """Remember for good that masks are taken off for a model; before the answer that does it."""
-        with (self._folder / _TOLD).open("ab") as file:
-            file.write(f"{state.weights} {state.assignment_id}\n".encode())
-            sync(file)
+        self._say(state, "revealed", revealed)
 
     def _known(self, identity: str) -> MaskingState:
         if self._state is not None and self._state.assignment_id == identity:
             return self._state
-        state = self._load(identity)
+        state = self._files.load(identity)
         if state is None:
             raise MessageRejected(f"assignment {identity[:12]} has no masks here; it is over")
         return state
 
-    def _load(self, identity: str) -> MaskingState | None:
-        try:
-            data = (self._folder / check_name(identity, what="assignment id")).read_bytes()
-            return decode_msgpack(data, MaskingState, limit=_LIMIT)
-        except (OSError, MessageRejected):
-            return None
-
     def _save(self, state: MaskingState) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._folder / check_name(state.assignment_id, what="assignment id")
-        temporary = path.with_suffix(".tmp")
-        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(encode_msgpack(state))
-            sync(file)
-        publish_file(temporary, path)
+        self._files.save(state)
         if self._state is None or state.assignment_id == self._state.assignment_id:
             self._state = state
-
-
-def check_roster(roster: Roster, state: MaskingState) -> None:
-    """Check that shares may be given to ``roster``.
-
-    Raises:
-        MessageRejected: it is not in order of ids, lacks this device's own keys, has a key of nobody's, or so few are
-            needed that two halves of it could be asked for different things.
-    """
-    devices = [member.device for member in roster.members]
-    own = [m for m in roster.members if m.device == state.device]
-    if devices != sorted(set(devices)) or len(devices) > MAX_COHORT:
-        raise MessageRejected(f"a roster of {len(devices)} devices that are not each named once, in order")
-    if len(own) != 1 or (own[0].sharing, own[0].masking) != (
-        public_of(state.sharing_key),
-        public_of(state.masking_key),
-    ):
-        raise MessageRejected("a roster without this device's own keys")
-    for member in roster.members:
-        check_public(member.sharing, where=f"device {member.device[:64]}")
-        check_public(member.masking, where=f"device {member.device[:64]}")
-    if not max(2, len(devices) // 2 + 1) <= roster.threshold <= len(devices):
-        raise MessageRejected(
-            f"{roster.threshold} of {len(devices)} devices would undo a mask, more than half and at least 2 expected"
-        )
-
-
-def check_reveal(reveal: Reveal, known: set[str], threshold: int) -> None:
-    """Check that every device of ``known`` is in one of the lists of ``reveal``, and enough reported.
-
-    Raises:
-        MessageRejected: a device is in both, in none or unknown, or fewer than ``threshold`` reported.
-    """
-    reported, dropped = set(reveal.reported), set(reveal.dropped)
-    if both := reported & dropped:
-        raise MessageRejected(f"both secrets of '{min(both)[:64]}' are asked for; one is never told with the other")
-    if reported | dropped != known:
-        raise MessageRejected(
-            f"{len(reported | dropped)} devices are named, masks were shared among {len(known)} others"
-        )
-    if len(reported) < threshold:
-        raise MessageRejected(f"{len(reported)} devices reported, a sum of fewer than {threshold} is not unmasked")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from edge.contracts import topics
@@ -24,11 +25,18 @@ class Outbox:
         self._device = device
         self.is_connected = False
 
-    def send(self, kind: str, body: Any, qos: Qos = 1, message_id: str | None = None) -> None:
-        """Send one message; lost when there is no connection."""
+    def send(
+        self,
+        kind: str,
+        body: Any,
+        qos: Qos = 1,
+        message_id: str | None = None,
+        sign: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        """Send one message, with what ``sign`` gives for its body; lost when there is no connection."""
         if self.is_connected:
             topic = topics.up(self._federation, self._device, kind)
-            self._transport.publish(topic, seal(kind, body, message_id=message_id), qos=qos)
+            self._transport.publish(topic, seal(kind, body, message_id=message_id, sign=sign), qos=qos)
 
     def close(self, reason: str) -> None:
         """Say goodbye and disconnect."""

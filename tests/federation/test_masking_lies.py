@@ -44,7 +44,7 @@ def lies(running: InProcessFederation, device: str, lie: Lie) -> None:
     """Let an agent say what ``lie`` makes of its words."""
     masker = running._agents[device][0]._masker
     say = masker._send
-    masker._send = lambda kind, body, qos, identity: say(kind, lie(kind, body), qos, identity)
+    masker._send = lambda kind, body, qos, identity, sign: say(kind, lie(kind, body), qos, identity, sign)
 
 
 def test_whoever_lies_is_out_after_one_attempt_and_the_rounds_are_made(exports: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Device:
 
     def started(self) -> Masker:
         """As after a start of the agent."""
-        return Masker(self.folder, lambda kind, body, qos, identity: self.sent.__setitem__(kind, body))
+        return Masker(self.folder, lambda kind, body, qos, identity, sign: self.sent.__setitem__(kind, body))
 
     def tell(self, kind: str, body: msgspec.Struct) -> None:
         self.masker.received(unseal(seal(kind, body)))
