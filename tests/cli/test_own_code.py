@@ -32,6 +32,15 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
+def test_reading_a_run_file_runs_no_code(tmp_path: Path) -> None:
+    text = config_text(rounds=1)
+    build = f'build = "{HOSTILE}"\ninput = [4]\nclasses = 2\noptions = {{ cmd = "touch {tmp_path}/ran" }}\n'
+    start, end = text.index("[model]"), text.index("[method]")
+    config = load_config_text(f"{text[:start]}[model]\n{build}{text[end:]}")
+    assert config.model.build == HOSTILE
+    assert not (tmp_path / "ran").exists()
+
+
 def test_resume_runs_no_code_of_a_directory_that_others_can_write_to(
     run_dir: Path, command: Command, tmp_path: Path
 ) -> None:

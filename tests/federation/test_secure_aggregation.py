@@ -272,6 +272,10 @@ def test_device_without_the_ability_is_not_selected_and_the_reason_is_shown(
         (('name = "fedavg"', 'name = "fedhm"\nlevels = [4]'), "method 'fedhm'.*products of factors"),
         (('name = "fedavg"', 'name = "fedavg"\n[aggregation]\nrule = "krum"'), "rule 'krum' needs each update"),
         (('name = "fedavg"', 'name = "fedavg"\n[defences]\nquarantine-factor = 3.0'), "judges each update"),
+        (
+            ('name = "fedavg"', 'name = "fedavg"\n[defences]\nexamples-factor = 2.0'),
+            "examples-factor weighs each update",
+        ),
         (('name = "fedavg"', 'name = "fedavg"\n[updates]\nprecision = "fp16"'), "whole numbers of 32 bits"),
         (("secure-aggregation = true", "mask-range = 2.0"), "belongs to secure-aggregation = true"),
     ],

@@ -17,6 +17,7 @@ import onnxruntime as ort
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import GRADIENT_SUM, TensorSpec, concrete_shape, is_carried
+from edge.runtimes.graph_file import check_is_whole
 from edge.runtimes.state_values import load_value
 from edge.system.startup_pages import release_startup_pages
 
@@ -101,6 +102,7 @@ class OnnxSession:
         options.enable_mem_pattern = False
         options.log_severity_level = 3
         path = self._files[program.file]
+        check_is_whole(path, program.file)
         try:
             session = ort.InferenceSession(
                 str(path),

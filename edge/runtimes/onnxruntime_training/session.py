@@ -24,6 +24,7 @@ import onnxruntime as ort
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import TensorSpec, concrete_shape, is_carried
+from edge.runtimes.graph_file import check_is_whole
 from edge.runtimes.host_update import HostUpdate
 from edge.runtimes.leading_parts import FILE_NAME as PARTS_NAME
 from edge.runtimes.leading_parts import leading, moved_parts, parts_from_bytes
@@ -205,6 +206,7 @@ class OrtTrainingSession:
 
     def _load_plain(self, program: Program) -> Any:
         path = self._files[program.file]
+        check_is_whole(path, program.file)
         try:
             return ort.InferenceSession(str(path), self._options, providers=["CPUExecutionProvider"])
         except Exception as error:  # as in outputs()
@@ -225,6 +227,7 @@ class OrtTrainingSession:
         return checkpoint, module
 
     def _load_module(self, file: str, checkpoint: Any) -> Any:
+        check_is_whole(self._files[file], file)
         try:
             return api.Module(str(self._files[file]), checkpoint, device="cpu", session_options=self._options)
         except Exception as error:  # as in outputs()

@@ -99,6 +99,17 @@ def test_pickle_is_refused_and_not_opened(tmp_path: Path) -> None:
     assert not (tmp_path / "opened").exists()
 
 
+@pytest.mark.parametrize(
+    "header", [b'{"0.weight":{"dtype":"F32","shape":[35184372088832],"data_offsets":[0,140737488355328]}}', b"{" * 99]
+)
+def test_hostile_header_is_refused_by_name(tmp_path: Path, header: bytes) -> None:
+    """A tensor of 2^47 bytes, and a text that is no JSON; a length of 2^63 in front of nothing."""
+    path = tmp_path / "base.safetensors"
+    for length in (len(header), 2**63 - 1):
+        path.write_bytes(length.to_bytes(8, "little") + header)
+        assert f"{path} cannot be read as safetensors" in problems(net(), path)
+
+
 def test_missing_file_is_refused_with_the_run_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\$\.model\.weights: .*base\.safetensors: no such file"):
         load_config_text(RUN, folder=tmp_path)

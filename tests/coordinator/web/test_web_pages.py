@@ -106,6 +106,20 @@ def test_every_answer_has_the_strict_headers(served: ServedPage) -> None:
     assert statuses >= {200, 403, 404, 405}
 
 
+def test_no_other_origin_is_let_read_or_embed(served: ServedPage) -> None:
+    """No answer says that a page of another origin may read it, whatever that page asks with."""
+    ticket = served.tickets.path_for("phone", 60) + "a" * 64
+    for path in ("/", "/healthz", "/v1/claim-key", ticket):
+        for method in ("GET", "POST", "OPTIONS"):
+            asked = {"Origin": "https://evil.example", "Access_Control_Request_Method": "POST"}
+            reply = served.ask(path, method, **asked)
+            assert not [name for name in reply.headers if name.lower().startswith("access-control-")], (method, path)
+            assert reply.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert "frame-ancestors 'none'" in reply.headers["Content-Security-Policy"]
+            assert reply.headers["Referrer-Policy"] == "no-referrer"
+            assert method != "OPTIONS" or reply.status >= 400
+
+
 def test_policy_lets_the_page_speak_to_itself_and_its_broker_alone() -> None:
     policy = security_headers("wss://hub.lan:8884/mqtt")["Content-Security-Policy"].split("; ")
     assert "default-src 'none'" in policy

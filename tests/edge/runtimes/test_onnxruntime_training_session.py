@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 
 from edge.contracts.errors import ConfigError
@@ -22,6 +23,7 @@ from edge.training.artifact_folder import read_artifact_folder
 from export.bundle import export_artifact
 from export.formats.ort_training.environment import RuntimeEnvironment
 from export.gate_values import gate_hyper, gate_values
+from tests.edge.runtimes.test_hostile_graphs import tensor_of
 from tests.export.test_step import module, step
 
 pytestmark = pytest.mark.runtime
@@ -141,6 +143,7 @@ def test_what_does_not_fit_is_refused_with_its_name(artifact: Path, tmp_path: Pa
 
 
 def test_damaged_files_are_refused_and_end_no_process(artifact: Path, tmp_path: Path) -> None:
+    elsewhere = onnx.ModelProto(graph=onnx.GraphProto(initializer=[tensor_of("../key.pem")])).SerializeToString()
     refusals = in_runtime(
         artifact,
         tmp_path,
@@ -150,9 +153,11 @@ def test_damaged_files_are_refused_and_end_no_process(artifact: Path, tmp_path: 
         "    return refusal(lambda: opened(paths={**files, name: path}))\n"
         "model = files['training_model.onnx'].read_bytes()\n"
         "result = [damaged('training_model.onnx', data) for data in (b'', model[: len(model) // 2], b'no model')]\n"
-        "result += [damaged('checkpoint', data) for data in (b'', b'no checkpoint')]",
+        "result += [damaged('checkpoint', data) for data in (b'', b'no checkpoint')]\n"
+        # Messages that follow one another are one message to protobuf: the model, with one initializer more.
+        f"result += [damaged('training_model.onnx', model + {elsewhere!r})]",
     )
-    expected = ["training_model.onnx"] * 3 + ["checkpoint"] * 2
+    expected = ["training_model.onnx"] * 3 + ["checkpoint"] * 2 + ["training_model.onnx: it takes values from another"]
     for text, file in zip(refusals, expected, strict=True):  # type: ignore[call-overload]
         assert f"cannot load {file}" in text
 
