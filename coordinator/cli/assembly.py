@@ -61,6 +61,7 @@ from coordinator.submodels.values import State
 from edge.contracts import topics
 from edge.contracts.errors import LedgerError
 from edge.masking.keys import ABILITY
+from edge.serving.budgets import Budgets, over_budget
 from edge.serving.traffic import ByteAccount
 from edge.transport.base import Transport
 from edge.transport.mqtt import MqttTransport
@@ -295,10 +296,13 @@ def open_federation(
         BrokerUnreachable: as :meth:`edge.transport.base.Transport.start`; also AccessDenied.
     """
     name = ledger.federation().id
-    events = EventQueue()
+    budgets = Budgets(lambda device, why: progress.say(over_budget(device, why)))
+    events = EventQueue(budgets)
     account = ByteAccount() if page is None else page.account
     service = blob_service(config, blobs, account)
-    publisher = publisher_to(transport, name, config, blobs, page=page, service=service, account=account)
+    publisher = publisher_to(
+        transport, name, config, blobs, page=page, service=service, account=account, budgets=budgets
+    )
     is_buffered = config.aggregation.mode == "buffered"
     is_masked = config.privacy.secure_aggregation
     masking = MaskingHandler(name, ledger, publisher, lambda: inbox.notify(), progress.say)
@@ -328,10 +332,10 @@ def open_federation(
     with contextlib.ExitStack() as stack:
         stack.callback(publisher.close)
         if page is not None:
-            page.only(inbox.named)
+            page.only(inbox.named, budgets)
         if service is not None:
             service.take_updates(inbox.uploads)
-            service.only(inbox.named)
+            service.only(inbox.named, budgets)
             stack.enter_context(service)
         stack.enter_context(lane)
         stack.enter_context(known.shutting_out(inbox, service, page))

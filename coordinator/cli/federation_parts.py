@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.config.run_config import RunConfig
+from edge.serving.budgets import Budgets
 from edge.serving.publisher import Publisher, Signer
 from edge.serving.traffic import ByteAccount
 from edge.transport.base import Transport
@@ -63,10 +64,18 @@ def publisher_to(
     page: PageService | None,
     service: BlobService | None,
     account: ByteAccount,
+    budgets: Budgets,
 ) -> Publisher:
     """What sends to the devices of federation ``name``, in its orders where blobs are had and updates put."""
     upload_to = None if service is None else service.upload_to
     addresses = bulk(page, service)
     return Publisher(
-        name, blobs, transport, signer=signer(config), bulk=addresses, upload_to=upload_to, account=account
+        name,
+        blobs,
+        transport,
+        signer=signer(config),
+        bulk=addresses,
+        upload_to=upload_to,
+        account=account,
+        budgets=budgets,
     )

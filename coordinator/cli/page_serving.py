@@ -25,6 +25,7 @@ from coordinator.web.server import WebServer
 from coordinator.web.tickets import Tickets
 from edge.contracts.claims import LOOPBACK_HOSTS
 from edge.contracts.errors import ApportionError
+from edge.serving.budgets import Budgets
 
 
 class PageService:
@@ -46,9 +47,9 @@ class PageService:
         """Where a device in a browser finds blobs, at the page's own origin; empty for any other device."""
         return self.address + self._tickets.path_for(device, valid_s) if is_browser(self._identity, device) else ""
 
-    def only(self, named: NamedBlobs) -> None:
-        """Give each device what its orders name, from now on."""
-        self._served.named = named
+    def only(self, named: NamedBlobs, budgets: Budgets | None = None) -> None:
+        """Give each device what its orders name, from now on, as often as its budget allows."""
+        self._served.named, self._served.budgets = named, budgets
 
     def end_tickets(self, device: str) -> None:
         """Give ``device`` nothing more for the addresses it was told."""

@@ -4,14 +4,15 @@ A device whose block waits sends no further ones; a device whose hello, report o
 round with it. A report stays behind the blocks its device sent before it: agents wait for the last grant, others need
 not. So does an offer: who makes one after a broken connection is told how far its upload has come, and sends the rest
 again. A block that comes after its upload is over is ignored.
+
+Devices take turns in both lanes, so one device's flood delays another's message by one of its own; and what is over a
+device's budget does not wait at all.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections import Counter
-
+from edge.serving.budgets import Budgets
+from edge.serving.fair_queue import FairQueue, sender
 from edge.transport.base import Event, Received
 
 BULK = "put"
@@ -19,31 +20,34 @@ BULK = "put"
 
 BEHIND_ITS_BULK = frozenset({"report", "offer"})
 
+_FIRST, _BULK = 0, 1
+
 
 class EventQueue:
-    """As ``queue.SimpleQueue``: any thread may put, one takes; None asks the taker to end."""
+    """As ``queue.SimpleQueue``: any thread may put, one takes; None asks the taker to end.
 
-    def __init__(self) -> None:
-        self._first: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._bulk: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._count: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._behind: Counter[str] = Counter()
-        self._lock = threading.Lock()
+    Args:
+        budgets: drops what is over a device's; None: nothing is.
+    """
+
+    def __init__(self, budgets: Budgets | None = None) -> None:
+        self._waiting: FairQueue[Event | None] = FairQueue(lanes=2)
+        self._budgets = budgets
 
     def put(self, event: Event | None) -> None:
-        """Add ``event``; returns at once."""
-        device, _, kind = event.topic.rpartition("/") if isinstance(event, Received) else ("", "", "")
-        with self._lock:
-            is_bulk = kind == BULK or (kind in BEHIND_ITS_BULK and device in self._behind)
-            if is_bulk:
-                self._behind[device] += 1
-            (self._bulk if is_bulk else self._first).put(event)
-        self._count.put(None)  # after the event: whoever takes this finds one
+        """Add ``event``, or drop it; returns at once."""
+        if not isinstance(event, Received):
+            self._waiting.put("", event)
+            return
+        device, kind = sender(event.topic)
+        if self._budgets is not None and not self._budgets.admits(device, kind, len(event.payload)):
+            return
+        is_bulk = kind == BULK or (kind in BEHIND_ITS_BULK and self._waiting.has(device, _BULK))
+        self._waiting.put(device, event, _BULK if is_bulk else _FIRST)
 
     def get(self) -> Event | None:
         """The next event, waited for."""
-        self._count.get()
-        return self._taken()
+        return self._waiting.get()
 
     def get_nowait(self) -> Event | None:
         """The next event.
@@ -51,18 +55,4 @@ class EventQueue:
         Raises:
             queue.Empty: there is none.
         """
-        self._count.get_nowait()
-        return self._taken()
-
-    def _taken(self) -> Event | None:
-        try:
-            return self._first.get_nowait()
-        except queue.Empty:
-            event = self._bulk.get_nowait()
-        if isinstance(event, Received):
-            device = event.topic.rpartition("/")[0]
-            with self._lock:
-                self._behind[device] -= 1
-                if not self._behind[device]:
-                    del self._behind[device]
-        return event
+        return self._waiting.get_nowait()

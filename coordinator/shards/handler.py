@@ -162,7 +162,7 @@ class ShardHandler:
         stack.callback(self.publisher.close)
         identity = served.identity(self.publisher)
         lane = stack.enter_context(BlockLane(self.publisher.block, gate))
-        self._events = EventQueue()
+        self._events = EventQueue(self.publisher.budgets)
         self._inbox = Inbox(
             name,
             ledger=self._ledger,

@@ -17,8 +17,9 @@ from starlette.responses import Response, StreamingResponse
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.messaging.named_blobs import NamedBlobs
 from coordinator.web.tickets import Tickets, asked_range
-from coordinator.web.uploads import RefusedUpload, take_piece
+from coordinator.web.uploads import MAX_PUT_BYTES, RefusedUpload, take_piece
 from edge.contracts.errors import ApportionError, ArtifactCorrupt
+from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
 from edge.serving.uploads import UploadHandler
 
@@ -31,12 +32,14 @@ class Blobs:
     Attributes:
         uploads: takes updates; None takes none.
         named: (device, digest) of the blobs that each may have; None: any.
+        budgets: what each may ask for in all; None: anything.
     """
 
     def __init__(self, store: BlobStore, tickets: Tickets, account: ByteAccount | None = None) -> None:
         self.account = account or ByteAccount()
         self.uploads: UploadHandler[Any] | None = None
         self.named: NamedBlobs | None = None
+        self.budgets: Budgets | None = None
         self._store = store
         self._tickets = tickets
 
@@ -50,6 +53,8 @@ class Blobs:
         opened = self._tickets.opened_upload(request.url.path)
         if opened is None:
             return RefusedUpload(HTTPStatus.FORBIDDEN)
+        if not self._admits(opened[0], "put", _length(request)):
+            return RefusedUpload(HTTPStatus.TOO_MANY_REQUESTS)
         return await take_piece(request, self.uploads, *opened)
 
     async def _give(self, request: Request) -> Response:
@@ -59,6 +64,8 @@ class Blobs:
         if opened is None:
             return Response(status_code=403, headers=headers)
         device, digest = opened
+        if not self._admits(device, "get", 0):
+            return Response(status_code=HTTPStatus.TOO_MANY_REQUESTS, headers={**headers, "Connection": "close"})
         asked = request.headers.get("range")
         try:
             # In a thread: a blob that is kept elsewhere is fetched first.
@@ -99,5 +106,16 @@ class Blobs:
                 self._count(device, piece)
                 yield piece
 
+    def _admits(self, device: str, kind: str, size: int) -> bool:
+        return self.budgets is None or self.budgets.admits(device, kind, size)
+
     def _count(self, device: str, piece: bytes) -> None:
+        if self.budgets is not None:
+            self.budgets.answered(device, len(piece))
         self.account.add(device, "down", "https", payload=len(piece), wire=len(piece))
+
+
+def _length(request: Request) -> int:
+    """Of the body; one that says none, or more than is taken, costs as much as the largest."""
+    said = request.headers.get("content-length", "")
+    return min(int(said), MAX_PUT_BYTES) if said.isascii() and said.isdigit() and len(said) < 18 else MAX_PUT_BYTES

@@ -16,6 +16,7 @@ from coordinator.web.app import web_application
 from coordinator.web.blobs import Blobs
 from coordinator.web.server import WebServer
 from coordinator.web.tickets import Tickets
+from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
 from edge.serving.uploads import UploadHandler
 
@@ -73,9 +74,9 @@ class BlobService:
         """Take updates from now on; None: no more."""
         self._served.uploads = uploads
 
-    def only(self, named: NamedBlobs) -> None:
-        """Give each device what its orders name, from now on."""
-        self._served.named = named
+    def only(self, named: NamedBlobs, budgets: Budgets | None = None) -> None:
+        """Give each device what its orders name, from now on, as often as its budget allows."""
+        self._served.named, self._served.budgets = named, budgets
 
     def url_for(self, device: str, valid_s: float) -> str:
         """Where ``device`` finds blobs for ``valid_s`` seconds from now (0: an hour); a digest is added to it."""

@@ -27,6 +27,7 @@ from edge.relay.settings import RelaySettings
 from edge.relay.site_devices import SiteDevices
 from edge.relay.site_sum import upload_specs
 from edge.relay.site_work import SiteWork
+from edge.serving.budgets import Budgets, over_budget
 from edge.serving.dispatch import Dispatcher, own_hello
 from edge.serving.publisher import Publisher
 from edge.serving.update_check import check_update
@@ -105,7 +106,8 @@ class DeviceHandler:
         self._expected: set[str] = set()
         self._offers: dict[str, str] = {}
         self.work: SiteWork | None = None
-        self.publisher = Publisher(settings.site, self, transport, signer=settings.key)
+        budgets = Budgets(lambda device, why: log.warning("%s", over_budget(device, why)))
+        self.publisher = Publisher(settings.site, self, transport, signer=settings.key, budgets=budgets)
         self._uploads = UploadHandler(
             self, self.publisher, log.warning, at_once=sys.maxsize, look_bytes=1, window=UPLOAD_WINDOW
         )

@@ -21,7 +21,7 @@ from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
 from edge.identity.trust import complaint
 from edge.relay.device_handler import DeviceHandler
-from edge.relay.events import FromSide
+from edge.relay.events import FromSide, RelayEvents
 from edge.relay.settings import RelaySettings
 from edge.relay.site_devices import SiteDevices
 from edge.relay.site_hello import nobody, shortfall, site_heartbeat, site_hello, unable
@@ -54,9 +54,9 @@ class Relay:
         self._above, self._site = above, site
         self._store = store
         self._outbox = Outbox(above, settings.federation, settings.device)
-        self._events: queue.SimpleQueue[FromSide | Stop] = queue.SimpleQueue()
         self._devices = SiteDevices(settings)
         self._handler = DeviceHandler(settings, site, store, self._devices, self._collect_s)
+        self._events = RelayEvents(self._handler.publisher.budgets)
         self._finished = FinishedWork(store.root / "work")
         self._settled = SettledWork(store.root / "settled")
         self._work: SiteWork | None = None
@@ -78,7 +78,7 @@ class Relay:
 
     def stop(self, reason: str) -> None:
         """Ask for the end; returns at once."""
-        self._events.put(Stop(reason))
+        self._events.put("stop", Stop(reason))
 
     def run(self) -> None:
         """Serve site and federation until stopped.
@@ -88,12 +88,12 @@ class Relay:
         """
         with contextlib.closing(self._store):
             self._restore()
-            self._site.start(lambda event: self._events.put(FromSide("site", event)))
+            self._site.start(self._events.from_site)
             try:
-                self._above.start(lambda event: self._events.put(FromSide("above", event)))
+                self._above.start(self._events.from_above)
                 while not self._is_stopping:
                     with contextlib.suppress(queue.Empty):
-                        self._take(self._events.get(timeout=POLL_S))
+                        self._take(self._events.get(POLL_S))
                     self._tick(time.monotonic())
             finally:
                 if self._fetch is not None:

@@ -64,9 +64,11 @@ class Dispatcher:
             else:
                 self._say(f"{device}: message kind '{kind}' is unknown here and was ignored")
         except ApportionError as error:
-            self._say(f"{device or topic[:80]}: {error}")
+            is_new = True
             if device and not isinstance(error, self._unanswered):
-                self._publisher.error(device, Error(error.code, str(error)[:1000]))
+                is_new = self._publisher.error(device, Error(error.code, str(error)[:1000]))
+            if is_new:
+                self._say(f"{device or topic[:80]}: {error}")
 
 
 def own_hello(device: str, envelope: Envelope) -> Hello:

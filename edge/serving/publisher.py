@@ -17,9 +17,12 @@ import msgspec
 
 from edge.contracts import topics
 from edge.contracts.envelope import seal
+from edge.contracts.errors import ApportionError
 from edge.contracts.identity import KeyStatement, Signers
+from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Ack, Block, Error, Get, Grant
 from edge.contracts.plan import WorkOrder
+from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount, publication_bytes
 from edge.transport.base import Qos, Transport
 
@@ -58,7 +61,8 @@ class Publisher:
     """Sends to devices over ``transport``, orders signed where there is a key.
 
     ``bulk`` gives the address that a device may have blobs from, for an order that ends in so many seconds,
-    ``upload_to`` the one beside it where updates may be put; ``account`` counts bytes by device.
+    ``upload_to`` the one beside it where updates may be put; ``account`` counts bytes by device, and ``budgets`` holds
+    them against what it was ordered.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Publisher:
         bulk: Callable[[str, float], str] | None = None,
         upload_to: Callable[[str], str] | None = None,
         account: ByteAccount | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._federation = federation
         self._blobs = blobs
@@ -82,6 +87,8 @@ class Publisher:
         self._open: OrderedDict[str, BufferedReader] = OrderedDict()
         self._lock = threading.Lock()
         self.account = account or ByteAccount()
+        self.budgets = budgets or Budgets()
+        self._artifact_bytes: dict[str, int] = {}
 
     @property
     def is_signed(self) -> bool:
@@ -90,6 +97,7 @@ class Publisher:
 
     def order(self, order: WorkOrder, *, deadline_s: float) -> None:
         """Send ``order`` with the seconds left now."""
+        self.budgets.ordered(order.device, order.assignment_id, self._bytes_of(order))
         sent = msgspec.structs.replace(order, deadline_s=deadline_s)
         if self._bulk is not None:
             sent = msgspec.structs.replace(sent, bulk=self._bulk(order.device, deadline_s))
@@ -106,6 +114,18 @@ class Publisher:
         payload = seal("order", sent, sign=self._signer.order)
         self._publish(order.device, "order", payload, qos=1)
 
+    def _bytes_of(self, order: WorkOrder) -> int:
+        """Of everything that the order names, the artifact's files too."""
+        digest = order.artifact.digest
+        if digest not in self._artifact_bytes:
+            try:
+                manifest = ArtifactManifest.from_bytes(self._blobs.path(digest).read_bytes())
+                self._artifact_bytes[digest] = order.artifact.size + sum(file.size for file in manifest.files)
+            except (ApportionError, OSError):
+                return order.artifact.size + order.weights.size  # the device says that it is damaged
+        others = order.weights.size + (order.constants.size if order.constants is not None else 0)
+        return self._artifact_bytes[digest] + others
+
     def call(self, device: str = "") -> None:
         """Ask ``device``, or everyone, to say hello: who has just started knows nobody."""
         topic = topics.down(self._federation, device, "hello") if device else topics.everyone(self._federation, "hello")
@@ -120,9 +140,12 @@ class Publisher:
         """Tell ``device`` to forget an assignment."""
         self._say(device, "ack", ack, qos=1)
 
-    def error(self, device: str, error: Error) -> None:
-        """Tell ``device`` that something it sent could not be used."""
-        self._say(device, "error", error, qos=1)
+    def error(self, device: str, error: Error) -> bool:
+        """Tell ``device`` that something it sent could not be used; False when it has heard that too often lately."""
+        is_told = self.budgets.may_hear_of_error(device)
+        if is_told:
+            self._say(device, "error", error, qos=1)
+        return is_told
 
     def grant(self, device: str, grant: Grant) -> None:
         """Tell ``device`` how far its upload has come."""
@@ -183,5 +206,6 @@ class Publisher:
 
     def _publish(self, device: str, kind: str, payload: bytes, *, qos: Qos) -> None:
         topic = topics.down(self._federation, device, kind)
+        self.budgets.answered(device, len(payload))
         self.account.add(device, "down", "mqtt", wire=publication_bytes(topic, len(payload), qos=qos))
         self._transport.publish(topic, payload, qos=qos)

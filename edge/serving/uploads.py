@@ -158,6 +158,7 @@ class UploadHandler(Generic[A]):
             self._reject(entry, error)
             return
         self._uploads[entry.assignment_id] = device, partial
+        self._publisher.budgets.offered(device, entry.assignment_id, offer.update.encoded_size)
         if self._admission.ask(entry.assignment_id):
             self._grant(device, entry.assignment_id, partial)
 

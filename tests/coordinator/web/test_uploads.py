@@ -20,6 +20,7 @@ from coordinator.web.uploads import MAX_PUT_BYTES
 from edge.contracts.envelope import unseal
 from edge.contracts.messages import Ack, Grant, Offer, Put
 from edge.contracts.plan import BlobRef
+from edge.serving.budgets import BYTES, Budgets
 from edge.transport.base import Event, Received
 from edge.transport.put_requests import MAX_FAILURES, PIECE_BYTES, PutRequests
 from tests.coordinator.fleet.cutting_relay import CuttingRelay
@@ -299,3 +300,16 @@ def test_ticket_opens_what_the_devices_order_names_and_no_more(
         finally:
             connection.close()
     assert found == {handler.weights: (200, b"weights"), others_update: (404, b"")}
+
+
+def test_pieces_beyond_a_budget_are_refused_before_they_are_read(
+    handler: MessageLoop, site: Site, service: BlobService
+) -> None:
+    offer(handler)
+    budgets = Budgets()
+    service.only(handler.inbox.named, budgets)
+    while budgets.admits("pi-1", "put", BYTES.at_once // 8):
+        pass
+    assert site.put(*span(UPDATE, 0, len(UPDATE))) == (429, "")
+    budgets.offered("pi-1", handler.id(), len(UPDATE))
+    assert site.put(*span(UPDATE, 0, len(UPDATE))) == (204, str(len(UPDATE)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.web.tickets import GRACE_S, Tickets
+from edge.serving.budgets import BYTES, Budgets
 from tests.coordinator.web.served_page import ServedPage
 
 BLOB = bytes(range(256)) * 4096
@@ -60,3 +61,16 @@ def test_ticket_ends_with_its_order() -> None:
     assert tickets.opened(path) == ("phone", "a" * 64)
     now[0] += 60 + GRACE_S
     assert tickets.opened(path) is None
+
+
+def test_device_has_blobs_as_often_as_its_budget_allows_and_another_beside_it(served: ServedPage) -> None:
+    digest, budgets = served.store.put(BLOB), Budgets()
+    served.blobs.budgets = budgets
+    path = served.tickets.path_for("phone", 60) + digest
+    statuses = [served.ask(path).status for _ in range(20)]
+    given = statuses.count(200)
+    assert BYTES.at_once // len(BLOB) <= given <= BYTES.at_once // len(BLOB) + 2
+    assert set(statuses[given:]) == {429}
+    assert served.ask(served.tickets.path_for("other", 60) + digest).status == 200
+    budgets.ordered("phone", "a", len(BLOB))
+    assert served.ask(path).status == 200
