@@ -61,7 +61,7 @@ from coordinator.submodels.values import State
 from edge.contracts import topics
 from edge.contracts.errors import LedgerError
 from edge.masking.keys import ABILITY
-from edge.serving.budgets import Budgets, over_budget
+from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
 from edge.transport.base import Transport
 from edge.transport.mqtt import MqttTransport
@@ -296,7 +296,7 @@ def open_federation(
         BrokerUnreachable: as :meth:`edge.transport.base.Transport.start`; also AccessDenied.
     """
     name = ledger.federation().id
-    budgets = Budgets(lambda device, why: progress.say(over_budget(device, why)))
+    budgets = Budgets()
     events = EventQueue(budgets)
     account = ByteAccount() if page is None else page.account
     service = blob_service(config, blobs, account)

@@ -41,7 +41,7 @@ from coordinator.shards.leadership import LEADER, Leadership
 from coordinator.shards.service import ShardService
 from coordinator.submodels.values import State
 from edge.contracts.errors import ConfigError
-from edge.serving.budgets import Budgets, over_budget
+from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
 from edge.transport.growing import GrowingTransport
 from edge.transport.mqtt import BrokerAddress
@@ -99,7 +99,7 @@ def run_shards(
                 page=None,
                 service=None,
                 account=ByteAccount(),
-                budgets=Budgets(lambda device, why: progress.say(over_budget(device, why))),
+                budgets=Budgets(),
             ),
             identity=lambda publisher: IdentityHandler(config, name, publisher, progress.say),
             uploads_at_once=config.updates.at_once,

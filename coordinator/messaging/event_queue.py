@@ -11,6 +11,8 @@ device's budget does not wait at all.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from edge.serving.budgets import Budgets
 from edge.serving.fair_queue import FairQueue, sender
 from edge.transport.base import Event, Received
@@ -23,18 +25,28 @@ BEHIND_ITS_BULK = frozenset({"report", "offer"})
 _FIRST, _BULK = 0, 1
 
 
+@dataclass(frozen=True)
+class OverBudget:
+    """Messages of ``device`` are dropped, for ``why``; said once a stretch."""
+
+    device: str
+    why: str
+
+
 class EventQueue:
     """As ``queue.SimpleQueue``: any thread may put, one takes; None asks the taker to end.
 
     Args:
-        budgets: drops what is over a device's; None: nothing is.
+        budgets: drops what is over a device's, which then comes out as :class:`OverBudget`; None: nothing is dropped.
     """
 
     def __init__(self, budgets: Budgets | None = None) -> None:
-        self._waiting: FairQueue[Event | None] = FairQueue(lanes=2)
+        self._waiting: FairQueue[Event | OverBudget | None] = FairQueue(lanes=2)
         self._budgets = budgets
+        if budgets is not None:
+            budgets.named = lambda device, why: self.put(OverBudget(device, why))
 
-    def put(self, event: Event | None) -> None:
+    def put(self, event: Event | OverBudget | None) -> None:
         """Add ``event``, or drop it; returns at once."""
         if not isinstance(event, Received):
             self._waiting.put("", event)
@@ -45,11 +57,11 @@ class EventQueue:
         is_bulk = kind == BULK or (kind in BEHIND_ITS_BULK and self._waiting.has(device, _BULK))
         self._waiting.put(device, event, _BULK if is_bulk else _FIRST)
 
-    def get(self) -> Event | None:
+    def get(self) -> Event | OverBudget | None:
         """The next event, waited for."""
         return self._waiting.get()
 
-    def get_nowait(self) -> Event | None:
+    def get_nowait(self) -> Event | OverBudget | None:
         """The next event.
 
         Raises:

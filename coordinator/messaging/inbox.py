@@ -6,6 +6,7 @@ is answered with an ``error`` and changes nothing. Updates are :mod:`edge.servin
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
@@ -24,6 +25,7 @@ from edge.contracts.errors import ArtifactCorrupt, LeaseLost, MessageRejected
 from edge.contracts.messages import Accept, Ack, Bye, Error, Get, Heartbeat, Hello, Refuse
 from edge.contracts.plan import read_order
 from edge.serving.admission import UPLOADS_AT_ONCE
+from edge.serving.budgets import over_budget
 from edge.serving.dispatch import Dispatcher, Handler, own_hello
 from edge.serving.publisher import Publisher
 from edge.serving.uploads import UploadHandler
@@ -207,6 +209,12 @@ class Inbox:
             self._accepted.append(entry.assignment_id)
             if len(self._accepted) >= self.accepts_together:
                 self.settle()
+
+    def name(self, device: str, why: str) -> None:
+        """Name a device that is over its budget, to people and in the audit log."""
+        self._say(over_budget(device, why))
+        with contextlib.suppress(LeaseLost, LedgerAway):
+            self._ledger.audit_log.named(device, "over-budget", why)
 
     def settle(self) -> None:
         """Write the accepts that were gathered. None of them was answered: those of a crash come again."""

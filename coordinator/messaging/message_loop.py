@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.messaging.event_queue import EventQueue
+from coordinator.messaging.event_queue import EventQueue, OverBudget
 from coordinator.messaging.inbox import Inbox
 from edge.contracts.errors import ApportionError
 from edge.transport.base import Connected, Event, Received
@@ -44,7 +44,7 @@ class MessageLoop:
         self._events.put(None)
         self._thread.join(10.0)
 
-    def _next(self) -> Event | None:
+    def _next(self) -> Event | OverBudget | None:
         try:
             return self._events.get_nowait()
         except queue.Empty:
@@ -74,6 +74,8 @@ class MessageLoop:
                     self._inbox.handle(event.topic, event.payload)
                 elif isinstance(event, Connected):
                     self._inbox.connected()
+                elif isinstance(event, OverBudget):
+                    self._inbox.name(event.device, event.why)
             except Exception:
                 # A bug of ours. No message of one device may end the federation for the others.
                 log.exception("message %s was not handled; please report this", getattr(event, "topic", event))

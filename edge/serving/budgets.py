@@ -87,8 +87,10 @@ class Budgets:
     """Budgets by device; any thread may ask.
 
     Args:
-        named: called with a device and why something of it was dropped, once a stretch.
         now: monotonic seconds.
+
+    Attributes:
+        named: called with a device and why something of it was dropped, once a stretch, by whatever thread asked.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Budgets:
         most_devices: int = MOST_DEVICES,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._named = named
+        self.named = named
         self._now = now
         self._most_devices = most_devices
         self._devices: OrderedDict[str, _Device] = OrderedDict()
@@ -116,7 +118,7 @@ class Budgets:
                 own.dropped_at = now
             is_named = is_news and self._names.take(1, now)
         if is_named:
-            self._named(device, why)
+            self.named(device, why)
         return not why
 
     @staticmethod

@@ -45,8 +45,7 @@ def flood(kind: str, count: int) -> list[Received]:
 
 @pytest.mark.parametrize("kind", ["hello", "accept", "get", "nonsense"])
 def test_flood_of_one_device_delays_nobody_and_is_answered_little(bench: Bench, kind: str) -> None:
-    named: list[tuple[str, str]] = []
-    budgets = Budgets(lambda device, why: named.append((device, why)))
+    budgets = Budgets()
     bench.publisher.budgets = budgets
     events = EventQueue(budgets)
     messages = flood(kind, 20_000)
@@ -63,8 +62,9 @@ def test_flood_of_one_device_delays_nobody_and_is_answered_little(bench: Bench, 
             time.sleep(0.001)
         while events._waiting._lanes[0]:
             time.sleep(0.001)
-    assert {device for device, _ in named} == {"pi-1"}
-    assert len(named) == 1
+    assert sum("dropped unread" in line for line in bench.said) == 1
+    (named,) = [entry for entry in bench.ledger.audit_log.entries() if entry.action == "device-named"]
+    assert (named.subject, named.values()["what"]) == ("device:pi-1", "over-budget")
     answers = [sent for sent in bench.sent if sent[0] == "pi-1"]
     assert len(answers) <= CONTROL.at_once + 200
     assert sum(name == "error" for _, name, _ in answers) <= ERRORS.at_once + 10
