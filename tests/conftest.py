@@ -48,6 +48,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(NO_DATA)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _records_of_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Which runs were begun here is written down for the tests alone, those in processes of their own too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """Folder of the real datasets."""

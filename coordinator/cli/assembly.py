@@ -24,6 +24,8 @@ from coordinator.blobs.opening import open_blobs
 from coordinator.brokers.opening import open_broker
 from coordinator.cli.federation_parts import blob_service, publisher_to
 from coordinator.cli.identity_handler import IdentityHandler
+from coordinator.cli.own_code import needs_record
+from coordinator.cli.own_runs import remember
 from coordinator.cli.page_serving import PageService, open_page, web_listener
 from coordinator.cli.preparation import Prepared, prepare
 from coordinator.cli.results import finish_run, finished_summary
@@ -33,6 +35,7 @@ from coordinator.cli.taking_turns import check_shareable, held_at, take_turns
 from coordinator.config.run_config import RunConfig, canonical_toml
 from coordinator.exporting.cut_exporter import CutExporter
 from coordinator.ledger.ledger import Ledger
+from coordinator.ledger.records import Federation as Begun
 from coordinator.local_devices.ceilings import describe
 from coordinator.local_devices.data_folders import local_devices
 from coordinator.local_devices.processes import LocalDevices, connection_address
@@ -99,13 +102,25 @@ def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str
                 f"{run_dir} holds a run already; resume it with `apportion resume {run_dir}` or choose another"
             )
         write_atomically(run_dir / "config.toml", text.encode())
-        Ledger.create(
+        with Ledger.create(
             ledger_place(config, run_dir),
             federation=federation_id(config, run_dir),
             config=text,
             seed=config.federation.seed,
-        ).close()
+        ) as ledger:
+            _remember(config, ledger.federation(), quiet=options.quiet)
         return _run(config, run_dir, options)
+
+
+def _remember(config: RunConfig, run: Begun, *, quiet: bool) -> None:
+    """Write down that this account began ``run``, where its resumption would ask for more otherwise."""
+    if not needs_record(config):
+        return
+    try:
+        remember(run)
+    except (OSError, RuntimeError) as error:  # RuntimeError: an account without a home
+        if not quiet:
+            print(f"not written down as begun here ({error}): resume will ask for --allow-*", file=sys.stderr)
 
 
 def make_run_dir(run_dir: Path) -> None:

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -15,6 +16,7 @@ import typer
 
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.finding import Finding
+from coordinator.cli.own_code import ENV_HELP, check_variable
 from edge.contracts.errors import ApportionError
 from edge.runtimes import DEFAULT, RUNTIMES, traits_of
 from profiles.system_files import SystemFiles
@@ -44,6 +46,7 @@ def doctor(
     classes: Annotated[int, typer.Option(min=0, help="number of classes, for an own model")] = 0,
     freeze: Annotated[int, typer.Option(min=0, help="of a model: freeze the stem and the first K blocks")] = 0,
     cut: Annotated[str, typer.Option(help="of a model: its submodel, method:level[,key=value]")] = "",
+    allow_env: Annotated[list[str] | None, typer.Option(metavar="NAME", help=ENV_HELP)] = None,
     fix: Annotated[bool, typer.Option("--fix", help="install what is missing and can be installed with pip")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def doctor(
         findings = [_mended(finding) for finding in findings]
     report = None
     if subject.endswith(".toml"):
-        findings += config_findings(Path(subject))
+        findings += config_findings(Path(subject), allow_env or ())
     elif subject:
         report = _report(subject, input_shape, classes, freeze, cut)
         findings.append(_model_finding(report))
@@ -185,7 +188,7 @@ def _mended(finding: Finding) -> Finding:
     return Finding(finding.name, "ok", f"{version}, just installed")
 
 
-def config_findings(path: Path) -> list[Finding]:
+def config_findings(path: Path, allow_env: Collection[str] = ()) -> list[Finding]:
     """Problems of a run file, one finding each; whether its data opens, its model is built, its broker answers.
 
     Raises:
@@ -221,10 +224,10 @@ def config_findings(path: Path) -> list[Finding]:
         findings.append(Finding.failure("method", error))
     # The broker last but one: one that is started here is given a list and certificates that are good, if need be.
     identity = identity_findings(config)
-    return [*findings, *runtime_findings(config), *identity, broker_finding(config), *page_findings(config)]
+    return [*findings, *runtime_findings(config), *identity, broker_finding(config, allow_env), *page_findings(config)]
 
 
-def broker_finding(config: RunConfig) -> Finding:
+def broker_finding(config: RunConfig, allow_env: Collection[str] = ()) -> Finding:
     """Whether the broker that a run file names can be started here, or lets us in where it runs."""
     import tempfile
 
@@ -235,6 +238,7 @@ def broker_finding(config: RunConfig) -> Finding:
 
     with tempfile.TemporaryDirectory(prefix="apportion-doctor-") as folder:
         try:
+            check_variable(config, allow_env)
             with open_broker(config.broker, Path(folder), federation=config.federation.name) as address:
                 connection, name = connection_address(address), config.federation.name
                 transport = MqttTransport(

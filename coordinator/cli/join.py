@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.cli.command import parse_problem, verb
-from coordinator.cli.own_code import HELP, check_code, named_by
+from coordinator.cli.own_code import ENV_HELP, FOREIGN_HELP, KEYS_HELP, check_foreign
+from coordinator.cli.own_runs import is_own
 
 if TYPE_CHECKING:
     from coordinator.config.run_config import RunConfig
@@ -34,7 +35,9 @@ def join(
     run_dir: Annotated[
         Path | None, typer.Option(help="where this process leaves its files; runs/<name>-joined-<time> if unset")
     ] = None,
-    allow_code: Annotated[bool, typer.Option("--allow-code", help=HELP)] = False,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help=FOREIGN_HELP)] = False,
+    allow_keys: Annotated[bool, typer.Option("--allow-keys", help=KEYS_HELP)] = False,
+    allow_env: Annotated[list[str] | None, typer.Option(metavar="NAME", help=ENV_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
@@ -49,13 +52,15 @@ def join(
 
     place, name = _place(where, federation)
     with Ledger.open(place, federation=name) as ledger:
-        text = ledger.federation().config
-    check_code(named_by(load_config_text(text)), where, is_allowed=allow_code)
+        run = ledger.federation()
+    config = load_config_text(run.config)
+    if not is_own(run):
+        check_foreign(config, where, allow_code=allow_code, allow_keys=allow_keys, allow_env=allow_env or ())
     if run_dir is None:
-        begun = default_run_dir(load_config_text(text))
+        begun = default_run_dir(config)
         run_dir = begun.with_name(begun.name.replace(name, f"{name}-joined", 1))
     with resumable(run_dir):
-        summary = join_run(text, place, run_dir, RunOptions(local_devices=0, quiet=quiet))
+        summary = join_run(run.config, place, run_dir, RunOptions(local_devices=0, quiet=quiet))
     if summary:
         show(summary, quiet=quiet, as_json=as_json)
     elif not as_json:

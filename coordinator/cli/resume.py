@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import parse_problem, verb
-from coordinator.cli.own_code import HELP, check_code, is_own, named_by
+from coordinator.cli.own_code import ENV_HELP, FOREIGN_HELP, KEYS_HELP, check_foreign
+from coordinator.cli.own_runs import is_own
 from coordinator.cli.run import resumable, show
 from coordinator.cli.run_directory import is_begun
 
@@ -29,9 +30,9 @@ def resume(
     max_epsilon: Annotated[
         float | None, typer.Option(min=0.0, help="spend up to this epsilon, in place of privacy.max-epsilon")
     ] = None,
-    allow_code: Annotated[
-        bool, typer.Option("--allow-code", help=f"{HELP}; needed where others can write to RUN_DIR")
-    ] = False,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help=FOREIGN_HELP)] = False,
+    allow_keys: Annotated[bool, typer.Option("--allow-keys", help=KEYS_HELP)] = False,
+    allow_env: Annotated[list[str] | None, typer.Option(metavar="NAME", help=ENV_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
@@ -45,10 +46,12 @@ def resume(
         raise parse_problem("RUN_DIR", f"{run_dir} holds no run (no ledger.sqlite in it); begin one with apportion run")
     if unbegun is None:
         with ledger_of(run_dir) as ledger:
-            config = load_config_text(ledger.federation().config, folder=run_dir)
+            run = ledger.federation()
+        config, is_ours = load_config_text(run.config, folder=run_dir), is_own(run)
     else:
-        config = unbegun
-    check_code(named_by(config), run_dir, is_allowed=allow_code or is_own(run_dir))
+        config, is_ours = unbegun, False
+    if not is_ours:
+        check_foreign(config, run_dir, allow_code=allow_code, allow_keys=allow_keys, allow_env=allow_env or ())
     options = RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, quiet=quiet)
     with resumable(run_dir):
         summary = resume_run(run_dir, options) if unbegun is None else start_run(unbegun, run_dir, options)

@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from coordinator.cli.command import parse_problem, verb
+from coordinator.cli.own_code import ENV_HELP, check_variable
 from coordinator.cli.run_directory import holds_run, is_begun
 from coordinator.config.run_config import RunConfig
 from edge.contracts.errors import ApportionError
@@ -35,6 +36,7 @@ def run(
     local_devices: Annotated[
         int | None, typer.Option(min=0, help="agents to start here; unset: those of cohort.local")
     ] = None,
+    allow_env: Annotated[list[str] | None, typer.Option(metavar="NAME", help=ENV_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
@@ -43,6 +45,7 @@ def run(
     from coordinator.run_file.loading import load_config
 
     settings = with_seed(load_config(config), seed)
+    check_variable(settings, allow_env or ())
     folder = run_dir or default_run_dir(settings)
     check_new(folder)
     with resumable(folder):

@@ -48,7 +48,8 @@ def not_begun(run_dir: Path) -> RunConfig | None:
     from coordinator.run_file.loading import load_config
 
     written = run_dir / "config.toml"
-    return load_config(written) if written.is_file() and not holds_run(run_dir) else None
+    is_simulated = (run_dir / "simulation.json").exists()
+    return load_config(written) if written.is_file() and not is_simulated and not holds_run(run_dir) else None
 
 
 def _with_address(run_dir: Path) -> RunConfig | None:

@@ -38,7 +38,7 @@ def verify(
     from export.bundle import verify_artifact
 
     manifest, _ = read_artifact_folder(folder)
-    check_code([manifest.build.get("model", "")], folder, is_allowed=allow_code)
+    check_code([manifest.build.get("model", "")], f"{folder}:", is_allowed=allow_code)
     parity = verify_artifact(folder, rebuild_module(manifest.build))
     if not as_json:
         print(

@@ -31,6 +31,16 @@ def url_problem(url: str) -> str:
     return ""
 
 
+_ELSEWHERE = ("hostaddr", "service", "servicefile", "passfile")
+"""Options with which the password of one server goes to another, or that choose where it is read from."""
+
+
+def has_unsafe_option(address: str) -> str:
+    """An option of a PostgreSQL address that a file may not give, since a password follows it; empty: none."""
+    names = [name.lower() for name, _ in parse_qsl(urlsplit(address).query, keep_blank_values=True)]
+    return next((name for name in names if name in _ELSEWHERE), "")
+
+
 def has_password(address: str) -> bool:
     """Whether a password stands in ``address``: after the user's name, or among its options as libpq reads them."""
     user, _, _ = urlsplit(address).netloc.rpartition("@")

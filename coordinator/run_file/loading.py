@@ -25,7 +25,7 @@ from coordinator.config.run_config import (
     StoreConfig,
     TrainingConfig,
 )
-from coordinator.config.store import has_password, url_problem
+from coordinator.config.store import has_password, has_unsafe_option, url_problem
 from coordinator.config.table_reader import TableReader, absolute
 from coordinator.run_file.checks import MOST_SHARDS, check_defences, check_privacy, check_shards
 from coordinator.run_file.extends import read_document
@@ -283,6 +283,8 @@ def _store(table: TableReader, folder: Path) -> StoreConfig:
         table.problem("ledger", f"'{scheme}' is not usable; give postgresql://user@host/database, or leave it out")
     elif has_password(store.ledger):
         table.problem("ledger", "leave the password out, every run keeps this text; set PGPASSWORD or write ~/.pgpass")
+    elif option := has_unsafe_option(store.ledger):
+        table.problem("ledger", f"'{option}' says where a password comes from or goes to; leave it out")
     return store
 
 

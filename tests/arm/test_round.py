@@ -65,8 +65,8 @@ def test_agents_on_boards_train_a_round(
     with_data = load_config_text(config_text(local=len(BOARDS), size=len(BOARDS), runtimes=RUNTIMES))
     places = local_devices(with_data, load_dataset("digits", None, 3), tmp_path / "outside", None)
     address = amqtt_broker.address
-    monkeypatch.setenv("SMALL_RUN_PASSWORD", address.password)
-    broker = f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "SMALL_RUN_PASSWORD"'
+    monkeypatch.setenv("APPORTION_SMALL_RUN_PASSWORD", address.password)
+    broker = f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "APPORTION_SMALL_RUN_PASSWORD"'
     config = load_config_text(config_text(broker=broker, local=0, size=len(BOARDS), rounds=1, runtimes=RUNTIMES))
     boards = [EmulatedDevice(board, userland) for board in BOARDS]
     with contextlib.ExitStack() as running:

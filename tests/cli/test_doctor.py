@@ -126,13 +126,13 @@ def test_doctor_wrong_password_is_exit_3(
 ) -> None:
     address = amqtt_broker.address
     config = tmp_path / "run.toml"
-    broker = f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "DOCTORS_PASSWORD"'
+    broker = f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "APPORTION_DOCTORS_PASSWORD"'
     config.write_text(config_text(broker=broker, local=0))
-    monkeypatch.setenv("DOCTORS_PASSWORD", "wrong")
+    monkeypatch.setenv("APPORTION_DOCTORS_PASSWORD", "wrong")
     outcome = command("doctor", config, "--json")
     assert outcome.status == 3
     assert f"refused user '{address.user}'" in outcome.error["message"]
-    monkeypatch.setenv("DOCTORS_PASSWORD", address.password)
+    monkeypatch.setenv("APPORTION_DOCTORS_PASSWORD", address.password)
     outcome = command("doctor", config, "--json")
     assert outcome.status == 0, outcome.err
     assert findings(outcome.line, "ok")["broker"] == f"{address.url} lets us in"

@@ -71,7 +71,7 @@ def test_unreachable_broker_exits_3_with_its_address(tmp_path: Path) -> None:
 def test_wrong_password_exits_3_with_the_user(mosquitto_broker: BrokerProcess, tmp_path: Path) -> None:
     address = mosquitto_broker.address
     config = write_config(
-        tmp_path, f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "SMALL_RUN_PASSWORD"'
+        tmp_path, f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "APPORTION_SMALL_RUN_PASSWORD"'
     )
     done = apportion(
         "run",
@@ -79,7 +79,7 @@ def test_wrong_password_exits_3_with_the_user(mosquitto_broker: BrokerProcess, t
         "--run-dir",
         str(tmp_path / "run"),
         "--json",
-        environment={"SMALL_RUN_PASSWORD": "not the password"},
+        environment={"APPORTION_SMALL_RUN_PASSWORD": "not the password"},
     )
     assert done.returncode == 3, done.stderr
     error = failure(done)
@@ -101,10 +101,10 @@ def test_wrong_password_of_an_agent_exits_3(mosquitto_broker: BrokerProcess, tmp
 
 
 def test_missing_password_variable_exits_2_with_its_path(tmp_path: Path) -> None:
-    config = write_config(tmp_path, 'url = "mqtt://127.0.0.1"\nuser = "a"\npassword-env = "NO_SUCH_VARIABLE"')
+    config = write_config(tmp_path, 'url = "mqtt://127.0.0.1"\nuser = "a"\npassword-env = "APPORTION_NO_SUCH_VARIABLE"')
     done = apportion("run", str(config), "--run-dir", str(tmp_path / "run"), "--json")
     assert done.returncode == 2
-    assert "$.broker.password-env: the environment has no NO_SUCH_VARIABLE" in failure(done)["message"]
+    assert "$.broker.password-env: the environment has no APPORTION_NO_SUCH_VARIABLE" in failure(done)["message"]
 
 
 def test_configuration_with_four_mistakes_reports_all_four_and_exits_2(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.federation.small_run import DEVICES, ROUNDS, config_text, crash
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.runtime]
 
-PASSWORD = "SMALL_RUN_PASSWORD"
+PASSWORD = "APPORTION_SMALL_RUN_PASSWORD"
 
 # Each kill finds the run where the one before it left it.
 KILLS = [

@@ -35,7 +35,7 @@ from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.runtime]
 
-PASSWORD = "SHARDS_PASSWORD"
+PASSWORD = "APPORTION_SHARDS_PASSWORD"
 FEDERATION = "small"
 DEVICES, ROUNDS, SHARDS, LEASE_S = 4, 2, 2, 4.0
 PATIENCE_S = 240.0

@@ -34,7 +34,7 @@ from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.runtime]
 
-PASSWORD = "TWO_COORDINATORS_PASSWORD"
+PASSWORD = "APPORTION_TWO_COORDINATORS_PASSWORD"
 FEDERATION = "small"
 DEVICES, ROUNDS, LEASE_S = 4, 2, 4.0
 PATIENCE_S = 240.0

@@ -34,8 +34,8 @@ def test_federation_of_a_device_without_torch(
     (device,) = local_devices(with_data, load_dataset("digits", None, 3), tmp_path / "outside", None)
     command = [device_environment / "apportion", "agent", "--broker", address.url, "--user", address.user]
     command += ["--federation", "small", "--device", device.device, "--data", "data", "--store", "store"]
-    monkeypatch.setenv("SMALL_RUN_PASSWORD", address.password)
-    broker = f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "SMALL_RUN_PASSWORD"'
+    monkeypatch.setenv("APPORTION_SMALL_RUN_PASSWORD", address.password)
+    broker = f'url = "{address.url}"\nuser = "{address.user}"\npassword-env = "APPORTION_SMALL_RUN_PASSWORD"'
     agent = subprocess.Popen(
         command,
         cwd=device.folder,
