@@ -130,13 +130,16 @@ class Cohort:
         *,
         least: int | None = None,
         meanwhile: Callable[[Sequence[Hello]], bool] = lambda here: False,
+        eligible: Callable[[list[str]], Sequence[str]] = lambda devices: devices,
     ) -> list[Hello]:
         """The present devices once there are at least ``count``, or ``least`` after ``timeout_s`` seconds.
 
-        Devices that are here and cannot take part are not waited for once ``least`` others are here.
+        Devices that are here and cannot take part are not waited for once ``least`` others are here. Those that may not
+        take part are no devices until the time is over: a barred one does not stand for one that is yet to come.
 
         Args:
             least: devices a round can do with; ``count`` when None.
+            eligible: those of the devices that may take part; asked whenever others are here.
             meanwhile: work for those that are here while others are awaited, a piece at a time; False when there is
                 none now. The time it takes is added to the wait.
 
@@ -145,16 +148,21 @@ class Cohort:
         """
         least = count if least is None else min(least, count)
         give_up_at = time.monotonic() + timeout_s
+        seen: list[str] = []
+        aside = 0
         while True:
             with self._changed:
                 arrivals = self._arrivals
             here = self.present()
+            if seen != (now_here := [hello.device for hello in here]):
+                seen, aside = now_here, len(here) - len(eligible(now_here))
             unusable, without_runtime = self.data_errors(), self.runtime_errors()
             began = time.monotonic()
             left = give_up_at - began
-            if len(here) >= count or (
-                len(here) >= least and (left <= 0 or len(here) + len({*unusable, *without_runtime}) >= count)
-            ):
+            counted, not_awaited = len(here) - aside, len({*unusable, *without_runtime}) + aside
+            if counted >= count or (counted >= least and counted + not_awaited >= count):
+                return here
+            if left <= 0 and len(here) >= least:
                 return here
             if left <= 0:
                 break

@@ -55,7 +55,12 @@ class BufferedRounds:
 
     def finish(self) -> None:
         """After the last version: whoever still works on an older one is told to forget it."""
-        dismiss(self._federation, self._federation.ledger.assignments.open(), "the last version is made")
+        why = "the last version is made"
+        self._tell_late(dismiss(self._federation, self._federation.ledger.assignments.open(), why), why)
+
+    def _tell_late(self, devices: Sequence[str], why: str) -> None:
+        if devices:
+            self._federation.progress.say(f"{why}: no report from {', '.join(devices)}")
 
     # plan, cut, export
 
@@ -68,9 +73,10 @@ class BufferedRounds:
         federation, config, version = self._federation, self._federation.config, state.round
         attempt = next_attempt(federation, version, least=self._least, what="version")
         old = [a for a in federation.ledger.assignments.open() if version - a.round > config.aggregation.max_staleness]
-        dismiss(federation, old, f"of a model more than {config.aggregation.max_staleness} versions old")
+        too_old = f"of a model more than {config.aggregation.max_staleness} versions old"
+        self._tell_late(dismiss(federation, old, too_old), too_old)
         if not version and not attempt:
-            federation.devices.gather(federation)
+            federation.devices.gather(federation, version)
         assignments = self._orders(state, version, attempt, self._idle(version, attempt))
         federation.on_point("before-plan")
         federation.ledger.rounds.plan(version, attempt, deadline_s=config.cohort.deadline_s, assignments=assignments)

@@ -43,8 +43,8 @@ class Devices:
         """Those that are here, by id, at this moment; those that cannot take part only where all are asked for."""
         raise NotImplementedError
 
-    def gather(self, federation: Federation) -> list[Hello]:
-        """Those that are here once they are enough for a round."""
+    def gather(self, federation: Federation, round_index: int) -> list[Hello]:
+        """Those that are here once they are enough for round ``round_index``."""
         return self.present()
 
     def member(self, device: str) -> Member | None:

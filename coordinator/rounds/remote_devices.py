@@ -36,7 +36,7 @@ class RemoteDevices(Devices):
         """As :meth:`Devices.present`."""
         return self.cohort.present(usable_only=usable_only)
 
-    def gather(self, federation: Federation) -> list[Hello]:
+    def gather(self, federation: Federation, round_index: int) -> list[Hello]:
         """As :meth:`Devices.gather`; what those that are here will be given is exported meanwhile.
 
         Raises:
@@ -45,7 +45,11 @@ class RemoteDevices(Devices):
         export_certain(federation)
         cohort = federation.config.cohort
         return self.cohort.wait_for(
-            cohort.size, cohort.join_timeout_s, least=cohort.min_reports, meanwhile=export_on_arrival(federation)
+            cohort.size,
+            cohort.join_timeout_s,
+            least=cohort.min_reports,
+            meanwhile=export_on_arrival(federation),
+            eligible=lambda devices: federation.stages.eligible(federation, devices, round_index),
         )
 
     def member(self, device: str) -> Member | None:

@@ -12,7 +12,7 @@ from edge.contracts.messages import Hello
 def choose_devices(federation: Federation, state: State, round_index: int, attempt: int) -> tuple[list[Hello], int]:
     """The devices selected among those that are here, by id, and how many those are."""
     config = federation.config
-    hellos = federation.devices.gather(federation)
+    hellos = federation.devices.gather(federation, round_index)
     eligible = federation.stages.eligible(federation, [hello.device for hello in hellos], round_index)
     allowed = _allowed(federation, state, eligible)
     chosen = select(

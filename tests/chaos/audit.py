@@ -7,6 +7,7 @@ of the blobs. Means are computed again here, from the updates themselves, in flo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import numpy as np
 
 from coordinator.ledger.ledger import Ledger
 from edge.contracts.tensor_file import decode_tensors
-from tests.chaos.director import Story
-from tests.chaos.schedule import ROUNDS, Mode
-from tests.chaos.site import Site
+from tests.chaos.liars.kinds import Liar
+from tests.chaos.liars.naming import Naming, naming_of
+from tests.chaos.schedule import ROUNDS, Schedule
+from tests.chaos.site import COORDINATOR_LOG, Site, device_names
+from tests.chaos.story import Story
 
 
 @dataclass
@@ -27,11 +30,14 @@ class Verdict:
     duplicated: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
+    naming: Naming = field(default_factory=Naming)
 
     @property
     def is_good(self) -> bool:
         """Nothing was found."""
-        return not (self.lost or self.duplicated or self.differing or self.trouble)
+        naming = self.naming
+        said = naming.unnamed or naming.late or naming.honest_barred
+        return not (self.lost or self.duplicated or self.differing or self.trouble or said)
 
 
 def recorded(run_dir: Path) -> dict[str, str]:
@@ -46,7 +52,7 @@ def recorded(run_dir: Path) -> dict[str, str]:
         }
 
 
-def audit(site: Site, story: Story, mode: Mode, reference: bytes | None) -> Verdict:
+def audit(site: Site, story: Story, planned: Schedule, reference: bytes | None) -> Verdict:
     """The verdict on a run that is over.
 
     Args:
@@ -56,8 +62,9 @@ def audit(site: Site, story: Story, mode: Mode, reference: bytes | None) -> Verd
     found.lost += [f"update {i[:12]} was in the ledger before a coordinator ended" for i in story.lost_between]
     try:
         with Ledger.open(site.run_dir / "ledger.sqlite") as ledger:
-            _audit_ledger(ledger, story, mode, found)
-            if mode == "synchronous":
+            _audit_ledger(ledger, story, planned, found)
+            _audit_liars(ledger, site, planned.liars, found)
+            if planned.mode == "synchronous":
                 _audit_sums(ledger, site, found)
     except Exception as error:
         found.trouble.append(f"the ledger cannot be audited: {type(error).__name__}: {error}")
@@ -67,7 +74,13 @@ def audit(site: Site, story: Story, mode: Mode, reference: bytes | None) -> Verd
     return found
 
 
-def _audit_ledger(ledger: Ledger, story: Story, mode: Mode, found: Verdict) -> None:
+def _audit_liars(ledger: Ledger, site: Site, liars: Sequence[Liar], found: Verdict) -> None:
+    log = "".join(path.read_text(errors="replace") for path in sorted(site.logs.glob(COORDINATOR_LOG)))
+    found.naming = naming_of(ledger, liars, device_names(), log)
+    found.differing += found.naming.counted
+
+
+def _audit_ledger(ledger: Ledger, story: Story, planned: Schedule, found: Verdict) -> None:
     for line in ledger.audit.findings():
         (found.duplicated if "more than once" in line else found.lost if "no update" in line else found.trouble).append(
             line
@@ -75,7 +88,7 @@ def _audit_ledger(ledger: Ledger, story: Story, mode: Mode, found: Verdict) -> N
     if ledger.federation().state != "finished":
         found.trouble.append(f"the run is {ledger.federation().state}, not finished")
     committed = [r.round for r in ledger.rounds.all() if r.state == "committed"]
-    if committed != list(range(ROUNDS[mode])):
+    if committed != list(range(ROUNDS[planned.mode])):
         found.trouble.append(f"committed rounds are {committed}")
     rows, counts = _rows_and_counts(ledger)
     found.duplicated += [f"update {i[:12]} has {n} rows" for i, n in rows.items() if n > 1]

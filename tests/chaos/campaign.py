@@ -23,6 +23,10 @@ from tests.chaos.schedule import BrokerKind, Mode, Schedule, schedule, undisturb
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+FINDINGS = ("lost", "duplicated", "differing", "trouble", "unnamed", "late_named", "honest_barred")
+"""Lists of an outcome that are empty after a good run."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What one seed's process found."""
 
@@ -36,11 +40,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     duplicated: list[str] = []
     differing: list[str] = []
     trouble: list[str] = []
+    liars: int = 0
+    named: int = 0
+    unnamed: list[str] = []
+    late_named: list[str] = []
+    honest_barred: list[str] = []
 
     @property
     def is_good(self) -> bool:
         """Nothing was found."""
-        return not (self.lost or self.duplicated or self.differing or self.trouble)
+        return not any(getattr(self, what) for what in FINDINGS)
 
 
 def import_everything() -> None:
@@ -54,7 +63,7 @@ def import_everything() -> None:
         "onnxruntime", "coordinator.cli.assembly", "coordinator.cli.command", "coordinator.cli.results",
         "coordinator.cli.run", "coordinator.cli.resume", "export.bundle", "export.inference_model", "sklearn.datasets",
         "edge.commands.agent", "alembic.command", "coordinator.planning.export_cache", "tests.chaos.seed_run",
-        "tests.chaos.planted_bugs",
+        "tests.chaos.planted_bugs", "tests.chaos.liars.lies",
     ):  # fmt: skip
         importlib.import_module(name)
 
@@ -168,7 +177,7 @@ class Campaign:
             print(f"  stopped with {' '.join(stop.split())[-300:]}")
         if outcome.is_good:
             return
-        for what in ("lost", "duplicated", "differing", "trouble"):
+        for what in FINDINGS:
             for line in getattr(outcome, what):
                 print(f"  {what}: {' '.join(line.split())[-400:]}")
         for line in outcome.planned:
@@ -202,8 +211,11 @@ class Campaign:
         # A run without an end has no model to compare: it differs from the undisturbed one.
         differing += sum(1 for o in self.outcomes if o.trouble and not (o.lost or o.duplicated or o.differing))
         counts = f"lost {lost}, duplicated {duplicated}, differing {differing}"
-        print(f"runs {len(self.outcomes)}, resumed {resumed}, {counts}", flush=True)
-        return 1 if lost or duplicated or differing else 0
+        liars, named = (sum(getattr(o, w) for o in self.outcomes) for w in ("liars", "named"))
+        late, barred = (sum(len(getattr(o, w)) for o in self.outcomes) for w in ("late_named", "honest_barred"))
+        said = f"liars {liars}, named {named}, late named {late}, honest barred {barred}"
+        print(f"runs {len(self.outcomes)}, resumed {resumed}, {counts}, {said}", flush=True)
+        return 1 if lost or duplicated or differing or named < liars or late or barred else 0
 
 
 def _kind(line: str) -> str:

@@ -93,6 +93,8 @@ def coordinator(request: dict[str, Any], control: socket.socket) -> int:
         return dataclasses.replace(chosen(*args, **kwargs), on_point=on_point)
 
     assembly.RunOptions = options  # type: ignore[misc, assignment]
+    if request["signing"]:
+        _sign_with(Path(request["signing"]))
     plant = request.get("plant")
     if plant:
         from tests.chaos.planted_bugs import PLANTED
@@ -103,6 +105,14 @@ def coordinator(request: dict[str, Any], control: socket.socket) -> int:
         own = [name for name, module in list(sys.modules.items()) if module and name.startswith(PRELOADED)]
         Path(request["modules"]).write_text(json.dumps([n for n in own if _is_importable(n)]), encoding="utf-8")
     return status
+
+
+def _sign_with(folder: Path) -> None:
+    """Sign as a coordinator with an identity does, without the broker that goes with one: relays must see messages."""
+    from coordinator.cli import federation_parts
+    from coordinator.identity.signing import SigningKey
+
+    federation_parts.signer = lambda config: SigningKey.load(folder)
 
 
 def _is_importable(name: str) -> bool:
@@ -156,8 +166,20 @@ def command(request: dict[str, Any], control: socket.socket) -> int:
     return main(request["arguments"])
 
 
+def liar(request: dict[str, Any], control: socket.socket) -> int:
+    """A party that lies; it passes no points, and ends when it is killed."""
+    from tests.chaos.liars.client import Client, run
+    from tests.chaos.liars.lies import LIES
+
+    client = Client(request["url"], request["federation"], request["device"])
+    lies = LIES[request["kind_of_liar"]]
+    run(client, lies(client, request["variant"], is_compared=request["is_compared"], victims=request["victims"]))
+    return 0
+
+
 CHILDREN: dict[str, Callable[[dict[str, Any], socket.socket], int]] = {
     "coordinator": coordinator,
     "device": device,
     "command": command,
+    "liar": liar,
 }

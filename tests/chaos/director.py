@@ -13,14 +13,13 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from coordinator.brokers.opening import BrokerProcess
 from edge.contracts.envelope import unseal
-from edge.contracts.messages import Ack, Block, Put
+from edge.contracts.messages import Ack
 from edge.contracts.topics import kind_of
 from tests.chaos.damage import flip
 from tests.chaos.faults import ACTIONS, BLOBS, BROKER, COORDINATOR, FSCK, Fault
@@ -28,7 +27,9 @@ from tests.chaos.forking import Forks
 from tests.chaos.framing import Packet
 from tests.chaos.relay import DOWN, UP, Link, Verdict
 from tests.chaos.schedule import Schedule
-from tests.chaos.site import DEADLINE_S, PASSWORD_VARIABLE, Site, config_text, device_names
+from tests.chaos.site import DEADLINE_S, NAME, PASSWORD_VARIABLE, Site, config_text, device_names
+from tests.chaos.story import Child, Story
+from tests.chaos.tampering import tampered
 
 RUN_LIMIT_S = 240.0
 """A run of three seconds takes tens of them on a machine that does eight other things."""
@@ -40,41 +41,6 @@ PLANTED_DEADLINE_S = 8
 MAX_STARTS = 12
 _DOCUMENTED = {1, 2, 3, 4}
 """Exit statuses of a run that stops with a reason; docs/cli.md."""
-
-_BULK = {"put": Put, "block": Block}
-
-
-@dataclass
-class Story:
-    """What happened in a run.
-
-    Attributes:
-        injected: faults that were carried out, in order.
-        acknowledged: assignment ids that the coordinator acknowledged as accepted, with the number of times.
-        stops: how coordinators ended that were not killed here: exit status and their last words.
-        resumes: coordinators started for a run that was there already.
-        trouble: what may not happen: a hang, a traceback, a process that ended with a bug.
-    """
-
-    injected: list[Fault] = field(default_factory=list)
-    acknowledged: Counter[str] = field(default_factory=Counter)
-    seen_recorded: dict[str, str] = field(default_factory=dict)
-    stops: list[str] = field(default_factory=list)
-    resumes: int = 0
-    trouble: list[str] = field(default_factory=list)
-    wall_s: float = 0.0
-    lost_between: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Child:
-    """A running process of a party; ``killed`` when its end is our doing."""
-
-    party: str
-    pid: int
-    control: socket.socket
-    killed: bool = False
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Director:
@@ -96,6 +62,7 @@ class Director:
             self._due.setdefault((fault.at.name, fault.at.nth), []).append(fault)
         self._children: dict[str, Child] = {}
         self._jumps: Counter[str] = Counter()
+        self._liars = {liar.name for liar in schedule.liars}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = self._has_damage = False
         self._finished: asyncio.Future[bool]
@@ -120,6 +87,8 @@ class Director:
         self._broker_port = int(self._broker.address.url.rpartition(":")[2])
         os.environ[PASSWORD_VARIABLE] = self._broker.address.password
         self._links = {}
+        if self.schedule.is_signed:
+            self.site.make_signing_key()
         try:
             for party in (COORDINATOR, *device_names()):
                 self._links[party] = Link(party, lambda: self._broker_port, self._judge)
@@ -127,6 +96,8 @@ class Director:
             self._start_coordinator()
             for device in device_names():
                 self._start_device(device)
+            for liar in self.schedule.liars:
+                self._start_liar(liar.name)
             try:
                 await asyncio.wait_for(asyncio.shield(self._finished), RUN_LIMIT_S)
             except TimeoutError:
@@ -176,8 +147,11 @@ class Director:
         if is_new:
             port, user = self._links[COORDINATOR].port, self._broker.address.user
             # A run with a planted bug may have to wait for its deadline, and nothing else slows it down.
+            liars = len(self.schedule.liars)
             deadline_s = PLANTED_DEADLINE_S if self._plant else DEADLINE_S
-            text = config_text(self.site.work, self.schedule.mode, port=port, user=user, deadline_s=deadline_s)
+            text = config_text(
+                self.site.work, self.schedule.mode, port=port, user=user, deadline_s=deadline_s, liars=liars
+            )
             path = self.site.folder / "chaos.toml"
             path.write_text(text, encoding="utf-8")
             arguments = ["run", str(path), "--run-dir", str(self.site.run_dir)]
@@ -186,8 +160,17 @@ class Director:
             arguments = ["resume", str(self.site.run_dir)]
         self._log_from = self._log_size()
         values = {"run_dir": str(self.site.run_dir), "aside": str(self.site.aside), "plant": self._plant}
+        values["signing"] = str(self.site.signing) if self.schedule.is_signed else ""
         values["modules"] = "" if self.schedule.faults else str(self.site.work / "modules.json")
         self._start(COORDINATOR, "coordinator", {"arguments": [*arguments, "--local-devices", "0"], **values})
+
+    def _start_liar(self, name: str) -> None:
+        """A liar has a way to the broker of its own, and no disk."""
+        liar = next(liar for liar in self.schedule.liars if liar.name == name)
+        values = {"kind_of_liar": liar.kind, "variant": liar.variant, "federation": NAME, "device": name}
+        url = f"mqtt://{self._broker.address.user}@127.0.0.1:{self._broker_port}"
+        is_compared = self.schedule.mode == "synchronous"
+        self._start(name, "liar", {**values, "url": url, "is_compared": is_compared, "victims": device_names()})
 
     def _start_device(self, device: str) -> None:
         store = self.site.disks[device].folder / "store"
@@ -201,6 +184,7 @@ class Director:
             device,
             "--data",
             str(self.site.data(device)),
+            *(["--trust", str(self.site.trust)] if self.schedule.is_signed else []),
         ]
         self._start(device, "device", {"arguments": [*arguments, "--store", str(store), "--connect-timeout-s", "20"]})
 
@@ -220,6 +204,8 @@ class Director:
             self._coordinator_ended(child, status)
         elif child.party == FSCK:
             self._repaired(status)
+        elif child.party in self._liars:
+            self._trouble(f"the harness failed: {child.party} ended with exit status {status}; see its log")
         elif not child.killed:
             # An agent that stops by itself is started again by whatever keeps it running, as a system's service is.
             if status not in _DOCUMENTED:
@@ -310,33 +296,17 @@ class Director:
         return tampering
 
     async def _judge(self, party: str, direction: str, packet: Packet) -> Verdict:
-        kind = kind_of(packet.topic)
+        kind, words = kind_of(packet.topic), packet.topic.split("/")
         if party == COORDINATOR and direction == UP and kind == "ack":
             ack = unseal(packet.payload).read(Ack)
             if ack.accepted:
                 self.story.acknowledged[ack.assignment_id] += 1
         verdict = Verdict([packet])
+        if self._liars.intersection(words):
+            return verdict  # what they say is no event: the same event is the same moment with other liars
         for fault in await self._passed(f"{party}{direction}{kind}"):
-            verdict = await self._tamper(fault, packet)
+            verdict = await tampered(fault, packet)
         return verdict
-
-    async def _tamper(self, fault: Fault, packet: Packet) -> Verdict:
-        match fault.action:
-            case "drop":
-                return Verdict([], back=packet.acknowledgement())
-            case "duplicate":
-                return Verdict([packet, packet.again()])
-            case "delay":
-                await asyncio.sleep(fault.value)
-            case "reorder":
-                return Verdict([packet], is_held=True)
-            case "cut-inside":
-                return Verdict([packet], is_cut=True)
-            case "corrupt":
-                return Verdict([packet.with_payload(_corrupted(packet))])
-            case "garble":
-                return Verdict([packet.with_payload(b"\xc1" + packet.payload[1:])])
-        return Verdict([packet])
 
     # faults
 
@@ -438,15 +408,6 @@ class Director:
 def _continue(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
-
-
-def _corrupted(packet: Packet) -> bytes:
-    """The payload with a byte in the middle of its bulk data changed; everything else can be read as before."""
-    body = unseal(packet.payload).read(_BULK[kind_of(packet.topic)])
-    at = packet.payload.rindex(body.data) + len(body.data) // 2
-    changed = bytearray(packet.payload)
-    changed[at] ^= 0x40
-    return bytes(changed)
 
 
 def events_of(folder: Path) -> list[str]:

@@ -61,10 +61,60 @@ def _change_one_bit() -> None:
     FedAvg.refresh = changed  # type: ignore[method-assign]
 
 
+def _name_nobody() -> None:
+    """An update is rejected, and neither a row nor a line says why."""
+    from coordinator.messaging.update_book import LedgerBook
+    from edge.serving.uploads import UploadHandler
+
+    reject, refuse = LedgerBook.reject, UploadHandler._reject
+
+    def silently(book: LedgerBook, entry: Any, error: Any) -> None:
+        reject(book, entry, type(error)(""))
+
+    def without_a_word(handler: Any, entry: Any, error: Any) -> None:
+        handler._say = lambda line: None
+        refuse(handler, entry, error)
+
+    LedgerBook.reject = silently  # type: ignore[method-assign]
+    UploadHandler._reject = without_a_word  # type: ignore[method-assign]
+
+
+def _reject_an_honest_device() -> None:
+    """The first update of device-00 is rejected, whatever is in it."""
+    from coordinator.messaging.update_book import LedgerBook
+    from edge.contracts.errors import UpdateRejected
+
+    check = LedgerBook.check
+
+    def too_strict(book: LedgerBook, entry: Any, digest: str, where: str) -> None:
+        if entry.device == "device-00":
+            raise UpdateRejected(f"{where}: planted")
+        check(book, entry, digest, where)
+
+    LedgerBook.check = too_strict  # type: ignore[method-assign]
+
+
+def _screen_nobody() -> None:
+    """Whatever was reported is summed."""
+    from coordinator.rounds.stages import screening
+
+    screening.screened = lambda ledger, recorded, *arguments, **values: list(recorded)
+
+
 PLANTED: dict[str, Callable[[], None]] = {
     "acknowledge-unwritten": _acknowledge_unwritten,
     "sum-one-twice": _sum_one_twice,
     "leave-one-out": _leave_one_out,
     "change-one-bit": _change_one_bit,
+    "name-nobody": _name_nobody,
+    "reject-an-honest-device": _reject_an_honest_device,
+    "screen-nobody": _screen_nobody,
 }
 """By name; each is put into every coordinator of a run."""
+
+BESIDE: dict[str, str] = {
+    "name-nobody": "extreme",
+    "reject-an-honest-device": "extreme",
+    "screen-nobody": "colluding",
+}
+"""Bugs that show beside a liar only: which kind of liar."""

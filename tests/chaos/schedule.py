@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from edge.contracts.streams import splitmix64, stream_seed
 from tests.chaos.faults import BLOBS, BROKER, COORDINATOR, Event, Fault
+from tests.chaos.liars.kinds import KINDS, Liar, liars_of
 
 DEVICES = 4
 ROUNDS = {"synchronous": 3, "buffered": 4}
@@ -31,6 +32,7 @@ class Schedule:
 
     Attributes:
         keeps_queue: whether the broker has its queue on disk (Mosquitto only).
+        liars: the Byzantine members.
     """
 
     seed: int
@@ -38,12 +40,18 @@ class Schedule:
     broker: BrokerKind
     keeps_queue: bool
     faults: tuple[Fault, ...]
+    liars: tuple[Liar, ...] = ()
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the coordinator signs its orders, and devices follow no others."""
+        return any(KINDS[liar.kind].is_signed for liar in self.liars)
 
     def text(self) -> str:
         """For people and for the folder of a failing seed."""
         kept = ", queue kept" if self.keeps_queue else ""
         head = f"seed {self.seed}: {self.mode}, {self.broker} broker{kept}"
-        return "\n".join([head, *(f"  {fault}" for fault in self.faults)]) + "\n"
+        return "\n".join([head, *(f"  {entry}" for entry in (*self.liars, *self.faults))]) + "\n"
 
 
 class Draw:
@@ -71,7 +79,8 @@ def undisturbed(mode: Mode, broker: BrokerKind = "mosquitto") -> Schedule:
 
 
 def schedule(seed: int, *, has_mosquitto: bool = True, has_buffered: bool = True) -> Schedule:
-    """The schedule of ``seed``: three to seven faults, most often with a kill of the coordinator among them.
+    """The schedule of ``seed``: its liars, and three to seven faults, most often with a kill of the
+    coordinator among them.
 
     Args:
         has_mosquitto, has_buffered: what this machine and this release have; without, the other kind is taken.
@@ -91,7 +100,8 @@ def schedule(seed: int, *, has_mosquitto: bool = True, has_buffered: bool = True
             fault = replace(fault, action="kill-losing")
         if sum(f.kind == fault.kind for f in faults) < _MOST.get(fault.kind, 2):
             faults.append(fault)
-    return Schedule(seed, mode, broker, keeps_queue, tuple(faults))
+    liars = liars_of(seed, Draw(seed, "liar").below(1000))
+    return Schedule(seed, mode, broker, keeps_queue, tuple(faults), liars)
 
 
 # A trainer's second crash is the device's refusal, and a second flip or full disk waits for the same mending.

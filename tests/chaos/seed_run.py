@@ -30,7 +30,7 @@ def run_seed(
     director = Director(planned, site, forks, recorded=lambda: recorded(site.run_dir), plant=plant)
     story = director.run()
     forks.close()
-    verdict = audit(site, story, planned.mode, reference)
+    verdict = audit(site, story, planned, reference)
     final = site.run_dir / "checkpoints" / "final.safetensors"
     if reference is None and final.exists():
         shutil.copyfile(final, work / f"{name}.safetensors")
@@ -48,4 +48,9 @@ def run_seed(
         duplicated=verdict.duplicated,
         differing=verdict.differing,
         trouble=verdict.trouble,
+        liars=verdict.naming.liars,
+        named=verdict.naming.named,
+        unnamed=verdict.naming.unnamed,
+        late_named=verdict.naming.late,
+        honest_barred=verdict.naming.honest_barred,
     )

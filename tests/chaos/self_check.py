@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import msgspec
 
 from tests.chaos.campaign import Campaign, Outcome
-from tests.chaos.planted_bugs import PLANTED
+from tests.chaos.liars.kinds import KINDS, members_of
+from tests.chaos.planted_bugs import BESIDE, PLANTED
 from tests.chaos.schedule import undisturbed
 
 TWICE = 21
@@ -23,6 +25,8 @@ def main() -> None:
         found: dict[str, Outcome] = {}
         for plant in PLANTED:
             planned = undisturbed("synchronous", campaign.broker)
+            if plant in BESIDE:
+                planned = replace(planned, liars=members_of(KINDS[BESIDE[plant]], 0))
             found[plant] = campaign.one(planned, plant, plant=plant)
         for again in ("first", "second"):
             found[again] = campaign.one(campaign.plan(TWICE), again)

@@ -16,6 +16,9 @@ RUN_DISK_BYTES = 48 << 20
 DEVICE_DISK_BYTES = 64 << 20
 """An agent waits while less than twice its reserve of 16 MB is free."""
 DEADLINE_S = 25
+COORDINATOR_LOG = "coordinator*.log"
+SCREENING = 50
+"""Medians; honest devices with few examples move a fifth as far as others, a crafted update a thousand times."""
 
 
 def device_names() -> list[str]:
@@ -23,8 +26,12 @@ def device_names() -> list[str]:
     return [f"device-{index:02d}" for index in range(DEVICES)]
 
 
-def config_text(work: Path, mode: Mode, *, port: int, user: str, deadline_s: float = DEADLINE_S) -> str:
-    """The run file of a coordinator that reaches its broker at ``port`` of this machine."""
+def config_text(work: Path, mode: Mode, *, port: int, user: str, deadline_s: float = DEADLINE_S, liars: int = 0) -> str:
+    """The run file of a coordinator that reaches its broker at ``port`` of this machine.
+
+    With ``liars`` of them the cohort has that many more devices and needs no more reports. Who was rejected once sits
+    out the rest of the run; who said bye is not waited for.
+    """
     aggregation = '\n[aggregation]\nmode = "buffered"\n' if mode == "buffered" else ""
     return f"""
 [federation]
@@ -59,10 +66,11 @@ devices = {DEVICES}
 every = 0
 
 [cohort]
-size = {DEVICES}
+size = {DEVICES + liars}
 min-reports = {MIN_REPORTS[mode]}
 deadline-s = {deadline_s}
-join-timeout-s = {DEADLINE_S}
+leave-after-s = {1.0 if liars else 0.0}
+join-timeout-s = {deadline_s}
 
 [planner]
 export-cache = "{work / "exports"}"
@@ -74,7 +82,12 @@ name = "onnxruntime"
 url = "mqtt://127.0.0.1:{port}"
 user = "{user}"
 password-env = "{PASSWORD_VARIABLE}"
-{aggregation}"""
+{aggregation}{_defences(mode) if liars else ""}"""
+
+
+def _defences(mode: Mode) -> str:
+    factor = "" if mode == "buffered" else f"quarantine-factor = {SCREENING}\n"
+    return f"\n[defences]\nbar-after = 1\nbar-rounds = 100\n{factor}"
 
 
 def write_data(work: Path) -> None:
@@ -102,6 +115,7 @@ class Site:
         self.broker = folder / "broker"
         self.aside = folder / "aside"
         self.logs = folder / "logs"
+        self.signing = folder / "signing"
         for made in (self.run_dir, self.broker, self.aside, self.logs):
             made.mkdir(parents=True)
         self.disks = {"coordinator": Disk(self.run_dir, RUN_DISK_BYTES)}
@@ -116,6 +130,21 @@ class Site:
     def data(self, device: str) -> Path:
         """The device's examples."""
         return self.work / "data" / device
+
+    def make_signing_key(self) -> None:
+        """A key that the coordinator signs orders with, and the devices' copy of its public half."""
+        from coordinator.identity.folder import IdentityFolder
+        from coordinator.identity.signing import SigningKey
+
+        self.signing.mkdir()
+        SigningKey.create(IdentityFolder(self.signing))
+
+    @property
+    def trust(self) -> Path:
+        """What devices follow where orders are signed."""
+        from coordinator.identity.folder import IdentityFolder
+
+        return IdentityFolder(self.signing).signing_public
 
     def log(self, party: str) -> Path:
         """What a party wrote to stdout and stderr."""

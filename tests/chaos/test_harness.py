@@ -14,6 +14,8 @@ import pytest
 from coordinator.rounds.crash_points import POINTS
 from tests.chaos.faults import ACTIONS, Event, Fault
 from tests.chaos.framing import Framer, Packet
+from tests.chaos.liars.kinds import KINDS
+from tests.chaos.liars.lies import LIES
 from tests.chaos.schedule import schedule
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,13 @@ def test_two_hundred_seeds_hold_every_action_and_every_target() -> None:
     points = {f.at.name.removeprefix("coordinator@") for s in range(1, 201) for f in schedule(s).faults}
     stems = {name.rpartition("-")[0] if name[-1].isdigit() else name for name in points}
     assert {name for name in POINTS if name not in stems | {p for p in points}} == set()
+
+
+def test_every_seed_has_a_liar_and_each_kind_its_share() -> None:
+    kinds = Counter(schedule(seed).liars[0].kind for seed in range(1, 201))
+    assert set(kinds) == set(KINDS) == set(LIES)
+    assert max(kinds.values()) - min(kinds.values()) <= 1
+    assert {len(schedule(seed).liars) for seed in range(1, 201)} == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -98,13 +107,16 @@ def found() -> dict[str, dict[str, Any]]:
         ("leave-one-out", "lost", "the update of device-03 participates and is not summed"),
         ("sum-one-twice", "duplicated", "the update of device-00 is summed twice"),
         ("change-one-bit", "differing", "the committed model is not the mean of its updates"),
+        ("name-nobody", "unnamed", "liar liar-00 (extreme, 0)"),
+        ("reject-an-honest-device", "honest_barred", "device-00, round 0.0: rejected update-rejected"),
+        ("screen-nobody", "differing", "round 0.0 counts the update of liar-00"),
     ],
 )
 def test_a_planted_bug_is_found_for_what_it_is(
     found: dict[str, dict[str, Any]], plant: str, verdict: str, words: str
 ) -> None:
     assert any(words in line for line in found[plant][verdict]), found[plant]
-    others = {"lost", "duplicated", "differing"} - {verdict, "differing"}
+    others = {"lost", "duplicated", "honest_barred"} - {verdict}
     assert all(found[plant][other] == [] for other in others), found[plant]
 
 

@@ -141,6 +141,7 @@ def test_update_of_a_model_too_old_is_given_up_and_told_so(tmp_path: Path, expor
             ack = slow.wait_ack(slow.orders[0])
         assert (ack.accepted, ack.code) == (False, STALE_ROUND)
         assert "of a model more than 1 versions old" in ack.reason
+        assert stage.lines.having("of a model more than 1 versions old: no report from slow")
         assert all(version - of <= 1 for version, found in enumerate(weights_of(stage)) for _, of, _ in found)
 
 

@@ -156,3 +156,32 @@ def test_work_meanwhile_is_asked_for_at_each_arrival_and_its_time_is_not_counted
     with pytest.raises(DeadlineExpired):
         cohort.wait_for(3, timeout_s=0.1, least=3, meanwhile=meanwhile)
     assert seen == [["a"], ["a", "b"]]
+
+
+def test_wait_for_does_not_take_a_barred_device_for_one_of_those_it_needs() -> None:
+    """A barred liar and all devices but one were enough for a round, which was then made without the last one."""
+    cohort = Cohort()
+    for name in ("a", "b", "liar"):
+        cohort.greet(hello(name))
+    asked: list[list[str]] = []
+
+    def without_liar(devices: Sequence[str]) -> list[str]:
+        asked.append(list(devices))
+        return [device for device in devices if device != "liar"]
+
+    last = threading.Timer(0.3, lambda: cohort.greet(hello("c")))
+    last.start()
+    assert [h.device for h in cohort.wait_for(3, 30.0, eligible=without_liar)] == ["a", "b", "c", "liar"]
+    last.join()
+    assert asked == [["a", "b", "liar"], ["a", "b", "c", "liar"]]  # once for those who are here, however often it looks
+
+
+def test_wait_for_waits_for_nobody_in_a_barred_device_s_place_once_the_least_are_here() -> None:
+    cohort = Cohort()
+    for name in ("a", "b", "liar"):
+        cohort.greet(hello(name))
+    started = time.monotonic()
+    assert len(cohort.wait_for(3, 30.0, least=2, eligible=lambda devices: devices[:2])) == 3
+    assert time.monotonic() - started < 5.0
+    # Where nobody else comes, a run goes on with those it has, as before.
+    assert len(cohort.wait_for(3, 0.2, eligible=lambda devices: devices[:2])) == 3
