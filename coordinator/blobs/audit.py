@@ -23,7 +23,7 @@ class Fault:
     """Something that is not as it should be.
 
     Attributes:
-        kind: ``ledger``, ``blob`` or ``run-dir``.
+        kind: ``ledger``, ``audit-log``, ``blob`` or ``run-dir``.
         subject: a blob's digest, a file's name, or empty.
         step: what mends it.
     """

@@ -144,6 +144,8 @@ def resume_run(run_dir: Path, options: RunOptions) -> dict[str, Any]:
         )
     with lock_run(run_dir):
         with ledger_of(run_dir) as ledger:
+            if options.max_epsilon is not None:
+                ledger.audit_log.add("config-changed", details={"privacy.max-epsilon": options.max_epsilon})
             ledger.requests.put(CONTROL, "")  # whoever resumes a run wants it to go on
         return _run(config, run_dir, options)
 

@@ -36,6 +36,7 @@ VERBS: dict[str, str] = {
     "drain": "coordinator.cli.control",
     "stop": "coordinator.cli.control",
     "fsck": "coordinator.cli.fsck",
+    "audit": "coordinator.cli.audit",
     "quarantine": "coordinator.cli.quarantine",
     "simulate": "coordinator.cli.simulate",
     "plan": "coordinator.cli.plan",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from coordinator.blobs.garbage import Garbage
     from coordinator.ledger.ledger import Ledger
 
+NEXT = "hold it against a copy: apportion audit verify"
 EXAMPLE = "Example: apportion fsck runs/first --deep"
 
 
@@ -107,10 +108,12 @@ def audit_run(run_dir: Path, ledger: Ledger, *, deep: bool, repair_too: bool) ->
     faults = blob_faults(ledger, blobs, deep=deep)
     if repair_too and faults:
         done = repair(ledger, blobs, faults)
+        ledger.audit_log.add("store-repaired", details={"done": done})
         faults = blob_faults(ledger, blobs, deep=deep)
     ledger_faults = [
         Fault("ledger", "", words, "restore the ledger from a backup") for words in ledger.audit.findings()
     ]
+    ledger_faults += [Fault("audit-log", "", words, NEXT) for words in ledger.audit_log.checked().findings]
     return {
         "faults": [*ledger_faults, *faults, *run_dir_faults(run_dir, ledger)],
         "repaired": done,

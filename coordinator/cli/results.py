@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.cli import audit_head
 from coordinator.local_devices.control_groups import CeilingReport
 from coordinator.reporting.report_page import report_page
 from coordinator.rounds.evaluation import Evaluator
@@ -80,6 +81,9 @@ def finish_run(
     write_atomically(run_dir / "report.html", page.encode())
     if federation.ledger.federation().state == "running":
         federation.ledger.move_federation("finished")
+    # After the last entry of the run: the head is that of the whole log.
+    summary[audit_head.KEY] = audit_head.head_values(federation.ledger, config.broker.identity)
+    write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
     return summary
 
 

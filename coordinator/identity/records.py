@@ -12,7 +12,10 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from coordinator.audit_log.entry import Entry
+from coordinator.identity import audit_log
 from coordinator.identity.certificates import Kind
 from edge.contracts.errors import IdentityRefused
 
@@ -36,8 +39,8 @@ _BROWSERS = """CREATE TABLE browsers (
     device TEXT NOT NULL, public_key BLOB NOT NULL, password_line TEXT NOT NULL, since REAL NOT NULL, revoked_at REAL,
     reason TEXT NOT NULL
 )"""
-"""Came with version 2."""
-_VERSION = 2
+"""Came with version 2; the audit log with version 3."""
+_VERSION = 3
 _COLUMNS = "serial, kind, name, hosts, public_key, not_before, not_after, pem, revoked_at, reason"
 
 
@@ -122,8 +125,8 @@ class Records:
         except sqlite3.DatabaseError as error:
             self.close()
             raise IdentityRefused(f"{path}: {error}", hint="bring the folder back from a backup") from error
-        if version == 1:
-            self._add_browsers()
+        if version in (1, 2):
+            self._bring_up_to_date()
         elif version != _VERSION:
             self.close()
             raise IdentityRefused(
@@ -136,15 +139,20 @@ class Records:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.executescript(f"{_SCHEMA}{_BROWSERS};\nPRAGMA user_version = {_VERSION};")
+            audit_log.begin(connection)
+            connection.commit()
         return cls(path)
 
-    def _add_browsers(self) -> None:
-        """Bring a file of version 1 up to date."""
+    def _bring_up_to_date(self) -> None:
+        """Bring a file of an older version up to date."""
         try:
             with self.transaction():
                 # Of two commands at a time the second finds it done.
-                if self._connection.execute("PRAGMA user_version").fetchone() == (1,):
+                (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+                if version == 1:
                     self._connection.execute(_BROWSERS)
+                if version < _VERSION:
+                    audit_log.begin(self._connection)
                     self._connection.execute(f"PRAGMA user_version = {_VERSION}")
         except BaseException:
             self.close()
@@ -171,6 +179,14 @@ class Records:
             raise
         self._connection.execute("COMMIT")
 
+    def log(self, action: str, subject: str, **details: Any) -> None:
+        """Add an entry to the identity's audit log, in the caller's transaction."""
+        audit_log.append(self._connection, action, subject, **details)
+
+    def log_entries(self) -> list[Entry]:
+        """The identity's audit log."""
+        return list(audit_log.entries(self._connection))
+
     def add(self, issued: IssuedCertificate) -> None:
         """Record a certificate."""
         self._connection.execute(
@@ -188,6 +204,7 @@ class Records:
                 issued.reason,
             ),
         )
+        self.log("certificate-issued", f"{issued.kind}:{issued.name}", serial=issued.serial, not_after=issued.not_after)
 
     def certificates(self, kind: Kind | None = None, name: str | None = None) -> list[IssuedCertificate]:
         """Those of ``kind`` and ``name``, or all, oldest first."""
@@ -214,10 +231,13 @@ class Records:
 
     def revoke(self, serial: str, when: float, reason: str) -> None:
         """Mark a certificate that stands as revoked."""
-        self._connection.execute(
-            "UPDATE certificates SET revoked_at = ?, reason = ? WHERE serial = ? AND revoked_at IS NULL",
+        row = self._connection.execute(
+            "UPDATE certificates SET revoked_at = ?, reason = ? WHERE serial = ? AND revoked_at IS NULL "
+            "RETURNING kind, name",
             (when, reason, serial),
-        )
+        ).fetchone()
+        if row is not None:
+            self.log("certificate-revoked", f"{row[0]}:{row[1]}", serial=serial, why=reason)
 
     def revocation_list(self) -> tuple[int, float, float]:
         """Number, this update and next update of the newest revocation list; zeros before the first."""
@@ -237,6 +257,7 @@ class Records:
             "INSERT INTO tokens VALUES (?, ?, ?, ?, NULL, NULL)",
             (token_id, row.device, row.secret_sha256, row.expires_at),
         )
+        self.log("token-made", f"device:{row.device}", token=token_id, expires_at=row.expires_at)
 
     def token(self, token_id: str) -> TokenRow | None:
         """The token, if there is one."""
@@ -248,9 +269,12 @@ class Records:
 
     def use_token(self, token_id: str, when: float, serial: str) -> None:
         """Mark a token as used for the certificate ``serial``, or a browser's key."""
-        self._connection.execute(
-            "UPDATE tokens SET used_at = ?, serial = ? WHERE id = ? AND used_at IS NULL", (when, serial, token_id)
-        )
+        row = self._connection.execute(
+            "UPDATE tokens SET used_at = ?, serial = ? WHERE id = ? AND used_at IS NULL RETURNING device",
+            (when, serial, token_id),
+        ).fetchone()
+        if row is not None:
+            self.log("device-enrolled", f"device:{row[0]}", token=token_id, used_for=serial)
 
     def drop_tokens(self, device: str) -> int:
         """Forget the unused tokens of ``device``; how many there were."""
@@ -279,6 +303,7 @@ class Records:
                 "INSERT INTO browsers VALUES (?, ?, ?, ?, NULL, '')",
                 (browser.device, browser.public_key, browser.password_line, browser.since),
             )
+            self.log("browser-added", f"device:{browser.device}", serial=browser.serial)
 
     def revoke_browser(self, device: str, when: float, reason: str) -> BrowserDevice | None:
         """Mark the key of ``device`` that stands as revoked; it, or None where there is none."""
@@ -287,4 +312,6 @@ class Records:
             "UPDATE browsers SET revoked_at = ?, reason = ? WHERE device = ? AND revoked_at IS NULL",
             (when, reason, device),
         )
+        if standing is not None:
+            self.log("browser-revoked", f"device:{device}", serial=standing.serial, why=reason)
         return standing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.identity.folder import PRIVATE, PUBLIC, IdentityFolder, write_file
+from coordinator.identity.records import Records
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.errors import IdentityRefused, MessageRejected
 from edge.contracts.identity import MAX_STATEMENTS, KeyStatement, Signers
@@ -147,6 +149,7 @@ def introduce(root: Path) -> KeyStatement:
     write_file(folder.next_signing_key, new.private_pem, PRIVATE)
     made = _stated(statements, (current.public_raw, new.public_raw), current)
     write_file(folder.signing_public, current.public_pem + new.public_pem, PUBLIC)
+    _log(folder, "signing-key-added", made)
     write_statements(folder, [*statements, made])  # last: with it the rest is there
     return made
 
@@ -164,11 +167,18 @@ def retire(root: Path) -> KeyStatement:
     new = SigningKey(read_private(folder.next_signing_key))
     if statements[-1].keys != (new.public_raw,):
         statements = [*statements, _stated(statements, (new.public_raw,), new)]
+        _log(folder, "signing-key-retired", statements[-1])
         write_statements(folder, statements)
     write_file(folder.signing_key, new.private_pem, PRIVATE)
     write_file(folder.signing_public, new.public_pem, PUBLIC)
     folder.next_signing_key.unlink()
     return statements[-1]
+
+
+def _log(folder: IdentityFolder, action: str, statement: KeyStatement) -> None:
+    """Before the statement is there, and again when an interrupted command is repeated."""
+    with contextlib.closing(Records(folder.records)) as records, records.transaction():
+        records.log(action, "", change=statement.number, keys=[key.hex() for key in statement.keys])
 
 
 def _stated(statements: list[KeyStatement], keys: tuple[bytes, ...], signer: SigningKey) -> KeyStatement:

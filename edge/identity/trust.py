@@ -68,6 +68,11 @@ class Trust:
         """
         return cls(_read_keys(path, "--trust"), () if site is None else _read_keys(site, "--trust-site"))
 
+    @property
+    def given(self) -> tuple[bytes, ...]:
+        """The raw bytes of the keys that the owner gave."""
+        return tuple(key.public_bytes_raw() for key in self._given)
+
     def keep_in(self, path: Path) -> None:
         """Remember in ``path`` what is learnt, and go on with what was: of another file of the owner's it is forgotten.
 

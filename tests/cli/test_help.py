@@ -17,7 +17,12 @@ IDENTITY = (
     *("mosquitto", "rabbitmq"),
 )
 FLEET = ("add", "ls", "probe", "logs", "upgrade", "revoke", "claims")
-GROUPS: dict[str, set[str]] = {"bench": {"step"}, "ca": set(IDENTITY), "device": set(FLEET)}
+GROUPS: dict[str, set[str]] = {
+    "audit": {"show", "export", "verify"},
+    "bench": {"step"},
+    "ca": set(IDENTITY),
+    "device": set(FLEET),
+}
 LEAVES = [[verb] for verb in VERBS if verb not in GROUPS] + [[g, leaf] for g in GROUPS for leaf in sorted(GROUPS[g])]
 LEAVES += [["agent"], ["csr"], ["enrol"], ["relay"]]
 
@@ -35,7 +40,7 @@ def test_help_ends_with_an_example_of_the_verb_and_options_it_has(words: list[st
     assert [f for f in files if not (ROOT / f).is_file()] == []
 
 
-@pytest.mark.parametrize("words", [[], ["bench"], ["ca"], ["device"]])
+@pytest.mark.parametrize("words", [[], ["audit"], ["bench"], ["ca"], ["device"]])
 def test_help_of_a_group_lists_its_verbs_and_ends_with_an_example(words: list[str], command: Command) -> None:
     outcome = command(*words, "--help")
     assert outcome.status == 0

@@ -104,6 +104,23 @@ def test_summary_is_the_printed_result(finished: Finished) -> None:
     assert summary["bytes_up"] == sum(row["bytes_up"] for row in summary["device_table"]) > 0
 
 
+def test_audit_log_tells_the_run_and_its_head_is_in_the_summary(finished: Finished) -> None:
+    with Ledger.open(finished.folder / "ledger.sqlite") as ledger:
+        entries, checked = list(ledger.audit_log.entries()), ledger.audit_log.checked()
+    assert checked.findings == ()
+    assert [entry.action for entry in entries if entry.action != "device-joined"] == [
+        "run-begun",
+        "round-committed",
+        "round-committed",
+        "round-committed",
+        "run-ended",
+    ]
+    assert len({entry.actor for entry in entries if entry.action == "device-joined"}) == DEVICES
+    assert entries[-1].actor.startswith("coordinator:")
+    kept = json.loads((finished.folder / "summary.json").read_text())["audit_log"]
+    assert (kept["entries"], kept["head"], kept["signature"]) == (len(entries), checked.head, "")
+
+
 def test_metrics_have_a_line_per_committed_round(finished: Finished) -> None:
     lines = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     rounds = [line for line in lines if line["event"] == "round"]
