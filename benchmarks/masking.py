@@ -15,13 +15,24 @@ from collections.abc import Callable
 import numpy as np
 
 from edge.contracts.envelope import seal
-from edge.contracts.masking import Keys, Masking, Member, Reveal, Revealed, Roster, Shares
-from edge.masking.keys import agree, new_private, public_of, sealed
+from edge.contracts.masking import (
+    Checked,
+    Keys,
+    Mail,
+    Masking,
+    Member,
+    Proceed,
+    Reveal,
+    Revealed,
+    Roster,
+    Shares,
+)
+from edge.contracts.signing import SIGNATURE_BYTES
+from edge.masking.commitments import DIGEST_BYTES, PAIR_BYTES, PARCEL_BYTES, packed
+from edge.masking.keys import agree, new_private, public_of
 from edge.masking.numbers import add_masks, masked_update
 from edge.masking.seeds import MaskSeeds
 from edge.masking.shares import SHARE_BYTES, recover, split
-
-TAG_BYTES = 16
 
 
 def median_ms(work: Callable[[], object], times: int) -> float:
@@ -51,7 +62,7 @@ def device_costs(devices: int, values: int, threshold: int, times: int) -> dict[
     def make_shares() -> None:
         pairs = zip(split(own, threshold, devices)[1:], split(own, threshold, devices)[1:], others, strict=True)
         for first, second, public in pairs:
-            sealed(agree(own, public, "share"), first + second)
+            packed(new_private(), public, "share", first + second)
 
     return {
         "masked_update": median_ms(lambda: update(seeds), times),
@@ -78,16 +89,19 @@ def message_bytes(devices: int, gone: int, threshold: int) -> dict[str, int]:
     """Of a device's messages about masks."""
     identity, names = "a" * 64, [f"device-{index:03d}" for index in range(devices)]
     key, share = bytes(32), bytes(SHARE_BYTES)
-    boxes = dict.fromkeys(names[1:], bytes(2 * SHARE_BYTES + TAG_BYTES))
+    parcels = dict.fromkeys(names[1:], bytes(PARCEL_BYTES))
     reported, dropped = tuple(names[gone:]), tuple(names[:gone])
     bodies = {
         "keys": Keys(identity, key, key),
         "roster": Roster(identity, threshold, tuple(Member(name, key, key) for name in names)),
-        "shares": Shares(identity, boxes),
+        "shares": Shares(identity, parcels, bytes(PAIR_BYTES), bytes(DIGEST_BYTES)),
+        "mail": Mail(identity, parcels),
+        "checked": Checked(identity),
+        "proceed": Proceed(identity),
         "reveal": Reveal(identity, reported, dropped),
         "revealed": Revealed(identity, dict.fromkeys(reported, share), dict.fromkeys(dropped, share)),
     }
-    return {kind: len(seal(kind, body)) for kind, body in bodies.items()}
+    return {kind: len(seal(kind, body, sign=lambda packed: bytes(SIGNATURE_BYTES))) for kind, body in bodies.items()}
 
 
 def main(arguments: list[str]) -> int:

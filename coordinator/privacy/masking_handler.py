@@ -7,45 +7,28 @@ The handler decides nothing: when a roster is complete, who is too late and what
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import msgspec
 
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
-from edge.contracts.codec import decode_msgpack, encode_msgpack
-from edge.contracts.envelope import MAX_MESSAGE_BYTES, Envelope
+from coordinator.privacy.masking_disputes import MaskingDisputes
+from coordinator.privacy.masking_records import MaskingRecords
+from edge.contracts.codec import encode_msgpack
+from edge.contracts.envelope import Envelope
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import KEY_BYTES, Complaint, Keys, Mail, Member, Reveal, Revealed, Roster, Shares
-from edge.contracts.messages import Ack
-from edge.contracts.plan import assignment_id
-from edge.masking.commitments import BOX_BYTES, DIGEST_BYTES, PAIR_BYTES, PARCEL_BYTES, digest_of, unpacked
-from edge.masking.keys import agree, check_public, public_of, share_purpose
+from edge.contracts.masking import Checked, Keys, Mail, Proceed, Revealed, Roster, Shares
+from edge.masking.commitments import DIGEST_BYTES, PAIR_BYTES, PARCEL_BYTES, digest_of, digests_in
+from edge.masking.keys import check_public
 from edge.serving.publisher import Publisher
 
-Body = TypeVar("Body", bound=msgspec.Struct)
 
-COORDINATOR = ""
-"""Whose the rows of decisions are."""
-
-OPEN = ("published", "collecting")
-
-LIED = "masking-lie"
-"""The code of an assignment whose device lied about its masks."""
-
-
-class Decided(msgspec.Struct, frozen=True):
-    """Who is in the roster, or whose mail was delivered, by device id, and how many of them undo a mask."""
-
-    devices: tuple[str, ...]
-    threshold: int = 0
-
-
-class MaskingHandler:
-    """Handles ``keys``, ``shares``, ``complaint`` and ``revealed``; stateless, all it knows is in the ledger.
+class MaskingHandler(MaskingRecords):
+    """Handles what devices say of masks; stateless, all it knows is in the ledger.
 
     Whoever says what cannot be, or gives others what they cannot use, is named, with why, in the ledger: a lie. So that
-    it is the liar and nobody else, shares come with their digests, and who complains shows the key that opens them.
+    it is the liar and nobody else, shares come with their digests, and who is complained of opens what it gave
+    (:mod:`coordinator.privacy.masking_disputes`).
 
     Args:
         federation: its name, from which assignment ids follow.
@@ -61,51 +44,15 @@ class MaskingHandler:
         notify: Callable[[], None],
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._federation = federation
-        self._ledger = ledger
-        self._publisher = publisher
-        self._notify = notify
-        self._say = say
+        super().__init__(federation, ledger, publisher, notify, say)
         self.handlers: dict[str, Callable[[str, Envelope], None]] = {
             "keys": self._keys,
             "shares": self._shares,
-            "complaint": self._complaint,
+            "checked": self._checked,
             "revealed": self._revealed,
         }
-
-    def identity(self, round_index: int, attempt: int, device: str) -> str:
-        """The assignment of a device."""
-        return assignment_id(self._federation, round_index, device, attempt, self._ledger.nonce)
-
-    def roster(self, round_index: int, attempt: int) -> Decided | None:
-        """Who masks together, once that is decided."""
-        return self._decided(round_index, attempt, "roster")
-
-    def mailed(self, round_index: int, attempt: int) -> Decided | None:
-        """Whose shares were delivered, once that is decided."""
-        return self._decided(round_index, attempt, "mail")
-
-    def revealing(self, round_index: int, attempt: int) -> Reveal | None:
-        """What is asked of every device that reported, once that is decided; its assignment is left out."""
-        row = self._ledger.masking.of_attempt(round_index, attempt, "reveal").get(COORDINATOR)
-        return None if row is None else decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES)
-
-    def helpers(self, round_index: int, attempt: int) -> tuple[str, ...]:
-        """Whose shares take the masks off, once that is decided: those alone, however often the sum is made."""
-        decided = self._decided(round_index, attempt, "helpers")
-        return () if decided is None else decided.devices
-
-    def members(self, round_index: int, attempt: int) -> tuple[Member, ...]:
-        """The roster with its keys; there is one."""
-        decided = self.roster(round_index, attempt)
-        assert decided is not None
-        keys = self.said(round_index, attempt, "keys", Keys)
-        return tuple(Member(device, keys[device].sharing, keys[device].masking) for device in decided.devices)
-
-    def said(self, round_index: int, attempt: int, kind: str, body: type[Body]) -> dict[str, Body]:
-        """Device -> what it said as ``kind``."""
-        rows = self._ledger.masking.of_attempt(round_index, attempt, kind)
-        return {device: decode_msgpack(row, body, limit=MAX_MESSAGE_BYTES) for device, row in rows.items() if device}
+        self.disputes = MaskingDisputes(self)
+        self.handlers |= self.disputes.handlers
 
     def send_rosters(self, round_index: int, attempt: int, devices: Sequence[str] | None = None) -> None:
         """Tell the members, or some of them, who they mask with."""
@@ -114,7 +61,7 @@ class MaskingHandler:
         members = self.members(round_index, attempt)
         for device in decided.devices if devices is None else devices:
             identity = self.identity(round_index, attempt, device)
-            self._publisher.say_signed(device, "roster", Roster(identity, decided.threshold, members))
+            self.tell(device, "roster", Roster(identity, decided.threshold, members))
 
     def send_mail(self, round_index: int, attempt: int, devices: Sequence[str] | None = None) -> None:
         """Deliver the sealed shares to those they are for, or to some of them."""
@@ -124,7 +71,14 @@ class MaskingHandler:
         for device in decided.devices if devices is None else devices:
             identity = self.identity(round_index, attempt, device)
             boxes = {sender: shares[sender].sealed[device] for sender in decided.devices if sender != device}
-            self._publisher.say_signed(device, "mail", Mail(identity, boxes))
+            self.tell(device, "mail", Mail(identity, boxes))
+
+    def send_proceeds(self, round_index: int, attempt: int, devices: Sequence[str] | None = None) -> None:
+        """Tell those that may mask their updates, or some of them, that they may."""
+        decided = self.proceeding(round_index, attempt)
+        assert decided is not None
+        for device in decided.devices if devices is None else devices:
+            self.tell(device, "proceed", Proceed(self.identity(round_index, attempt, device)))
 
     def send_reveals(self, round_index: int, attempt: int, devices: Sequence[str]) -> None:
         """Ask ``devices`` for what takes the masks off."""
@@ -132,11 +86,22 @@ class MaskingHandler:
         assert reveal is not None
         for device in devices:
             identity = self.identity(round_index, attempt, device)
-            self._publisher.say_signed(device, "reveal", msgspec.structs.replace(reveal, assignment_id=identity))
+            self.tell(device, "reveal", msgspec.structs.replace(reveal, assignment_id=identity))
+
+    def _checked(self, device: str, envelope: Envelope) -> None:
+        checked = envelope.read(Checked)
+        entry = self.open(device, checked.assignment_id)
+        mailed = None if entry is None else self.mailed(entry.round, entry.attempt)
+        if entry is None or mailed is None or device not in mailed.devices:
+            return
+        self._keep(entry, "checked", checked)
+        proceeding = self.proceeding(entry.round, entry.attempt)
+        if proceeding is not None and device in proceeding.devices:
+            self.send_proceeds(entry.round, entry.attempt, [device])
 
     def _keys(self, device: str, envelope: Envelope) -> None:
         keys = envelope.read(Keys)
-        entry = self._open(device, keys.assignment_id)
+        entry = self.open(device, keys.assignment_id)
         if entry is None:
             return
         decided = self.roster(entry.round, entry.attempt)
@@ -153,7 +118,7 @@ class MaskingHandler:
 
     def _shares(self, device: str, envelope: Envelope) -> None:
         shares = envelope.read(Shares)
-        entry = self._open(device, shares.assignment_id)
+        entry = self.open(device, shares.assignment_id)
         decided = None if entry is None else self.roster(entry.round, entry.attempt)
         if entry is None or decided is None:
             return
@@ -184,72 +149,12 @@ class MaskingHandler:
         shares = self.said(entry.round, entry.attempt, "shares", Shares)
         for kind, told in enumerate((revealed.self_masks, revealed.masking_keys)):
             for giver, share in told.items():
-                digests = shares[device].own if giver == device else shares[giver].sealed[device][BOX_BYTES:]
+                digests = shares[device].own if giver == device else digests_in(shares[giver].sealed[device])
                 if digest_of(share) != digests[kind * DIGEST_BYTES :][:DIGEST_BYTES]:
                     self.lied(entry, f"it tells another share of '{giver}' than it was given")
                     return
         self._keep(entry, "revealed", revealed)
 
-    def _complaint(self, device: str, envelope: Envelope) -> None:
-        complaint = envelope.read(Complaint)
-        entry = self._open(device, complaint.assignment_id)
-        mailed = None if entry is None else self.mailed(entry.round, entry.attempt)
-        if entry is None or mailed is None or not {device, complaint.sender} <= set(mailed.devices):
-            return
-        if len(complaint.sharing_key) != KEY_BYTES:
-            self.lied(entry, f"it complains of '{complaint.sender}' with a key of {len(complaint.sharing_key)} bytes")
-            return
-        here = (entry.round, entry.attempt)
-        members = {member.device: member for member in self.members(*here)}
-        if public_of(complaint.sharing_key) != members[device].sharing:
-            self.lied(entry, f"it complains of '{complaint.sender}' and shows another key than its own")
-            return
-        purpose = share_purpose(self.identity(*here, complaint.sender), entry.assignment_id)
-        key = agree(complaint.sharing_key, members[complaint.sender].sharing, purpose)
-        parcel = self.said(*here, "shares", Shares)[complaint.sender].sealed[device]
-        try:
-            unpacked(key, parcel, where=f"shares for '{device}'")
-        except MessageRejected as error:
-            sender = self._ledger.assignments.find(self.identity(*here, complaint.sender))
-            assert sender is not None
-            self.lied(sender, str(error))
-        else:
-            why = f"it complains of '{complaint.sender}', whose shares are in order"
-            if self._publisher.is_signed:
-                self.lied(entry, why)
-            else:  # whoever carried the mail may have changed it; the others go on without the device
-                self._ledger.assignments.expire(entry.assignment_id)
-                self._publisher.ack(device, Ack(entry.assignment_id, False, "stale-round", why))
-                self._notify()
-
-    def lied(self, entry: Assignment, why: str) -> None:
-        """Name the device of ``entry``; while it is not answered its assignment is rejected. Once for an attempt."""
-        if not self._ledger.masking.add(entry.round, entry.attempt, entry.device, "lie", why.encode()):
-            return
-        self._say(f"round {entry.round + 1}: {entry.device} lied about its masks and is barred: {why}")
-        now = self._ledger.assignments.find(entry.assignment_id)
-        if now is not None and now.state in ("open", "accepted"):
-            self._ledger.assignments.move(entry.assignment_id, "rejected", code=LIED, reason=why[:1000])
-            self._publisher.ack(entry.device, Ack(entry.assignment_id, False, LIED, why[:1000]))
-        self._notify()
-
     def _keep(self, entry: Assignment, kind: str, body: msgspec.Struct) -> None:
         """The first of a kind stays; devices repeat themselves."""
-        if self._ledger.masking.add(entry.round, entry.attempt, entry.device, kind, encode_msgpack(body)):
-            self._notify()
-
-    def _open(self, device: str, identity: str) -> Assignment | None:
-        """The assignment while its masks can still be agreed on; whose it no longer is, is told to forget it."""
-        entry = self._ledger.assignments.find(identity)
-        if entry is None or entry.device != device:
-            return None
-        attempt = self._ledger.rounds.find(entry.round, entry.attempt)
-        if attempt is not None and attempt.state in OPEN and entry.state in ("open", "accepted"):
-            return entry
-        if entry.state != "reported":
-            self._publisher.ack(device, Ack(identity, False, "stale-round", f"the assignment is {entry.state}"))
-        return None
-
-    def _decided(self, round_index: int, attempt: int, kind: str) -> Decided | None:
-        row = self._ledger.masking.of_attempt(round_index, attempt, kind).get(COORDINATOR)
-        return None if row is None else decode_msgpack(row, Decided, limit=MAX_MESSAGE_BYTES)
+        self.record(entry.round, entry.attempt, entry.device, kind, encode_msgpack(body))

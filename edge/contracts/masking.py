@@ -14,7 +14,7 @@ KEY_BYTES = 32
 MAX_COHORT = 800
 """Devices of one masked round; the shares of more would not fit into a message."""
 
-SAID_BY_DEVICES = ("keys", "shares", "complaint", "revealed")
+SAID_BY_DEVICES = ("keys", "shares", "checked", "complaint", "opening", "revealed")
 """Message kinds about masks that devices sign, where they have certificates."""
 
 WEIGHT = "#weight"
@@ -67,7 +67,8 @@ class Shares(msgspec.Struct, frozen=True):
     """For every other member a share of this device's two secrets, sealed so that only that member reads it.
 
     Attributes:
-        sealed: by member: the sealed shares, then the digests of both (:mod:`edge.masking.commitments`).
+        sealed: by member: a public key made for it alone, the sealed shares, the digests of both
+            (:mod:`edge.masking.commitments`).
         own: the digests of the shares that this device keeps itself.
         self_mask: the digest of the secret that the self mask is made of.
     """
@@ -85,15 +86,45 @@ class Mail(msgspec.Struct, frozen=True):
     sealed: dict[str, bytes]
 
 
-class Complaint(msgspec.Struct, frozen=True):
-    """The shares of ``sender`` cannot be used: with this device's key for shares the coordinator can see who is wrong.
+class Checked(msgspec.Struct, frozen=True):
+    """All shares of the mail were opened and are what they were said to be: no complaint will follow."""
 
-    No update is masked by then, nor will one be in this attempt.
+    assignment_id: str
+
+
+class Complaint(msgspec.Struct, frozen=True):
+    """The shares of ``sender`` cannot be used.
+
+    No update is masked by then, nor will one be in this attempt. ``sharing_key`` is of older releases.
     """
 
     assignment_id: str
     sender: str
-    sharing_key: bytes
+    sharing_key: bytes = b""
+
+
+class Dispute(msgspec.Struct, frozen=True):
+    """``receiver`` complains of the shares that this device gave it."""
+
+    assignment_id: str
+    receiver: str
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """The private key made for ``receiver`` alone: it opens what this device gave it, and nothing else.
+
+    No update is masked by then, nor will this device mask one in this attempt.
+    """
+
+    assignment_id: str
+    receiver: str
+    key: bytes
+
+
+class Proceed(msgspec.Struct, frozen=True):
+    """Nobody complains any more: updates may be masked."""
+
+    assignment_id: str
 
 
 class Reveal(msgspec.Struct, frozen=True):

@@ -20,8 +20,12 @@ ack         co    the report is in the ledger (or rejected for good): forget the
 keys        dev   two public keys for a masked order; repeated until the roster comes
 roster      co    who masks together, with their keys
 shares      dev   sealed shares of this device's two secrets; repeated until the mail comes
-mail        co    the shares sealed for this device: its masks are agreed on
-complaint   dev   shares in that mail cannot be used, and the key that shows it; repeated until acknowledged
+mail        co    the shares sealed for this device
+checked     dev   those shares are in order; repeated until it may proceed
+complaint   dev   shares in that mail cannot be used; repeated until acknowledged
+dispute     co    somebody complains of this device's shares
+opening     dev   what opens the shares complained of, and no others
+proceed     co    nobody complains any more: train, and mask
 reveal      co    whose updates are in the sum and whose are not; repeated until answered
 revealed    dev   shares that take the masks off the sum
 renew       dev   this device's certificate ends soon: a request for another, repeated hourly
@@ -39,7 +43,19 @@ import msgspec
 
 from edge.contracts.codec import build_readers
 from edge.contracts.identity import Renew, Renewed, Signers
-from edge.contracts.masking import Complaint, Keys, Mail, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import (
+    Checked,
+    Complaint,
+    Dispute,
+    Keys,
+    Mail,
+    Opening,
+    Proceed,
+    Reveal,
+    Revealed,
+    Roster,
+    Shares,
+)
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from profiles.bounds import AFew, Count, Examples, Name, Size, Text
@@ -199,7 +215,11 @@ BODIES: dict[str, type] = {
     "roster": Roster,
     "shares": Shares,
     "mail": Mail,
+    "checked": Checked,
     "complaint": Complaint,
+    "dispute": Dispute,
+    "opening": Opening,
+    "proceed": Proceed,
     "reveal": Reveal,
     "revealed": Revealed,
     "renew": Renew,

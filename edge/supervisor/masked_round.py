@@ -15,15 +15,27 @@ import msgspec
 
 from edge.contracts.envelope import Envelope
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import Complaint, Keys, Mail, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import (
+    Checked,
+    Complaint,
+    Dispute,
+    Keys,
+    Mail,
+    Opening,
+    Proceed,
+    Reveal,
+    Revealed,
+    Roster,
+    Shares,
+)
 from edge.contracts.messages import Refuse
 from edge.contracts.plan import WorkOrder
 from edge.contracts.signing import device_masking_text
 from edge.identity.credentials import CertificateFiles
 from edge.identity.own_signature import OwnSignature
 from edge.identity.trust import Trust
-from edge.masking.commitments import digest_of, digests_of, unpacked
-from edge.masking.keys import agree, new_private, pair_purpose, public_of, sealed, share_purpose
+from edge.masking.commitments import digest_of, digests_of, key_of, packed, unpacked
+from edge.masking.keys import agree, new_private, pair_purpose, public_of, share_purpose
 from edge.masking.seeds import MaskSeeds
 from edge.masking.shares import SHARE_BYTES, split
 from edge.supervisor.assignment import Assignment, order_identity
@@ -31,7 +43,7 @@ from edge.supervisor.masking_state import MaskingFiles, MaskingState, check_reve
 from edge.transfer.uploader import REPEAT_S
 from edge.transport.base import Qos
 
-KINDS = ("roster", "mail", "reveal")
+KINDS = ("roster", "mail", "dispute", "proceed", "reveal")
 """What the coordinator says of it."""
 
 TOLD = "masks-told"
@@ -104,7 +116,7 @@ class Masker:
         """Whether ``order`` may be trained: it is not masked, or its masks are agreed on."""
         state = self._state
         return order.masking is None or (
-            state is not None and state.assignment_id == order.assignment_id and state.received is not None
+            state is not None and state.assignment_id == order.assignment_id and state.proceeds
         )
 
     def lets(self, work: Assignment) -> bool:
@@ -136,11 +148,13 @@ class Masker:
         if order.masking is not None and (self._state is None or self._state.assignment_id != order.assignment_id):
             self._begin(order)
         state = self._state
-        if state is None or state.received is not None or now < self._repeat_at:
+        if state is None or state.proceeds or state.opening is not None or now < self._repeat_at:
             return
         self._repeat_at = now + REPEAT_S
         if state.complaint is not None:
             self._say(state, "complaint", state.complaint)
+        elif state.received is not None:
+            self._say(state, "checked", Checked(state.assignment_id))
         elif state.shares is not None:
             self._say(state, "shares", state.shares)
         else:
@@ -171,6 +185,10 @@ class Masker:
             self._roster(envelope.read(Roster))
         elif envelope.kind == "mail":
             self._mail(envelope.read(Mail))
+        elif envelope.kind == "dispute":
+            self._dispute(envelope.read(Dispute))
+        elif envelope.kind == "proceed":
+            self._proceed(envelope.read(Proceed))
         else:
             self._reveal(envelope.read(Reveal))
         self._repeat_at = 0.0
@@ -185,20 +203,20 @@ class Masker:
         check_roster(roster, state)
         count, threshold = len(roster.members), roster.threshold
         pairs = zip(split(state.self_mask, threshold, count), split(state.masking_key, threshold, count), strict=True)
-        parcels, own = {}, b""
+        parcels, ephemeral, own = {}, {}, b""
         for member, (mask, key) in zip(roster.members, pairs, strict=True):
             if member.device == state.device:
                 own = mask + key
                 continue
             purpose = share_purpose(state.assignment_id, state.id_of(member.device))
-            box = sealed(agree(state.sharing_key, member.sharing, purpose), mask + key)
-            parcels[member.device] = box + digests_of(mask + key)
+            ephemeral[member.device] = new_private()
+            parcels[member.device] = packed(ephemeral[member.device], member.sharing, purpose, mask + key)
         shares = Shares(state.assignment_id, parcels, digests_of(own), digest_of(state.self_mask))
-        self._save(msgspec.structs.replace(state, roster=roster, shares=shares, own=own))
+        self._save(msgspec.structs.replace(state, roster=roster, shares=shares, own=own, ephemeral=ephemeral))
 
     def _mail(self, mail: Mail) -> None:
         state = self._known(mail.assignment_id)
-        if state.complaint is not None:
+        if state.complaint is not None or state.opening is not None:
             return
         if state.received is not None:
             if set(state.received) != set(mail.sealed):
@@ -206,19 +224,41 @@ class Masker:
             return
         if state.roster is None or len(mail.sealed) + 1 < state.roster.threshold:
             raise MessageRejected(f"mail of {len(mail.sealed)} devices before a roster, or of too few")
-        keys = {member.device: member.sharing for member in state.roster.members if member.device != state.device}
+        others = {member.device for member in state.roster.members} - {state.device}
         opened_shares = {}
         for sender, parcel in mail.sealed.items():
-            if sender not in keys:
+            if sender not in others:
                 raise MessageRejected(f"mail of '{sender[:64]}', who is not in the roster")
-            key = agree(state.sharing_key, keys[sender], share_purpose(state.id_of(sender), state.assignment_id))
+            purpose, where = share_purpose(state.id_of(sender), state.assignment_id), f"device {sender}"
             try:
-                opened_shares[sender] = unpacked(key, parcel, where=f"device {sender}")
+                opened_shares[sender] = unpacked(state.sharing_key, key_of(parcel), purpose, parcel, where=where)
             except MessageRejected:
-                complaint = Complaint(state.assignment_id, sender, state.sharing_key)
-                self._save(msgspec.structs.replace(state, complaint=complaint))
+                complaint = Complaint(state.assignment_id, sender)
+                self._save(msgspec.structs.replace(state, complaint=complaint, sharing_key=b""))
                 raise
-        self._save(msgspec.structs.replace(state, received=opened_shares))
+        self._save(msgspec.structs.replace(state, received=opened_shares, sharing_key=b""))
+
+    def _dispute(self, dispute: Dispute) -> None:
+        """Open one parcel, which says nothing of an update: none was masked, and with these secrets none will be."""
+        state = self._known(dispute.assignment_id)
+        opening = state.opening
+        if opening is None:
+            if state.proceeds or dispute.receiver not in state.ephemeral:
+                raise MessageRejected(f"'{dispute.receiver[:64]}' has no shares from here to complain of now")
+            opening = Opening(state.assignment_id, dispute.receiver, state.ephemeral[dispute.receiver])
+            gone = msgspec.structs.replace(state, sharing_key=b"", masking_key=b"", self_mask=b"", own=b"")
+            self._save(msgspec.structs.replace(gone, ephemeral={}, received=None, opening=opening))
+        elif opening.receiver != dispute.receiver:
+            raise MessageRejected("shares were opened for another device before; no more are in one attempt")
+        self._say(state, "opening", opening)
+
+    def _proceed(self, proceed: Proceed) -> None:
+        state = self._known(proceed.assignment_id)
+        if state.proceeds:
+            return
+        if state.received is None or state.complaint is not None:
+            raise MessageRejected("masks are not agreed on here; nothing is masked")
+        self._save(msgspec.structs.replace(state, proceeds=True, ephemeral={}))
         self._is_news = True
 
     def _reveal(self, reveal: Reveal) -> None:
@@ -228,7 +268,7 @@ class Masker:
                 raise MessageRejected("another list of devices than the first; no device's two secrets are told")
             self._say(state, "revealed", state.revealed)
             return
-        if state.roster is None or state.received is None:
+        if state.roster is None or state.received is None or not state.proceeds:
             raise MessageRejected("shares are asked for before they were given")
         held = {**state.received, state.device: state.own}
         check_reveal(reveal, set(held), state.roster.threshold)

@@ -10,7 +10,7 @@ import msgspec
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import MAX_COHORT, Complaint, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import MAX_COHORT, Complaint, Opening, Reveal, Revealed, Roster, Shares
 from edge.contracts.plan import assignment_id
 from edge.contracts.topics import check_name
 from edge.masking.keys import check_public, public_of
@@ -27,6 +27,9 @@ class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
         own: the shares of this device's secrets that it keeps itself.
         received: the opened shares of others, by sender.
         complaint: said in place of all that would follow.
+        ephemeral: by receiver, the private key that its shares were sealed with; until nobody may complain any more.
+        opening: what was said of a complaint about this device; it masks nothing in that attempt.
+        proceeds: whether updates may be masked.
         order: equal for a repeated order only; another one under the same id begins anew.
         weights: the digest of what is trained from.
     """
@@ -49,6 +52,9 @@ class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
     complaint: Complaint | None = None
     order: str = ""
     weights: str = ""
+    ephemeral: dict[str, bytes] = {}
+    opening: Opening | None = None
+    proceeds: bool = False
 
     def id_of(self, device: str) -> str:
         """The assignment of ``device`` in the same attempt."""

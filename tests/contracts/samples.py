@@ -25,7 +25,21 @@ from edge.contracts.manifest import (
     Program,
     SelfTest,
 )
-from edge.contracts.masking import Complaint, Keys, Mail, Masking, Member, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import (
+    Checked,
+    Complaint,
+    Dispute,
+    Keys,
+    Mail,
+    Masking,
+    Member,
+    Opening,
+    Proceed,
+    Reveal,
+    Revealed,
+    Roster,
+    Shares,
+)
 from edge.contracts.messages import (
     Accept,
     Ack,
@@ -183,9 +197,13 @@ BODIES: dict[str, msgspec.Struct] = {
     "ack": Ack(assignment_id=A, accepted=False, code="update-rejected", reason="NaN in fc1.u"),
     "keys": Keys(A, b"\x01" * 32, b"\x02" * 32),
     "roster": Roster(A, 2, (Member("pi-07", b"\x01" * 32, b"\x02" * 32), Member("pi-08", b"\x03" * 32, b"\x04" * 32))),
-    "shares": Shares(A, {"pi-08": b"\x05" * 212}, b"\x06" * 64, b"\x07" * 32),
-    "mail": Mail(A, {"pi-08": b"\x06" * 148}),
+    "shares": Shares(A, {"pi-08": b"\x05" * 244}, b"\x06" * 64, b"\x07" * 32),
+    "mail": Mail(A, {"pi-08": b"\x06" * 244}),
+    "checked": Checked(A),
     "complaint": Complaint(A, "pi-08", b"\x08" * 32),
+    "dispute": Dispute(A, "pi-08"),
+    "opening": Opening(A, "pi-08", b"\x0c" * 32),
+    "proceed": Proceed(A),
     "reveal": Reveal(A, ("pi-07",), ("pi-08",)),
     "revealed": Revealed(A, {"pi-07": b"\x07" * 66}, {"pi-08": b"\x08" * 66}),
     "renew": Renew("-----BEGIN CERTIFICATE REQUEST-----\nMII=\n-----END CERTIFICATE REQUEST-----\n"),

@@ -69,8 +69,8 @@ def test_broker_that_changes_what_is_said_of_masks_is_heard_by_nobody(exports: P
 
 def test_without_certificates_the_same_broker_has_honest_devices_named(exports: Path, tmp_path: Path) -> None:
     """What the signatures are for, and that the test above can fail."""
-    with InProcessFederation(tmp_path, exports, text_of(MASKED, deadline_s=60.0)) as running:
-        LyingBroker(running.broker, {("d3", "revealed"): other_answer})
+    with InProcessFederation(tmp_path, exports, text_of(MASKED, min_reports=3, deadline_s=60.0)) as running:
+        LyingBroker(running.broker, {("d2", "shares"): other_shares})
         start_agents(running)
         running.run()
-        assert running.ledger.masking.liars() == {"d3"}
+        assert running.ledger.masking.liars() == {"d2"}

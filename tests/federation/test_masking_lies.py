@@ -8,9 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge.contracts.masking import Keys, Revealed, Shares
+from coordinator.identity.authority import Authority
+from edge.contracts.masking import Checked, Complaint, Keys, Revealed, Shares
 from edge.contracts.plan import read_order
+from edge.supervisor.masking_state import MaskingState
+from edge.transport.base import Qos
 from tests.federation.in_process import InProcessFederation
+from tests.federation.lying_broker import enrolled_agents
 from tests.federation.test_secure_aggregation import MASKED, start_agents, text_of
 
 pytestmark = [pytest.mark.runtime, pytest.mark.slow]
@@ -89,3 +93,91 @@ def test_after_shares_of_another_secret_devices_that_unmasked_nothing_yet_make_t
         assert not {entry.device for entry in chosen} & set(second.participants)
         weights = {read_order(e.order).weights.digest for e in [*chosen, *running.ledger.assignments.of_attempt(0, 1)]}
         assert len(weights) == 1
+
+
+def complain_of(running: InProcessFederation, device: str, sender: str) -> None:
+    """Let an agent complain of ``sender``, whatever it was given, where others say that all is in order."""
+    masker = running._agents[device][0]._masker
+    say = masker._say
+
+    def lie(state: MaskingState, kind: str, body: msgspec.Struct) -> None:
+        if isinstance(body, Checked):
+            kind, body = "complaint", Complaint(body.assignment_id, sender)
+        say(state, kind, body)
+
+    masker._say = lie  # type: ignore[method-assign]
+
+
+def test_whoever_complains_of_good_shares_is_barred_and_the_round_is_made(exports: Path, tmp_path: Path) -> None:
+    with Authority.create(tmp_path / "identity") as authority:
+        identity = authority.folder.root
+    broker = f'url = "mosquitto"\nidentity = "{identity}"'
+    text = text_of(MASKED, broker=broker, min_reports=3, deadline_s=40.0)
+    with InProcessFederation(tmp_path, exports, text) as running:
+        enrolled_agents(running, identity, 5)
+        complain_of(running, "d1", "d3")
+        running.run()
+        assert [(r.attempt, r.state, r.participants) for r in running.ledger.rounds.all()] == [
+            (0, "abandoned", ()),
+            (1, "committed", ("d0", "d2", "d3", "d4")),
+        ]
+        assert running.ledger.masking.liars() == {"d1"}
+
+
+def test_whoever_does_not_open_its_shares_is_left_out_once_and_no_liar(exports: Path, tmp_path: Path) -> None:
+    with InProcessFederation(tmp_path, exports, text_of(MASKED, rounds=2, min_reports=3, deadline_s=20.0)) as running:
+        start_agents(running)
+        complain_of(running, "d1", "d3")
+        running._agents["d3"][0]._masker._dispute = lambda dispute: None  # type: ignore[method-assign]
+
+        def on_point(point: str) -> None:
+            if point == "planned" and running.ledger.rounds.find(0, 1) is not None:
+                vars(running._agents["d1"][0]._masker).pop("_say", None)
+
+        running.on_point = on_point
+        running.run()
+        assert [(r.round, r.attempt, r.state, r.participants) for r in running.ledger.rounds.all()] == [
+            (0, 0, "abandoned", ()),
+            (0, 1, "committed", ("d0", "d1", "d2", "d4")),
+            (1, 0, "committed", ("d0", "d1", "d2", "d3", "d4")),
+        ]
+        assert running.ledger.masking.liars() == frozenset()
+        assert running.lines.having("d3 is left out of the next attempt: it did not open the shares")
+
+
+def test_broker_that_keeps_complaints_back_has_no_key_of_anybody(exports: Path, tmp_path: Path) -> None:
+    """The one who would complain is left out, its victims lose nothing, and nothing it ever sends opens a parcel."""
+    with InProcessFederation(tmp_path, exports, text_of(MASKED, min_reports=3, deadline_s=20.0)) as running:
+        heard: list[bytes] = []
+
+        def drop(topic: str, payload: bytes, qos: Qos) -> bool:
+            heard.append(payload)
+            return topic.endswith("/complaint")
+
+        running.broker.drop = drop
+        start_agents(running)
+        lies(running, "d3", shares_of_noise_for("d1"))
+        keys: list[bytes] = []
+
+        def on_point(point: str) -> None:
+            state = running._agents["d1"][0]._masker._state
+            if state is not None and state.sharing_key:
+                keys.append(state.sharing_key)
+
+        running.on_point = on_point
+        running.run()
+        (entry,) = running.ledger.rounds.all()
+        assert (entry.attempt, entry.participants) == (0, ("d0", "d2", "d3", "d4"))
+        assert running.ledger.masking.liars() == frozenset()
+        assert keys
+        assert not any(key in payload for key in keys for payload in heard)
+
+
+def shares_of_noise_for(victim: str) -> Lie:
+    def lie(kind: str, body: msgspec.Struct) -> msgspec.Struct:
+        if not isinstance(body, Shares):
+            return body
+        parcel = body.sealed[victim]
+        return msgspec.structs.replace(body, sealed={**body.sealed, victim: parcel[:32] + bytes(len(parcel) - 32)})
+
+    return lie

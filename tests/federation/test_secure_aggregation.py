@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
 from coordinator.ledger.ledger import Ledger
-from coordinator.privacy.masking_handler import COORDINATOR
+from coordinator.privacy.masking_records import COORDINATOR
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError, DeadlineExpired
 from edge.contracts.masking import WEIGHT
@@ -112,7 +112,7 @@ def test_devices_that_vanish_after_sharing_keys_leave_the_survivors_exact_sum(ex
         gone: list[str] = []
 
         def on_point(point: str) -> None:
-            if point == "collecting" and not gone and running.ledger.masking.of_attempt(0, 0, "mail"):
+            if point == "collecting" and not gone and running.ledger.masking.of_attempt(0, 0, "proceed"):
                 for device in ("d1", "d3"):
                     vanish(running, device)
                     gone.append(device)
@@ -141,7 +141,7 @@ class Stopped(BaseException):
     """The coordinator's round ends here; what goes on afterwards knows nothing but the ledger."""
 
 
-KINDS = ("keys", "roster", "shares", "mail", "reveal", "revealed")
+KINDS = ("keys", "roster", "shares", "mail", "checked", "proceed", "reveal", "revealed")
 
 
 def test_round_that_ends_in_every_phase_goes_on_from_the_ledger(exports: Path, tmp_path: Path) -> None:
@@ -162,7 +162,9 @@ def test_round_that_ends_in_every_phase_goes_on_from_the_ledger(exports: Path, t
         for _ in KINDS:
             with pytest.raises(Stopped):
                 running.run()
-            before += [(k, running.ledger.masking.of_attempt(0, 0, k)) for k in ("keys", "shares", "revealed")]
+            before += [
+                (k, running.ledger.masking.of_attempt(0, 0, k)) for k in ("keys", "shares", "checked", "revealed")
+            ]
         running.run()
         (entry,) = running.ledger.rounds.all()
         assert (entry.attempt, entry.state, len(entry.participants)) == (0, "committed", DEVICES)
@@ -179,7 +181,7 @@ def test_agent_that_starts_again_between_keys_and_training_is_in_the_sum(exports
         again: list[str] = []
 
         def on_point(point: str) -> None:
-            if point == "collecting" and not again and running.ledger.masking.of_attempt(0, 0, "mail"):
+            if point == "collecting" and not again and running.ledger.masking.of_attempt(0, 0, "proceed"):
                 again.append("d1")
                 vanish(running, "d1")
                 running._agents["d1"][1].join(10)
@@ -217,7 +219,7 @@ def test_too_few_survivors_repeat_the_round(exports: Path, tmp_path: Path) -> No
         gone: list[str] = []
 
         def on_point(point: str) -> None:
-            if point == "collecting" and not gone and running.ledger.masking.of_attempt(0, 0, "mail"):
+            if point == "collecting" and not gone and running.ledger.masking.of_attempt(0, 0, "proceed"):
                 for device in ("d1", "d3", "d4"):
                     vanish(running, device)
                     gone.append(device)

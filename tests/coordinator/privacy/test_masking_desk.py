@@ -11,13 +11,14 @@ import pytest
 
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
-from coordinator.privacy.masking_handler import COORDINATOR, Decided, MaskingHandler
+from coordinator.privacy.masking_handler import MaskingHandler
+from coordinator.privacy.masking_records import COORDINATOR, Decided
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import Keys, Reveal, Revealed, Shares
+from edge.contracts.masking import KEY_BYTES, Keys, Reveal, Revealed, Shares
 from edge.contracts.plan import assignment_id
-from edge.masking.commitments import BOX_BYTES, DIGEST_BYTES, PAIR_BYTES, PARCEL_BYTES, digests_of
+from edge.masking.commitments import BOX_BYTES, DIGEST_BYTES, PAIR_BYTES, PARCEL_BYTES, digests_in, digests_of
 from edge.masking.shares import SHARE_BYTES
 
 NAMES = ("a", "b", "c")
@@ -178,9 +179,9 @@ def test_revealed_shares_are_exactly_those_asked_for_and_the_first_stay(site: Si
         site.hear(device, "keys", keys_of(device))
     site.decide("roster", Decided(NAMES, 2))
     for device in NAMES:
-        parcel = bytes(BOX_BYTES) + digests_of(given[device])
+        parcel = bytes(KEY_BYTES + BOX_BYTES) + digests_of(given[device])
         shares = Shares(
-            own(device), dict.fromkeys({*NAMES} - {device}, parcel), parcel[BOX_BYTES:], bytes(DIGEST_BYTES)
+            own(device), dict.fromkeys({*NAMES} - {device}, parcel), digests_in(parcel), bytes(DIGEST_BYTES)
         )
         site.hear(device, "shares", shares)
     site.decide("reveal", Reveal("", ("a", "b"), ("c",)))

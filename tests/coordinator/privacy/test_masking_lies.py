@@ -10,10 +10,10 @@ import pytest
 
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
-from coordinator.privacy.masking_handler import Decided
+from coordinator.privacy.masking_records import Decided
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import Complaint, Mail, Reveal, Roster, Shares
-from edge.masking.commitments import BOX_BYTES
+from edge.contracts.masking import Complaint, Mail, Opening, Proceed, Reveal, Roster, Shares
+from edge.masking.commitments import BOX_BYTES, PARCEL_BYTES
 from edge.masking.keys import new_private
 from tests.coordinator.privacy.test_masking_desk import Site
 from tests.edge.masking.masking_device import NAMES, THRESHOLD, Device
@@ -80,6 +80,17 @@ def cohort(tmp_path: Path) -> Iterator[Cohort]:
         yield made
 
 
+def complain(cohort: Cohort, device: str, sender: str) -> None:
+    cohort.site.hear(device, "complaint", Complaint(cohort.devices[device].order.assignment_id, sender))
+
+
+def open_shares(cohort: Cohort) -> None:
+    """Whoever was told of a dispute opens what is complained of."""
+    device, _, dispute = [told for told in cohort.site.told.messages if told[1] == "dispute"][-1]
+    cohort.devices[device].tell("dispute", dispute)
+    cohort.site.hear(device, "opening", cohort.devices[device].sent["opening"])
+
+
 @pytest.mark.parametrize("spoil", [b"x" * 64, b"x" * (64 + 20), b"x"])
 def test_member_that_gives_bad_shares_is_named_by_the_complaint_of_one(cohort: Cohort, spoil: bytes) -> None:
     cohort.exchange(spoil)
@@ -87,39 +98,73 @@ def test_member_that_gives_bad_shares_is_named_by_the_complaint_of_one(cohort: C
         cohort.mail(VICTIM)
     cohort.devices[VICTIM].masker.tick(cohort.devices[VICTIM].order, 40.0)
     cohort.site.hear(VICTIM, "complaint", cohort.devices[VICTIM].sent["complaint"])
+    assert cohort.lies() == {}
+    open_shares(cohort)
     assert set(cohort.lies()) == {LIAR}
     assert "shares for 'd0'" in cohort.lies()[LIAR]
     assert {name: cohort.state(name) for name in (LIAR, VICTIM)} == {LIAR: "rejected", VICTIM: "open"}
 
 
+def test_shares_under_a_key_that_nobody_has_are_named_without_a_dispute(cohort: Cohort) -> None:
+    cohort.exchange(bytes(PARCEL_BYTES))
+    complain(cohort, VICTIM, LIAR)
+    assert "cannot be used" in cohort.lies()[LIAR]
+    assert cohort.site.rows("dispute") == set()
+
+
 def test_member_that_complains_of_good_shares_is_the_liar(cohort: Cohort) -> None:
     cohort.exchange()
-    right = Complaint(cohort.devices[LIAR].order.assignment_id, VICTIM, b"")
-    state = cohort.devices[LIAR].masker._known(right.assignment_id)
-    cohort.site.hear(LIAR, "complaint", msgspec.structs.replace(right, sharing_key=state.sharing_key))
+    complain(cohort, LIAR, VICTIM)
+    open_shares(cohort)
     assert cohort.lies() == {LIAR: "it complains of 'd0', whose shares are in order"}
 
 
-def test_member_that_complains_with_another_key_is_the_liar(cohort: Cohort) -> None:
+def test_member_that_opens_with_another_key_is_the_liar(cohort: Cohort) -> None:
     cohort.exchange(b"x" * 64)
-    cohort.site.hear("d1", "complaint", Complaint(cohort.devices["d1"].order.assignment_id, VICTIM, new_private()))
-    assert cohort.lies() == {"d1": "it complains of 'd0' and shows another key than its own"}
+    complain(cohort, VICTIM, LIAR)
+    identity = cohort.devices[LIAR].order.assignment_id
+    cohort.site.hear(LIAR, "opening", Opening(identity, "d1", new_private()))  # nobody asked for that
+    cohort.site.hear("d2", "opening", Opening(cohort.devices["d2"].order.assignment_id, VICTIM, new_private()))
+    assert cohort.lies() == {}
+    cohort.site.hear(LIAR, "opening", Opening(identity, VICTIM, new_private()))
+    assert cohort.lies() == {LIAR: "it opens its shares for 'd0' with another key than theirs"}
 
 
 def test_good_shares_that_somebody_changed_on_the_way_accuse_nobody_where_nothing_is_signed(cohort: Cohort) -> None:
     cohort.exchange()
     cohort.site.told.is_signed = False
-    identity = cohort.devices[VICTIM].order.assignment_id
-    key = cohort.devices[VICTIM].masker._known(identity).sharing_key
-    cohort.site.hear(VICTIM, "complaint", Complaint(identity, LIAR, key))
+    complain(cohort, VICTIM, LIAR)
+    open_shares(cohort)
     assert cohort.lies() == {}
-    assert cohort.state(VICTIM) == "expired"
+    assert cohort.site.rows("left-out") == {VICTIM}
+
+
+def test_one_dispute_holds_an_attempt_up_and_is_said_again_with_its_complaint(cohort: Cohort) -> None:
+    cohort.exchange()
+    for _ in range(2):
+        complain(cohort, "d1", LIAR)
+        complain(cohort, "d2", VICTIM)
+    told = [(device, dispute.receiver) for device, kind, dispute in cohort.site.told.messages if kind == "dispute"]
+    assert told == [(LIAR, "d1"), (LIAR, "d1")]
+
+
+def test_complaint_after_the_word_that_all_is_in_order_is_not_heard(cohort: Cohort) -> None:
+    cohort.exchange()
+    for name in NAMES:
+        cohort.mail(name)
+        cohort.devices[name].masker.tick(cohort.devices[name].order, 40.0)
+        cohort.site.hear(name, "checked", cohort.devices[name].sent["checked"])
+    with pytest.raises(MessageRejected, match="a complaint of 'd0' after all shares"):
+        complain(cohort, LIAR, VICTIM)
+    assert cohort.site.rows("dispute") == set()
+    assert cohort.lies() == {}
 
 
 def test_member_that_reveals_another_share_is_named_and_the_others_are_enough(cohort: Cohort) -> None:
     cohort.exchange()
     for name in NAMES:
         cohort.mail(name)
+        cohort.devices[name].tell("proceed", Proceed(cohort.devices[name].order.assignment_id))
     cohort.site.decide("reveal", Reveal("", NAMES, ()))
     for device in cohort.devices.values():
         device.tell("reveal", Reveal(device.order.assignment_id, NAMES, ()))
@@ -138,13 +183,14 @@ def test_shares_of_a_wrong_size_name_their_giver(cohort: Cohort) -> None:
     cohort.site.decide("roster", Decided(NAMES, THRESHOLD))
     parcels = dict.fromkeys({*NAMES} - {LIAR}, bytes(BOX_BYTES))
     cohort.site.hear(LIAR, "shares", Shares(cohort.devices[LIAR].order.assignment_id, parcels))
-    assert "212 a member expected" in cohort.lies()[LIAR]
+    assert "244 a member expected" in cohort.lies()[LIAR]
 
 
 def test_helpers_are_chosen_once(cohort: Cohort) -> None:
     cohort.exchange()
     for name in NAMES:
         cohort.mail(name)
+        cohort.devices[name].tell("proceed", Proceed(cohort.devices[name].order.assignment_id))
     cohort.site.decide("reveal", Reveal("", NAMES, ()))
     for name in NAMES[1:]:
         device = cohort.devices[name]
@@ -154,13 +200,6 @@ def test_helpers_are_chosen_once(cohort: Cohort) -> None:
             cohort.site.decide("helpers", Decided(("d1", "d2", "d3")))
     assert cohort.site.handler.helpers(0, 0) == ("d1", "d2", "d3")
     assert cohort.site.rows("revealed") == {"d1", "d2", "d3"}
-
-
-@pytest.mark.parametrize("length", [0, 31, 33])
-def test_complaint_with_a_key_of_another_length_names_who_complains(cohort: Cohort, length: int) -> None:
-    cohort.exchange()
-    cohort.site.hear("d1", "complaint", Complaint(cohort.devices["d1"].order.assignment_id, VICTIM, b"x" * length))
-    assert cohort.lies() == {"d1": f"it complains of 'd0' with a key of {length} bytes"}
 
 
 def test_bad_keys_after_good_ones_change_nothing(cohort: Cohort) -> None:

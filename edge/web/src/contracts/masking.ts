@@ -70,7 +70,13 @@ export interface Mail {
 }
 export const Mail: Struct<Mail> = struct<Mail>("Mail", { assignment_id: text, sealed: dict(bytes) });
 
-/** Shares of a sender that cannot be used, and the key that shows it. */
+/** All shares of the mail are in order. */
+export interface Checked {
+  readonly assignment_id: string;
+}
+export const Checked: Struct<Checked> = struct<Checked>("Checked", { assignment_id: text });
+
+/** Shares of a sender that cannot be used; the key is of older releases. */
 export interface Complaint {
   readonly assignment_id: string;
   readonly sender: string;
@@ -79,8 +85,33 @@ export interface Complaint {
 export const Complaint: Struct<Complaint> = struct<Complaint>("Complaint", {
   assignment_id: text,
   sender: text,
-  sharing_key: bytes,
+  sharing_key: defaulted(bytes, new Uint8Array(0)),
 });
+
+/** A receiver complains of what this device gave it. */
+export interface Dispute {
+  readonly assignment_id: string;
+  readonly receiver: string;
+}
+export const Dispute: Struct<Dispute> = struct<Dispute>("Dispute", { assignment_id: text, receiver: text });
+
+/** The private key that opens what this device gave a receiver. */
+export interface Opening {
+  readonly assignment_id: string;
+  readonly receiver: string;
+  readonly key: Uint8Array;
+}
+export const Opening: Struct<Opening> = struct<Opening>("Opening", {
+  assignment_id: text,
+  receiver: text,
+  key: bytes,
+});
+
+/** Nobody complains any more: updates may be masked. */
+export interface Proceed {
+  readonly assignment_id: string;
+}
+export const Proceed: Struct<Proceed> = struct<Proceed>("Proceed", { assignment_id: text });
 
 /** Whose updates are in the sum and whose will never be. */
 export interface Reveal {

@@ -3,7 +3,19 @@
  * who sends what, and when, is in docs/wire-protocol.md.
  */
 
-import { Complaint, Keys, Mail, Reveal, Revealed, Roster, Shares } from "./masking";
+import {
+  Checked,
+  Complaint,
+  Dispute,
+  Keys,
+  Mail,
+  Opening,
+  Proceed,
+  Reveal,
+  Revealed,
+  Roster,
+  Shares,
+} from "./masking";
 import { BlobRef, WorkOrder } from "./plan";
 import { DeviceProfile } from "./profile";
 import { TrainReport } from "./report";
@@ -216,7 +228,11 @@ export interface Bodies {
   roster: Roster;
   shares: Shares;
   mail: Mail;
+  checked: Checked;
   complaint: Complaint;
+  dispute: Dispute;
+  opening: Opening;
+  proceed: Proceed;
   reveal: Reveal;
   revealed: Revealed;
   error: ErrorMessage;
@@ -243,7 +259,11 @@ export const BODIES: { readonly [K in Kind]: Struct<Bodies[K]> } = {
   roster: Roster,
   shares: Shares,
   mail: Mail,
+  checked: Checked,
   complaint: Complaint,
+  dispute: Dispute,
+  opening: Opening,
+  proceed: Proceed,
   reveal: Reveal,
   revealed: Revealed,
   error: ErrorMessage,
