@@ -21,10 +21,10 @@ from typing import Any
 from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 
-from coordinator.brokers.amqtt_websockets import BrowserBroker, BrowserUsers
+from coordinator.brokers.amqtt_websockets import MAX_STRANGERS, BrowserBroker, BrowserUsers
 from coordinator.brokers.parent_death import die_with_parent
 
-MAX_BROWSERS = 256
+MAX_BROWSERS = 256 + MAX_STRANGERS
 """Connections at a time; whoever comes beyond waits."""
 
 

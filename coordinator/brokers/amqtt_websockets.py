@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import hmac
 import io
+import random
 import ssl
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from websockets.exceptions import ConnectionClosed
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.topics import PREFIX
 
+MAX_STRANGERS = 128
+"""Connections that have not said who they are yet."""
 CONNECT_TIMEOUT_S = 10.0
 """How long a connection may take to say who it is."""
 MAX_PACKET_BYTES = MAX_MESSAGE_BYTES + 1024
@@ -99,6 +102,7 @@ class BrowserBroker(Broker):  # type: ignore[misc]
         self._users = users
         self._browsers: dict[str, tuple[Session, WebSocketsWriter]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._strangers: dict[str, set[Any]] = {}
 
     def reload(self) -> None:
         """Read the users again; a connection of one that is gone, or has another password, ends."""
@@ -107,8 +111,28 @@ class BrowserBroker(Broker):  # type: ignore[misc]
                 self._end(user)
 
     async def ws_connected(self, websocket: Any, listener_name: str) -> None:
-        """Serve a connection."""
-        await self._client_connected(listener_name, BoundedReader(websocket), WebSocketsWriter(websocket))
+        """Serve a connection; where too many have not said who they are, one of the address that has most of them ends.
+
+        amqtt would have all others wait for a place.
+        """
+        address = str((websocket.remote_address or ("",))[0])
+        if sum(map(len, self._strangers.values())) >= MAX_STRANGERS:
+            most = max(self._strangers.values(), key=len)
+            displaced = random.choice(tuple(most))
+            most.discard(displaced)
+            displaced.transport.abort()
+        own = self._strangers.setdefault(address, set())
+        own.add(websocket)
+        try:
+            await self._client_connected(listener_name, BoundedReader(websocket), WebSocketsWriter(websocket))
+        finally:
+            self._is_known(address, websocket)
+
+    def _is_known(self, address: str, websocket: Any) -> None:
+        own = self._strangers.get(address, set())
+        own.discard(websocket)
+        if not own:
+            self._strangers.pop(address, None)
 
     async def retain_message(self, source_session: Any, *args: Any, **options: Any) -> None:
         """Keep no message for later subscribers: nothing here needs one, and there could be any number of them."""
@@ -129,6 +153,7 @@ class BrowserBroker(Broker):  # type: ignore[misc]
             await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
             await writer.close()
             raise MQTTError(f"a browser at {remote_address} gave no known user and password")
+        self._is_known(remote_address, writer._protocol)
         self._end(user)  # a second connection of a device takes the place of its first
         # The client id is ours: of the same one, the older session ends.
         session.client_id, session.clean_session, session.parent = f"browser/{user}", True, 0

@@ -84,6 +84,11 @@ def service_limits(devices: int) -> bytes:
     return f"[Service]\nLimitNOFILE={2 * devices + _SPARE_FILES}\n".encode()
 
 
+def most_connections(devices: int) -> int:
+    """At a listener: a device that comes back has two for a moment."""
+    return devices + devices // 10 + 100
+
+
 def mosquitto_config(
     folder: Path,
     port: int,
@@ -124,7 +129,10 @@ def mosquitto_config(
         f"memory_limit {(256 << 20) + (64 << 10) * devices}",
         "set_tcp_nodelay true",
     ]
-    if persistent is not None:
+    if persistent is None:
+        # More than the fleet would take the files, and the memory, that the fleet needs.
+        lines.insert(1, f"max_connections {most_connections(devices)}")
+    else:
         lines += ["log_dest stderr", "log_type error", "log_type warning"]
         lines.append(f"persistence {'true' if persistent else 'false'}")
     if persistent:
@@ -139,13 +147,14 @@ def mosquitto_config(
         # It would change to the user "mosquitto", which can neither read this folder nor be ended with its parent.
         lines.append("user root")
     if web_socket is not None:
-        lines += _web_socket_lines(web_socket)
+        lines += _web_socket_lines(web_socket, devices if persistent is None else None)
     return ("\n".join(lines) + "\n").encode()
 
 
-def _web_socket_lines(files: WebSocketFiles) -> list[str]:
+def _web_socket_lines(files: WebSocketFiles, devices: int | None) -> list[str]:
     lines = [
         f"listener {files.port} {files.bind}".rstrip(),
+        *([] if devices is None else [f"max_connections {most_connections(devices)}"]),
         "protocol websockets",
         f"password_file {files.passwords}",
         "use_username_as_clientid true",

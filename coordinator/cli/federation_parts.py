@@ -41,7 +41,15 @@ def blob_service(config: RunConfig, blobs: BlobStore, account: ByteAccount) -> B
     # A broker that the run starts for itself is no address for other machines; a password in it is nobody else's.
     reached_at = f"{broker.scheme}://{broker.netloc.rpartition('@')[2]}" if broker.netloc else ""
     claims = ClaimHandler(identity, federation=config.federation.name, broker=reached_at)
-    return BlobService(blobs, config.broker.bulk, certificate, key, claims=claims, account=account)
+    return BlobService(
+        blobs,
+        config.broker.bulk,
+        certificate,
+        key,
+        claims=claims,
+        account=account,
+        connections_of_an_address=config.broker.address_connections,
+    )
 
 
 def bulk(page: PageService | None, service: BlobService | None) -> Callable[[str, float], str] | None:

@@ -148,7 +148,17 @@ def open_page(
         if broker.kind != "external":
             stack.enter_context(RevocationWatch(identity, broker.reload))
         served = Blobs(blobs, tickets)
-        server = stack.enter_context(page_server(config.web, identity, handler, broker.web_socket, served, files=files))
+        server = stack.enter_context(
+            page_server(
+                config.web,
+                identity,
+                handler,
+                broker.web_socket,
+                served,
+                files=files,
+                connections_of_an_address=config.address_connections,
+            )
+        )
         yield PageService(server.address, tickets, identity, served)
 
 
@@ -170,11 +180,13 @@ def page_server(
     *,
     files: tuple[Path, Path] | None = None,
     hint: str = "",
+    connections_of_an_address: int = 0,
 ) -> WebServer:
     """A server of the page and of claims at ``url``, and of ``blobs`` where there are any: a context manager.
 
     Args:
         files: certificate and key; the identity's for that host where None.
+        connections_of_an_address: as :class:`coordinator.web.server.WebServer`.
 
     Raises:
         BrokerUnreachable: nobody can listen there.
@@ -185,4 +197,10 @@ def page_server(
     if files is None and parts.scheme == "https":
         files = server_files(identity, parts.hostname or "")
     app = web_application(pages, handler, web_socket=web_socket, blobs=blobs)
-    return WebServer(url, app, *(files or (None, None)), hint=hint or "free the port, or change $.broker.web")
+    return WebServer(
+        url,
+        app,
+        *(files or (None, None)),
+        hint=hint or "free the port, or change $.broker.web",
+        connections_of_an_address=connections_of_an_address,
+    )

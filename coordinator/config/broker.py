@@ -65,6 +65,7 @@ def read_broker(table: TableReader, folder: Path) -> BrokerConfig:
         web_key=absolute(table.text("web-key", ""), folder),
         web_socket=table.text("web-socket", ""),
         folder=absolute(table.text("folder", ""), folder),
+        address_connections=table.integer("address-connections", 0, low=0, high=512),
     )
     if broker.bulk and not re.fullmatch(r"https://[A-Za-z0-9.-]+:[0-9]{1,5}", broker.bulk):
         table.problem("bulk", f"'{broker.bulk}' is not https://host:port")

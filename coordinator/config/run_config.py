@@ -159,6 +159,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             phones trust already; the identity's own where empty. The listener for browsers of a broker that the run
             starts has them too.
         web_socket: ``wss://host:port[/path]`` where browsers reach a broker that the run does not start.
+        address_connections: of the 512 connections that ``bulk`` and ``web`` have each, those that an address keeps
+            when there is no room; 0: a quarter. More for devices behind one proxy or router.
         folder: of that broker, as ``apportion ca mosquitto --out`` wrote it, where it is here: each browser that joins
             is made known to it.
     """
@@ -174,6 +176,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     web_key: str = ""
     web_socket: str = ""
     folder: str = ""
+    address_connections: int = 0
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from coordinator.fleet.claim_handler import ClaimHandler
 from coordinator.messaging.named_blobs import NamedBlobs
 from coordinator.web.app import web_application
 from coordinator.web.blobs import Blobs
-from coordinator.web.server import WebServer
+from coordinator.web.server import MAX_CONNECTIONS, WebServer
 from coordinator.web.tickets import Tickets
 from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
@@ -22,8 +22,6 @@ from edge.serving.uploads import UploadHandler
 
 REQUEST_TIMEOUT_S = 30.0
 CLAIM_TIMEOUT_S = 15.0
-MAX_CONNECTIONS, MAX_CLAIM_CONNECTIONS = 512, 64
-"""Whoever comes beyond is sent away, and asks over MQTT."""
 
 
 class BlobService:
@@ -34,6 +32,7 @@ class BlobService:
         certificate, key: PEM files, for that host.
         claims: answers claims at the same address; None: nobody does.
         account: counts bytes by device.
+        connections_of_an_address: as :class:`coordinator.web.server.WebServer`.
         now: seconds since 1970.
     """
 
@@ -46,6 +45,7 @@ class BlobService:
         *,
         claims: ClaimHandler | None = None,
         account: ByteAccount | None = None,
+        connections_of_an_address: int = 0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.blobs = blobs
@@ -60,6 +60,7 @@ class BlobService:
             what="blobs",
             hint="free the port, or change $.broker.bulk",
             max_connections=MAX_CONNECTIONS,
+            connections_of_an_address=connections_of_an_address,
             request_timeout_s=REQUEST_TIMEOUT_S,
         )
 
@@ -108,6 +109,6 @@ def claim_server(identity: Path, url: str, handler: ClaimHandler) -> WebServer:
         *server_files(identity, urlsplit(url).hostname or ""),
         what="claims",
         hint="free the port, or give another: --listen https://HOST:PORT",
-        max_connections=MAX_CLAIM_CONNECTIONS,
+        max_connections=MAX_CONNECTIONS,
         request_timeout_s=CLAIM_TIMEOUT_S,
     )

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import logging
 import math
-import socket
 import ssl
 import threading
 import time
@@ -23,6 +22,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from coordinator.web.connections import Listener
 from edge.contracts.errors import BrokerUnreachable
 
 REQUEST_TIMEOUT_S = 15.0
@@ -33,8 +33,6 @@ MAX_CONNECTIONS = 512
 MAX_HEAD_BYTES = 16_384
 START_TIMEOUT_S = 10.0
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
 
 class WebServer:
     """Serves ``app`` while its context is open.
@@ -44,6 +42,7 @@ class WebServer:
             everywhere.
         certificate, key: PEM files for that host; None for ``http://``, which is for a loopback name alone.
         what, hint: for the message when the port is taken.
+        connections_of_an_address: of ``max_connections``, kept for each while there is no room; 0: a quarter.
 
     Attributes:
         address: ``url`` with the port that was found.
@@ -62,6 +61,7 @@ class WebServer:
         what: str = "the page",
         hint: str = "free the port, or change $.broker.web",
         max_connections: int = MAX_CONNECTIONS,
+        connections_of_an_address: int = 0,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
@@ -69,14 +69,17 @@ class WebServer:
         host = parts.hostname or ""
         try:
             self._tls = None if certificate is None or key is None else _server_tls(certificate, key)
-            self._socket = _Listener(host, parts.port or 0, max_connections)
+            self._socket = Listener(host, parts.port or 0, max_connections, connections_of_an_address)
         except (OSError, ValueError) as error:
             raise BrokerUnreachable(f"{what} cannot be served at {url}: {error}", hint=hint) from error
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{parts.scheme}://{shown}:{self._socket.getsockname()[1]}"
         self._request_timeout_s = request_timeout_s
 
+        listener = self._socket
+
         class Connection(_Connection):
+            among = listener
             head_timeout_s = request_timeout_s
             read_timeout_s = stall_timeout_s
 
@@ -135,55 +138,22 @@ def _server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-class _Listener(socket.socket):
-    """Accepts no more than ``max_count`` connections at a time; they count from before TLS until they are closed."""
-
-    def __init__(self, host: str, port: int, max_count: int) -> None:
-        is_v6 = ":" in host
-        super().__init__(socket.AF_INET6 if is_v6 else socket.AF_INET)
-        self._max_count = max_count
-        self._open: set[socket.socket] = set()
-        here = host if is_v6 and host in LOOPBACK else "127.0.0.1" if host in LOOPBACK else ""
-        try:
-            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self.bind((here, port))
-            self.listen(128)
-        except OSError:
-            self.close()
-            raise
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        accepted, address = super().accept()
-        if len(self._open) >= self._max_count:
-            accepted.close()
-            raise BlockingIOError("too many connections")
-        connection = _Counted(fileno=accepted.detach())
-        connection.among = self._open
-        self._open.add(connection)
-        return connection, address
-
-
-class _Counted(socket.socket):
-    """A connection that is one ``among`` others until it is closed."""
-
-    among: set[socket.socket]
-
-    def close(self) -> None:
-        self.among.discard(self)
-        super().close()
-
-
 class _Connection(H11Protocol):
     """A connection that is not waited for: uvicorn's own waits for a head, or for a reader, without end."""
 
     head_timeout_s = REQUEST_TIMEOUT_S
     read_timeout_s = STALL_TIMEOUT_S
 
+    among: Listener | None = None
+
     _late: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        own = transport.get_extra_info("socket")
+        self._place = None if peer is None or own is None else (own.fileno(), peer[0])
         self.access_log = False  # uvicorn's own logs paths wherever its logger has a handler
         self._expect()
 
@@ -206,6 +176,14 @@ class _Connection(H11Protocol):
             self._stalled.cancel()
         super().resume_writing()
 
+    def on_response_complete(self) -> None:
+        self._tell_place(is_busy=False)
+        super().on_response_complete()
+
+    def _tell_place(self, *, is_busy: bool) -> None:
+        if self.among is not None and self._place is not None and not self.transport.is_closing():
+            self.among.asks(*self._place, is_busy)
+
     def shutdown(self) -> None:
         # The end of TLS waits for the other side's word; nobody's is needed any more.
         is_idle = self.cycle is None or self.cycle.response_complete
@@ -225,3 +203,5 @@ class _Connection(H11Protocol):
         elif not is_waiting and self._late is not None:
             self._late.cancel()
             self._late = None
+        if not is_waiting:
+            self._tell_place(is_busy=True)

@@ -25,6 +25,8 @@ from edge.contracts.claims import (
 from edge.contracts.errors import ApportionError, MessageRejected
 
 TIMEOUT_S = 20.0
+CONNECT_AGAIN_S = (0.1, 0.3, 0.6, 1.0, 2.0)
+"""Pauses before another try, where a server ended the connection before anything was said."""
 ANSWER_LOST = "answer-lost"
 """Whether something was issued is not known; the key has to be kept."""
 NOT_SENT = "the token was not sent"
@@ -129,7 +131,7 @@ def _ask(
     connection = HTTPSConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S, context=context)
     is_sent = False
     try:
-        connection.connect()
+        _connect(connection)
         is_sent = body is not None
         connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
         answer = connection.getresponse()
@@ -151,6 +153,19 @@ def _ask(
         ) from error
     finally:
         connection.close()
+
+
+def _connect(connection: HTTPSConnection) -> None:
+    """Open it; a server with no place left ends connections, and has one a moment later."""
+    for wait_s in (*CONNECT_AGAIN_S, None):
+        try:
+            connection.connect()
+            return
+        except (ConnectionResetError, BrokenPipeError, ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            connection.close()
+            if wait_s is None:
+                raise
+            time.sleep(wait_s)
 
 
 def _not_trusted(url: str, error: ssl.SSLCertVerificationError) -> EnrolmentFailed:

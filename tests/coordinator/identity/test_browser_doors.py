@@ -23,6 +23,7 @@ from coordinator.identity.browsers import KeyClaimed
 from edge.contracts import topics
 from tests.coordinator.identity.browser_device import BrowserDevice
 from tests.coordinator.identity.browser_site import WAIT_S, Client, Site
+from tests.coordinator.web.test_connections import reconnecting
 
 pytestmark = [
     pytest.mark.broker,
@@ -71,6 +72,16 @@ def test_password_opens_its_own_door_only(site: Site) -> None:
         assert site.client().open(site.port, user, password) == "Not authorized", user
     again = site.client()
     assert again.open(site.port, one.user, one.password) == "Success"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", ["embedded"], indirect=True)
+def test_device_connects_beside_500_sockets_that_never_say_who_they_are(site: Site) -> None:
+    phone = site.enrol("phone-1")
+    with reconnecting("127.0.0.2", site.port, 500, "websocket"):
+        began = time.monotonic()
+        assert site.client().open(site.port, phone.user, phone.password) == "Success"
+        assert time.monotonic() - began < 4.0
 
 
 @pytest.mark.slow
@@ -232,6 +243,7 @@ def test_folder_for_a_broker_elsewhere_has_the_door_and_its_users(tmp_path: Path
     _, mutual, web = config.split("listener ")
     assert web.splitlines() == [
         "8084",
+        "max_connections 11100",
         "protocol websockets",
         "password_file /etc/broker/passwords",
         "use_username_as_clientid true",

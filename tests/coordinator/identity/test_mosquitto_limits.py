@@ -88,6 +88,7 @@ def test_limits_grow_with_the_fleet() -> None:
         for n in (100, 10_000)
     )
     assert (small["max_queued_messages"], large["max_queued_messages"]) == ("1000", "40000")
+    assert (small["max_connections"], large["max_connections"]) == ("210", "11100")
     assert int(large["memory_limit"]) == 256 * 2**20 + 10_000 * 64 * 2**10
 
 

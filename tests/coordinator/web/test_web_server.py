@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
@@ -31,7 +32,12 @@ async def _large(request: Request) -> Response:
     return Response(bytes(LARGE))
 
 
-APP = Starlette(routes=[Route("/", _small), Route("/large", _large)])
+async def _waits(request: Request) -> Response:
+    await asyncio.sleep(2.0)
+    return PlainTextResponse("here")
+
+
+APP = Starlette(routes=[Route("/", _small), Route("/large", _large), Route("/waits", _waits)])
 
 
 def connect(server: WebServer) -> socket.socket:
@@ -137,8 +143,10 @@ def test_client_that_does_not_read_is_cut_off() -> None:
 
 def test_connections_beyond_the_limit_are_sent_away() -> None:
     with WebServer("http://127.0.0.1:0", APP, max_connections=2) as server:
-        with connect(server), connect(server):
-            time.sleep(0.1)
+        with connect(server) as one, connect(server) as other:
+            for busy in (one, other):
+                busy.sendall(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+            time.sleep(0.3)
             with connect(server) as third:
                 assert ended_after_s(third) < 2
         time.sleep(0.1)
