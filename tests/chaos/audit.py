@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -40,11 +39,11 @@ class Verdict:
         return not (self.lost or self.duplicated or self.differing or self.trouble or said)
 
 
-def recorded(run_dir: Path) -> dict[str, str]:
-    """Assignment id -> digest of every update in the ledger; nothing where there is no ledger yet."""
-    if not (run_dir / "ledger.sqlite").exists():
-        return {}
-    with Ledger.open(run_dir / "ledger.sqlite") as ledger:
+def recorded(site: Site) -> dict[str, str] | None:
+    """Assignment id -> digest of every update in the ledger; None where none is yet, or its server is away."""
+    if not site.has_run():
+        return None
+    with site.open_ledger() as ledger:
         return {
             u.assignment.assignment_id: u.update_digest
             for r in ledger.rounds.all()
@@ -61,14 +60,14 @@ def audit(site: Site, story: Story, planned: Schedule, reference: bytes | None) 
     found = Verdict(trouble=list(story.trouble))
     found.lost += [f"update {i[:12]} was in the ledger before a coordinator ended" for i in story.lost_between]
     try:
-        with Ledger.open(site.run_dir / "ledger.sqlite") as ledger:
+        with site.open_ledger() as ledger:
             _audit_ledger(ledger, story, planned, found)
             _audit_liars(ledger, site, planned.liars, found)
             if planned.mode == "synchronous":
                 _audit_sums(ledger, site, found)
     except Exception as error:
         found.trouble.append(f"the ledger cannot be audited: {type(error).__name__}: {error}")
-    final = site.run_dir / "checkpoints" / "final.safetensors"
+    final = story.finished_in / "checkpoints" / "final.safetensors"
     if reference is not None and not story.trouble and (not final.exists() or final.read_bytes() != reference):
         found.differing.append("final.safetensors is not the one of the undisturbed run")
     return found
@@ -81,6 +80,7 @@ def _audit_liars(ledger: Ledger, site: Site, liars: Sequence[Liar], found: Verdi
 
 
 def _audit_ledger(ledger: Ledger, story: Story, planned: Schedule, found: Verdict) -> None:
+    found.trouble += [f"audit log: {line}" for line in ledger.audit_log.checked().findings]
     for line in ledger.audit.findings():
         (found.duplicated if "more than once" in line else found.lost if "no update" in line else found.trouble).append(
             line
@@ -173,5 +173,5 @@ def _is_mean(
 def _tensors(site: Site, digest: str) -> dict[str, np.ndarray]:
     path = site.aside / digest
     if not path.exists():
-        path = site.run_dir / "blobs" / digest[:2] / digest
+        path = site.blobs / digest[:2] / digest
     return {name: np.array(value) for name, value in decode_tensors(path.read_bytes(), where=digest[:12]).items()}

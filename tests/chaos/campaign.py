@@ -18,6 +18,7 @@ from coordinator.brokers.mosquitto import find_mosquitto
 from tests.chaos.disks import own_mounts, why_no_disks
 from tests.chaos.forking import Forks, die_with
 from tests.chaos.schedule import BrokerKind, Mode, Schedule, schedule, undisturbed
+from tests.postgres_server import missing_postgres
 
 # One thread each: runs share the machine, and sums are promised bit by bit for one thread.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -61,7 +62,8 @@ def import_everything() -> None:
     torch.set_num_threads(1)
     for name in (
         "onnxruntime", "coordinator.cli.assembly", "coordinator.cli.command", "coordinator.cli.results",
-        "coordinator.cli.run", "coordinator.cli.resume", "export.bundle", "export.inference_model", "sklearn.datasets",
+        "coordinator.cli.run", "coordinator.cli.resume",
+        "coordinator.cli.join", "export.bundle", "export.inference_model", "sklearn.datasets",
         "edge.commands.agent", "alembic.command", "coordinator.planning.export_cache", "tests.chaos.seed_run",
         "tests.chaos.planted_bugs", "tests.chaos.liars.lies",
     ):  # fmt: skip
@@ -80,6 +82,7 @@ class Campaign:
         self._keep = Path(keep) if keep else None
         self.work = Path(tempfile.mkdtemp(prefix="apportion-chaos-"))
         self._mosquitto = find_mosquitto() is not None
+        self._has_postgres = not missing_postgres()
         self._has_buffered = importlib.util.find_spec("coordinator.rounds.buffered") is not None
         self.outcomes: list[Outcome] = []
 
@@ -90,7 +93,9 @@ class Campaign:
 
     def plan(self, seed: int) -> Schedule:
         """The schedule of ``seed`` on this machine."""
-        return schedule(seed, has_mosquitto=self._mosquitto, has_buffered=self._has_buffered)
+        return schedule(
+            seed, has_mosquitto=self._mosquitto, has_buffered=self._has_buffered, has_postgres=self._has_postgres
+        )
 
     def run(self, *, show_only: bool = False) -> int:
         """Run them all; 0 when everything is as promised."""
@@ -115,6 +120,8 @@ class Campaign:
         print(
             "broker: " + ("mosquitto, embedded in a tenth of the runs" if self._mosquitto else "embedded"), flush=True
         )
+        where = "on PostgreSQL with two coordinators in a tenth" if self._has_postgres else missing_postgres()
+        print(f"ledger: in a file, {where}", flush=True)
         in_child(lambda: _write_data(self.work))
         self._references: dict[Mode, bytes] = {}
         for again in (False, True):

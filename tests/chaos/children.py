@@ -6,6 +6,7 @@ is replaced; waits that only cost time here are shorter (:data:`SHORTER`), and t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.util
@@ -16,9 +17,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.chaos.faults import DURABLE_WRITE
 
 SHORTER = {
     "edge.transfer.uploader:REPEAT_S": 1.0,
@@ -80,13 +83,13 @@ def coordinator(request: dict[str, Any], control: socket.socket) -> int:
     from coordinator.cli.command import main
 
     _shorten()
-    line, run_dir, aside = Line(control), Path(request["run_dir"]), Path(request["aside"])
+    line, blobs, aside = Line(control), Path(request["blobs"]), Path(request["aside"])
     line.move_clock()
     chosen = assembly.RunOptions
 
     def on_point(name: str) -> None:
         if name in ("aggregating", "before-commit", "committed"):
-            keep_blobs(run_dir / "blobs", aside)
+            keep_blobs(blobs, aside)
         line.passed(name)
 
     def options(*args: Any, **kwargs: Any) -> Any:
@@ -95,6 +98,8 @@ def coordinator(request: dict[str, Any], control: socket.socket) -> int:
     assembly.RunOptions = options  # type: ignore[misc, assignment]
     if request["signing"]:
         _sign_with(Path(request["signing"]))
+    if request["tells_writes"]:
+        _tell_durable_writes(line)
     plant = request.get("plant")
     if plant:
         from tests.chaos.planted_bugs import PLANTED
@@ -113,6 +118,26 @@ def _sign_with(folder: Path) -> None:
     from coordinator.identity.signing import SigningKey
 
     federation_parts.signer = lambda config: SigningKey.load(folder)
+
+
+def _tell_durable_writes(line: Line) -> None:
+    """Pass a point behind everything that is on disk from then on: what is written next finds it as it is left."""
+    from coordinator.ledger.database import LedgerFile
+
+    sync, write = os.fsync, LedgerFile.transaction
+
+    def synced(descriptor: Any) -> None:
+        sync(descriptor)
+        line.passed(DURABLE_WRITE)
+
+    @contextlib.contextmanager
+    def written(file: LedgerFile, **values: Any) -> Iterator[Any]:
+        with write(file, **values) as connection:
+            yield connection
+        line.passed(DURABLE_WRITE)
+
+    os.fsync = synced
+    LedgerFile.transaction = written  # type: ignore[method-assign, assignment]
 
 
 def _is_importable(name: str) -> bool:

@@ -21,13 +21,15 @@ from coordinator.brokers.opening import BrokerProcess
 from edge.contracts.envelope import unseal
 from edge.contracts.messages import Ack
 from edge.contracts.topics import kind_of
+from tests.chaos.commands import SECOND, Commands
 from tests.chaos.damage import flip
-from tests.chaos.faults import ACTIONS, BLOBS, BROKER, COORDINATOR, FSCK, Fault
+from tests.chaos.database import Database
+from tests.chaos.faults import ACTIONS, BLOBS, BROKER, COORDINATOR, DURABLE_WRITE, FSCK, Fault
 from tests.chaos.forking import Forks
 from tests.chaos.framing import Packet
 from tests.chaos.relay import DOWN, UP, Link, Verdict
 from tests.chaos.schedule import Schedule
-from tests.chaos.site import DEADLINE_S, NAME, PASSWORD_VARIABLE, Site, config_text, device_names
+from tests.chaos.site import PASSWORD_VARIABLE, Site, device_names
 from tests.chaos.story import Child, Story
 from tests.chaos.tampering import tampered
 
@@ -37,7 +39,6 @@ RUN_LIMIT_S = 240.0
 FULL_DISK_S = 1.5
 """A disk is freed this long after it was filled, or when the coordinator has stopped."""
 
-PLANTED_DEADLINE_S = 8
 MAX_STARTS = 12
 _DOCUMENTED = {1, 2, 3, 4}
 """Exit statuses of a run that stops with a reason; docs/cli.md."""
@@ -47,12 +48,19 @@ class Director:
     """The run of one schedule at ``site``.
 
     Args:
-        recorded: the updates in the ledger now, assignment id -> digest; asked whenever a coordinator has ended.
+        recorded: the updates in the ledger now, assignment id -> digest; asked whenever a coordinator has ended;
+            None where nobody can tell.
         plant: name of a bug that the coordinator gets (:mod:`tests.chaos.planted_bugs`); empty for none.
     """
 
     def __init__(
-        self, schedule: Schedule, site: Site, forks: Forks, *, recorded: Callable[[], dict[str, str]], plant: str = ""
+        self,
+        schedule: Schedule,
+        site: Site,
+        forks: Forks,
+        *,
+        recorded: Callable[[], dict[str, str] | None],
+        plant: str = "",
     ) -> None:
         self.schedule, self.site, self.story = schedule, site, Story()
         self._forks, self._recorded, self._plant = forks, recorded, plant
@@ -68,15 +76,24 @@ class Director:
         self._finished: asyncio.Future[bool]
         self._broker_is_down_until = 0.0
         self._starts = 0
+        self._has_begun = False
+        self._database: Database | None = None
+        self._leader = COORDINATOR
+        self._log_from: dict[str, int] = {}
         self._log = (site.folder / "events.log").open("w", encoding="utf-8", buffering=1)
         self._began = time.monotonic()
 
     def run(self) -> Story:
-        """Run to the end, or to the limit; the processes are gone afterwards."""
+        """Run to the end, or to the limit; the processes are gone afterwards, but for a database: see :meth:`close`."""
         with self._log:
             asyncio.run(self._run())
         self.story.wall_s = time.monotonic() - self._began
         return self.story
+
+    def close(self) -> None:
+        """End what the audit of the run has read."""
+        if self._database is not None:
+            self._database.close()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -85,6 +102,10 @@ class Director:
         self._broker = BrokerProcess(self.schedule.broker, self.site.broker, persistent=self.schedule.keeps_queue)
         self._broker.start()
         self._broker_port = int(self._broker.address.url.rpartition(":")[2])
+        if self.schedule.on_server:
+            self._database = Database()
+        store = self.site.on_server(self._database.address) if self._database else ""
+        self._commands = Commands(self.schedule, self.site, self._broker.address, plant=self._plant, store=store)
         os.environ[PASSWORD_VARIABLE] = self._broker.address.password
         self._links = {}
         if self.schedule.is_signed:
@@ -97,7 +118,9 @@ class Director:
             for device in device_names():
                 self._start_device(device)
             for liar in self.schedule.liars:
-                self._start_liar(liar.name)
+                self._start(liar.name, "liar", self._commands.liar(liar.name))
+            if self.schedule.on_server:
+                self._spawn(self._start_second())
             try:
                 await asyncio.wait_for(asyncio.shield(self._finished), RUN_LIMIT_S)
             except TimeoutError:
@@ -119,7 +142,8 @@ class Director:
 
     def _start(self, party: str, kind: str, values: dict[str, object]) -> None:
         ours, theirs = socket.socketpair()
-        environment = {PASSWORD_VARIABLE: os.environ[PASSWORD_VARIABLE]}
+        password, state = os.environ[PASSWORD_VARIABLE], str(self.site.folder / "state")
+        environment = {PASSWORD_VARIABLE: password, "XDG_STATE_HOME": state}
         descriptor = os.open(self.site.log(party), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             pid = self._forks.start(kind, {"environment": environment, **values}, control=theirs, log=descriptor)
@@ -141,52 +165,21 @@ class Director:
         loop.add_reader(watch, ended)
         self._spawn(self._listen(child))
 
-    def _start_coordinator(self) -> None:
-        is_new = not (self.site.run_dir / "ledger.sqlite").exists()
+    def _start_coordinator(self, party: str = COORDINATOR) -> None:
         self._starts += 1
-        if is_new:
-            port, user = self._links[COORDINATOR].port, self._broker.address.user
-            # A run with a planted bug may have to wait for its deadline, and nothing else slows it down.
-            liars = len(self.schedule.liars)
-            deadline_s = PLANTED_DEADLINE_S if self._plant else DEADLINE_S
-            text = config_text(
-                self.site.work, self.schedule.mode, port=port, user=user, deadline_s=deadline_s, liars=liars
-            )
-            path = self.site.folder / "chaos.toml"
-            path.write_text(text, encoding="utf-8")
-            arguments = ["run", str(path), "--run-dir", str(self.site.run_dir)]
-        else:
-            self.story.resumes += 1
-            arguments = ["resume", str(self.site.run_dir)]
-        self._log_from = self._log_size()
-        values = {"run_dir": str(self.site.run_dir), "aside": str(self.site.aside), "plant": self._plant}
-        values["signing"] = str(self.site.signing) if self.schedule.is_signed else ""
-        values["modules"] = "" if self.schedule.faults else str(self.site.work / "modules.json")
-        self._start(COORDINATOR, "coordinator", {"arguments": [*arguments, "--local-devices", "0"], **values})
+        self._has_begun = self._has_begun or self.site.has_run()
+        self.story.resumes += self._has_begun and party in self._log_from
+        self._log_from[party] = self._log_size(party)
+        port = self._links[COORDINATOR].port  # who leads connects
+        self._start(party, "coordinator", self._commands.coordinator(party, port, is_new=not self._has_begun))
 
-    def _start_liar(self, name: str) -> None:
-        """A liar has a way to the broker of its own, and no disk."""
-        liar = next(liar for liar in self.schedule.liars if liar.name == name)
-        values = {"kind_of_liar": liar.kind, "variant": liar.variant, "federation": NAME, "device": name}
-        url = f"mqtt://{self._broker.address.user}@127.0.0.1:{self._broker_port}"
-        is_compared = self.schedule.mode == "synchronous"
-        self._start(name, "liar", {**values, "url": url, "is_compared": is_compared, "victims": device_names()})
+    async def _start_second(self) -> None:
+        while not self.site.has_run():
+            await asyncio.sleep(0.1)
+        self._start_coordinator(SECOND)
 
     def _start_device(self, device: str) -> None:
-        store = self.site.disks[device].folder / "store"
-        url = f"mqtt://{self._broker.address.user}@127.0.0.1:{self._links[device].port}"
-        arguments = [
-            "--broker",
-            url,
-            "--federation",
-            "chaos",
-            "--device",
-            device,
-            "--data",
-            str(self.site.data(device)),
-            *(["--trust", str(self.site.trust)] if self.schedule.is_signed else []),
-        ]
-        self._start(device, "device", {"arguments": [*arguments, "--store", str(store), "--connect-timeout-s", "20"]})
+        self._start(device, "device", self._commands.device(device, self._links[device].port))
 
     def _kill(self, child: Child, number: signal.Signals) -> None:
         child.killed = child.killed or number == signal.SIGKILL
@@ -200,7 +193,7 @@ class Director:
         self._note(f"{child.party} ended with {status}")
         if self._children.get(child.party) is child:
             del self._children[child.party]
-        if child.party == COORDINATOR:
+        if child.party in (COORDINATOR, SECOND):
             self._coordinator_ended(child, status)
         elif child.party == FSCK:
             self._repaired(status)
@@ -214,11 +207,14 @@ class Director:
 
     def _coordinator_ended(self, child: Child, status: int) -> None:
         self._compare_recorded()
+        directory = self.site.run_dir if child.party == COORDINATOR else self.site.second_dir
         if status == 0:
-            self._over(True)
-            return
+            if (directory / "checkpoints" / "final.safetensors").exists():
+                self.story.finished_in = directory
+                self._over(True)
+            return  # one that joined ends with a run that another has ended, without its results
+        words = self._words(child.party)
         if not child.killed:
-            words = self._words()
             at = words.rfind("error [")
             self.story.stops.append(f"exit {status}: {words[at:][-600:]}")
             if status not in _DOCUMENTED or "Traceback" in words or "error [" not in words:
@@ -228,11 +224,11 @@ class Director:
             for disk in self.site.disks.values():  # a device that is full may be what it stopped for
                 disk.free()
         if self._starts >= MAX_STARTS:
-            self._trouble(f"{self._starts} coordinators were not enough; the last words: {self._words()[-600:]}")
+            self._trouble(f"{self._starts} coordinators were not enough; the last words: {words[-600:]}")
             self._over(False)
             return
         if not child.killed:
-            self._later(0.2, self._repair if self._has_damage else self._start_coordinator)
+            self._later(0.2, self._repair if self._has_damage else lambda: self._start_coordinator(child.party))
 
     def _over(self, is_finished: bool) -> None:
         if not self._finished.done():
@@ -252,18 +248,20 @@ class Director:
     def _compare_recorded(self) -> None:
         """An update that was in the ledger when a coordinator ended stays there, with the same digest."""
         now = self._recorded()
+        if now is None:
+            return
         for identity, digest in self.story.seen_recorded.items():
             if now.get(identity) != digest:
                 self.story.lost_between.append(identity)
         self.story.seen_recorded.update(now)
 
-    def _log_size(self) -> int:
-        path = self.site.log(COORDINATOR)
+    def _log_size(self, party: str) -> int:
+        path = self.site.log(party)
         return path.stat().st_size if path.exists() else 0
 
-    def _words(self) -> str:
-        with self.site.log(COORDINATOR).open("rb") as file:
-            file.seek(self._log_from)
+    def _words(self, party: str) -> str:
+        with self.site.log(party).open("rb") as file:
+            file.seek(self._log_from[party])
             return file.read().decode(errors="replace")
 
     # events
@@ -273,7 +271,10 @@ class Director:
         try:
             while line := await reader.readline():
                 name = line.decode().strip()
-                await self._passed(f"{child.party}@{name}")
+                if child.party == SECOND or (child.party == COORDINATOR and name != DURABLE_WRITE):
+                    self._leader = child.party
+                party = COORDINATOR if child.party == SECOND else child.party
+                await self._passed(f"{party}@{name}")
                 jump, self._jumps[child.party] = self._jumps[child.party], 0
                 writer.write(f"{jump}\n".encode())
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -311,7 +312,7 @@ class Director:
     # faults
 
     async def _inject(self, fault: Fault) -> None:
-        child = self._children.get(fault.target)
+        child = self._children.get(self._leader if fault.target == COORDINATOR else fault.target)
         match fault.action:
             case "kill" | "kill-losing" if fault.target == BROKER:
                 if self._broker_is_down_until > time.monotonic():
@@ -321,18 +322,23 @@ class Director:
                 if fault.action == "kill-losing":
                     (self.site.broker / "mosquitto.db").unlink(missing_ok=True)
                 self._later(fault.value, self._broker.start)
-            case "kill":
+            case "kill" | "depose":
                 if child is None or child.killed:
                     return
                 self._kill(child, signal.SIGKILL)
-                start = self._start_coordinator if fault.target == COORDINATOR else None
-                self._spawn(self._start_again(child, fault.value, start or (lambda: self._start_device(fault.target))))
+                is_device = fault.target != COORDINATOR
+                start = self._start_device if is_device else self._start_coordinator
+                self._spawn(self._start_again(child, fault.value, lambda: start(child.party)))
             case "kill-trainer":
                 trainers = [] if child is None else psutil.Process(child.pid).children()
                 if not trainers:
                     return
                 trainers[0].kill()
-            case "pause":
+            case "restart":
+                if self._database is None or self._database.is_away:
+                    return
+                self._spawn(self._database.restart(fault.value))
+            case "pause" | "outlast":
                 pid = self._broker_pid() if fault.target == BROKER else child.pid if child else 0
                 if not pid:
                     return

@@ -3,6 +3,7 @@
 Events are points that processes pass and messages that travel. They are written as they are counted:
 
 - ``coordinator@recorded``: a point of :data:`coordinator.rounds.crash_points.POINTS`, the coordinator waiting at it;
+- ``coordinator@durable-write``: it has synced a file or ended a transaction, whatever is the next it writes;
 - ``device-01@trained``: a move of an agent's state machine (:mod:`edge.supervisor.states`), the agent waiting at it;
 - ``device-01>offer``, ``device-01<ack``, ``coordinator<report``: a message that a party sends, or is sent, on its link.
 
@@ -20,7 +21,11 @@ from edge.supervisor.states import TABLE
 
 COORDINATOR = "coordinator"
 BROKER = "broker"
+DATABASE = "database"
 FSCK = "fsck"
+
+DURABLE_WRITE = "durable-write"
+"""A point beside those of the product: the coordinator has synced a file or ended a transaction."""
 
 MOVES = frozenset(move for _, move in TABLE)
 """Names of an agent's points."""
@@ -35,7 +40,7 @@ class Action:
     Attributes:
         of: ``process``, ``link``, ``message``, ``disk``, ``blob`` or ``clock``.
         what: for people.
-        targets: parties it can be aimed at: ``coordinator``, ``broker``, ``device``.
+        targets: parties it can be aimed at: ``coordinator``, ``broker``, ``device``, ``database``.
     """
 
     name: str
@@ -57,6 +62,14 @@ ACTIONS = {
         Action("kill-losing", "process", "SIGKILL of a broker whose queue is not kept", (BROKER,)),
         Action("kill-trainer", "process", "SIGKILL of a device's trainer alone", ("device",)),
         Action("pause", "process", "SIGSTOP for `value` seconds", _ALL),
+        Action(
+            "depose",
+            "process",
+            "SIGKILL of who leads; started again `value` s later, when another one does",
+            (COORDINATOR,),
+        ),
+        Action("outlast", "process", "SIGSTOP of who leads for `value` seconds, longer than its lease", (COORDINATOR,)),
+        Action("restart", "process", "ended at once as by a power cut, started again after `value` s", (DATABASE,)),
         Action("cut", "link", "the connection is reset, new ones are refused for `value` seconds", _ENDS),
         Action("partition", "link", "nothing passes either way for `value` seconds", _ENDS),
         Action("partition-up", "link", "nothing passes from the party for `value` seconds", _ENDS),
@@ -133,7 +146,8 @@ def check_event(name: str) -> str:
         if word not in BODIES:
             raise ValueError(f"'{name}': no message kind '{word}'; one of {', '.join(BODIES)}")
     elif party == COORDINATOR:
-        point_of(word)
+        if word != DURABLE_WRITE:
+            point_of(word)
     elif word not in MOVES:
         raise ValueError(f"'{name}': no move '{word}'; one of {', '.join(sorted(MOVES))}")
     return name

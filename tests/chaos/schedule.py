@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from edge.contracts.streams import splitmix64, stream_seed
-from tests.chaos.faults import BLOBS, BROKER, COORDINATOR, Event, Fault
+from tests.chaos.faults import BLOBS, BROKER, COORDINATOR, DATABASE, DURABLE_WRITE, Event, Fault
 from tests.chaos.liars.kinds import KINDS, Liar, liars_of
 
 DEVICES = 4
@@ -23,6 +23,9 @@ MIN_REPORTS: dict[Mode, int] = {"synchronous": DEVICES, "buffered": DEVICES - 1}
 
 BrokerKind = Literal["mosquitto", "embedded"]
 
+LEASE_S = 3.0
+"""Of coordinators that take turns."""
+
 T = TypeVar("T")
 
 
@@ -33,6 +36,7 @@ class Schedule:
     Attributes:
         keeps_queue: whether the broker has its queue on disk (Mosquitto only).
         liars: the Byzantine members.
+        on_server: whether the ledger is on a PostgreSQL server and a second coordinator waits for the lease.
     """
 
     seed: int
@@ -41,6 +45,7 @@ class Schedule:
     keeps_queue: bool
     faults: tuple[Fault, ...]
     liars: tuple[Liar, ...] = ()
+    on_server: bool = False
 
     @property
     def is_signed(self) -> bool:
@@ -50,6 +55,7 @@ class Schedule:
     def text(self) -> str:
         """For people and for the folder of a failing seed."""
         kept = ", queue kept" if self.keeps_queue else ""
+        kept += ", PostgreSQL and two coordinators" if self.on_server else ""
         head = f"seed {self.seed}: {self.mode}, {self.broker} broker{kept}"
         return "\n".join([head, *(f"  {entry}" for entry in (*self.liars, *self.faults))]) + "\n"
 
@@ -78,12 +84,15 @@ def undisturbed(mode: Mode, broker: BrokerKind = "mosquitto") -> Schedule:
     return Schedule(0, mode, broker, False, ())
 
 
-def schedule(seed: int, *, has_mosquitto: bool = True, has_buffered: bool = True) -> Schedule:
+def schedule(
+    seed: int, *, has_mosquitto: bool = True, has_buffered: bool = True, has_postgres: bool = True
+) -> Schedule:
     """The schedule of ``seed``: its liars, and three to seven faults, most often with a kill of the
     coordinator among them.
 
     Args:
-        has_mosquitto, has_buffered: what this machine and this release have; without, the other kind is taken.
+        has_mosquitto, has_buffered, has_postgres: what this machine and this release have; without, the other kind is
+            taken.
     """
     draw = Draw(seed, "run")
     mode: Mode = "buffered" if draw.below(5) == 0 and has_buffered else "synchronous"
@@ -100,8 +109,30 @@ def schedule(seed: int, *, has_mosquitto: bool = True, has_buffered: bool = True
             fault = replace(fault, action="kill-losing")
         if sum(f.kind == fault.kind for f in faults) < _MOST.get(fault.kind, 2):
             faults.append(fault)
+    on_server = Draw(seed, "server").below(10) == 0 and has_postgres
+    if on_server:
+        faults = _with_takeovers(seed, faults)
     liars = liars_of(seed, Draw(seed, "liar").below(1000))
-    return Schedule(seed, mode, broker, keeps_queue, tuple(faults), liars)
+    return Schedule(seed, mode, broker, keeps_queue, tuple(faults), liars, on_server)
+
+
+def _with_takeovers(seed: int, faults: Sequence[Fault]) -> list[Fault]:
+    """Two of the faults that several coordinators and a server have, and those of ``faults`` that they can have.
+
+    Blobs are the run's directory's no more, so nothing is flipped there; where points are passed twice, whoever leads
+    passes them.
+    """
+    kept = [fault for fault in faults if fault.action not in ("flip", "clock") or fault.target != COORDINATOR]
+    for index in range(2):
+        dice = Draw(seed, "takeover", index)
+        action, target = dice.of((("depose", COORDINATOR), ("outlast", COORDINATOR), ("restart", DATABASE)))
+        value = {
+            "depose": LEASE_S + 1.5,
+            "outlast": LEASE_S + dice.between(0.5, 2.0),
+            "restart": dice.between(0.0, 1.0),
+        }[action]
+        kept.insert(0, Fault(_point(dice, "synchronous"), action, target, value))
+    return kept
 
 
 # A trainer's second crash is the device's refusal, and a second flip or full disk waits for the same mending.
@@ -113,6 +144,9 @@ _POINTS = {
     "recorded": 12, "acknowledged": 12, "aggregating": 3, "aggregated": 3, "before-commit": 3, "committed": 3,
     "releasing": 3, "released": 2,
 }  # fmt: skip
+
+_DURABLE_WRITES = 120
+"""Files synced and transactions of an undisturbed run, about."""
 
 _BUFFERED_POINTS = {"before-orders": 3, "ordered": 3}
 
@@ -212,6 +246,9 @@ def _tamper(draw: Draw, mode: Mode) -> Fault:
 
 def _fill(draw: Draw, mode: Mode) -> Fault:
     target = COORDINATOR if draw.below(4) else _device(draw)
+    if target == COORDINATOR and draw.below(2):
+        nth = 1 + draw.below(_DURABLE_WRITES)
+        return Fault(Event(f"{COORDINATOR}@{DURABLE_WRITE}", nth), "fill", target)
     return Fault(_anywhere(draw, target, mode), "fill", target, float(draw.of((0, 0, 4096, 65_536))))
 
 

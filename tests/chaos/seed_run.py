@@ -27,11 +27,12 @@ def run_seed(
     forks = Forks()
     site = Site(work, work / name, has_disks=has_disks)
     (site.folder / "schedule.txt").write_text(planned.text(), encoding="utf-8")
-    director = Director(planned, site, forks, recorded=lambda: recorded(site.run_dir), plant=plant)
+    director = Director(planned, site, forks, recorded=lambda: recorded(site), plant=plant)
     story = director.run()
     forks.close()
     verdict = audit(site, story, planned, reference)
-    final = site.run_dir / "checkpoints" / "final.safetensors"
+    director.close()
+    final = story.finished_in / "checkpoints" / "final.safetensors"
     if reference is None and final.exists():
         shutil.copyfile(final, work / f"{name}.safetensors")
     if not verdict.is_good and keep is not None:

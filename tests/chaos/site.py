@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coordinator.ledger.ledger import Ledger
+from edge.contracts.errors import LedgerError
 from tests.chaos.disks import Disk
-from tests.chaos.schedule import DEVICES, MIN_REPORTS, ROUNDS, Mode
+from tests.chaos.schedule import DEVICES, LEASE_S, MIN_REPORTS, ROUNDS, Mode
 
 NAME = "chaos"
 PASSWORD_VARIABLE = "APPORTION_BROKER_PASSWORD"
@@ -26,11 +28,20 @@ def device_names() -> list[str]:
     return [f"device-{index:02d}" for index in range(DEVICES)]
 
 
-def config_text(work: Path, mode: Mode, *, port: int, user: str, deadline_s: float = DEADLINE_S, liars: int = 0) -> str:
+def config_text(
+    work: Path,
+    mode: Mode,
+    *,
+    port: int,
+    user: str,
+    deadline_s: float = DEADLINE_S,
+    liars: int = 0,
+    store: str = "",
+) -> str:
     """The run file of a coordinator that reaches its broker at ``port`` of this machine.
 
     With ``liars`` of them the cohort has that many more devices and needs no more reports. Who was rejected once sits
-    out the rest of the run; who said bye is not waited for.
+    out the rest of the run; who said bye is not waited for. ``store`` is what stands in ``[store]``.
     """
     aggregation = '\n[aggregation]\nmode = "buffered"\n' if mode == "buffered" else ""
     return f"""
@@ -82,7 +93,7 @@ name = "onnxruntime"
 url = "mqtt://127.0.0.1:{port}"
 user = "{user}"
 password-env = "{PASSWORD_VARIABLE}"
-{aggregation}{_defences(mode) if liars else ""}"""
+{aggregation}{_defences(mode) if liars else ""}{store}"""
 
 
 def _defences(mode: Mode) -> str:
@@ -112,6 +123,9 @@ class Site:
     def __init__(self, work: Path, folder: Path, *, has_disks: bool) -> None:
         self.work, self.folder = work, folder
         self.run_dir = folder / "run"
+        self.second_dir = folder / "second"
+        self.ledger: Path | str = self.run_dir / "ledger.sqlite"
+        self.blobs = self.run_dir / "blobs"
         self.broker = folder / "broker"
         self.aside = folder / "aside"
         self.logs = folder / "logs"
@@ -126,6 +140,22 @@ class Site:
                 disk.mount()
             else:
                 disk.folder.mkdir(parents=True, exist_ok=True)
+
+    def on_server(self, address: str) -> str:
+        """Have the ledger at ``address`` and the blobs where two coordinators reach them; ``[store]`` of that."""
+        self.ledger, self.blobs = address, self.run_dir / "shared"
+        return f'\n[store]\nledger = "{address}"\ndir = "{self.blobs}"\nlease-s = {LEASE_S}\n'
+
+    def has_run(self) -> bool:
+        """Whether there is a ledger; False also while its server is away."""
+        try:
+            return Ledger.exists(self.ledger, federation=NAME)
+        except LedgerError:
+            return False
+
+    def open_ledger(self) -> Ledger:
+        """The run's, wherever it is."""
+        return Ledger.open(self.ledger, federation=NAME)
 
     def data(self, device: str) -> Path:
         """The device's examples."""

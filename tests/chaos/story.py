@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.chaos.faults import Fault
 
@@ -19,6 +20,7 @@ class Story:
         acknowledged: assignment ids that the coordinator acknowledged as accepted, with the number of times.
         stops: how coordinators ended that were not killed here: exit status and their last words.
         resumes: coordinators started for a run that was there already.
+        finished_in: the directory of the coordinator that ended the run.
         trouble: what may not happen: a hang, a traceback, a process that ended with a bug.
     """
 
@@ -30,6 +32,7 @@ class Story:
     trouble: list[str] = field(default_factory=list)
     wall_s: float = 0.0
     lost_between: list[str] = field(default_factory=list)
+    finished_in: Path = Path()
 
 
 @dataclass

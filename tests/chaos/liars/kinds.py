@@ -32,9 +32,7 @@ KINDS = {
         Kind("extreme", "hellos and reports of 2^63, losses of 1.7e308 and inf, updates of NaN, 1e25 or other shapes"),
         Kind("late", "accepts, goes away, and reports when nobody waits for it any more", is_caught=False),
         Kind("doubled", "two updates for one order, two contents for one digest, replays of rounds and of other runs"),
-        Kind(
-            "flooding", "hellos, block requests, profiles, and offers under new digests by the dozen", is_caught=False
-        ),
+        Kind("flooding", "hellos, requests, profiles, offers under new digests by the hundred", is_caught=False),
         Kind("colluding", "two members with the same crafted update", members=2),
         Kind("relay", "a site whose sum has another weight or form, and that gives others orders", is_signed=True),
     )

@@ -1,6 +1,7 @@
 """Whether each liar was named and out at once, none of its updates counted, and no honest device paid for it.
 
-Read from the ledger's rows and the coordinator's log: a row alone tells nobody, and a line alone keeps nothing.
+Read from the ledger's rows, its audit log and the coordinator's lines: a row alone tells nobody, a line alone keeps
+nothing.
 """
 
 from __future__ import annotations
@@ -8,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from coordinator.audit_log import actors
+from coordinator.audit_log.entry import Entry
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
 from tests.chaos.liars.kinds import KINDS, Liar
+
+EVIDENCE = ("device-named", "update-quarantined", "device-barred")
+"""Entries of the audit log about a device that did what no honest one does."""
 
 GIVEN_UP = 1
 """Orders of a liar that may end unanswered before the one that it is rejected for: a fault may eat an attempt."""
@@ -43,10 +49,11 @@ def naming_of(ledger: Ledger, liars: Sequence[Liar], honest: Sequence[str], log:
     rounds = ledger.rounds.all()
     rows = [row for r in rounds for row in ledger.assignments.of_attempt(r.round, r.attempt)]
     aside = {entry.assignment_id: f"{entry.code}" for entry in ledger.quarantine.all()}
-    lines = log.splitlines()
+    lines, entries = log.splitlines(), list(ledger.audit_log.entries())
     for liar in liars:
         own = [row for row in rows if row.device == liar.name]
-        _judge(found, liar, own, aside, [line for line in lines if liar.name in line])
+        evidence = [e for e in entries if e.subject == actors.device(liar.name) and e.action in EVIDENCE]
+        _judge(found, liar, own, aside, [line for line in lines if liar.name in line], evidence)
     names = {liar.name for liar in liars}
     for attempt in rounds:
         counted = {u.assignment.device for u in ledger.updates.counted(attempt.round, attempt.attempt)}
@@ -59,23 +66,34 @@ def naming_of(ledger: Ledger, liars: Sequence[Liar], honest: Sequence[str], log:
         found.honest_barred += [
             f"{device}, round {row.round}.{row.attempt}: {row.state} {row.code} {row.reason}" for row in bad
         ]
+        accused = [e for e in entries if e.subject == actors.device(device) and e.action in EVIDENCE]
+        if not bad and accused:
+            found.honest_barred.append(f"{device}: {accused[0].action} {accused[0].values()}")
         if not bad and device in standing and standing[device].barred_until:
             found.honest_barred.append(f"{device} is barred until round {standing[device].barred_until}")
     return found
 
 
-def _judge(found: Naming, liar: Liar, own: Sequence[Assignment], aside: dict[str, str], lines: Sequence[str]) -> None:
+def _judge(
+    found: Naming,
+    liar: Liar,
+    own: Sequence[Assignment],
+    aside: dict[str, str],
+    lines: Sequence[str],
+    evidence: Sequence[Entry],
+) -> None:
     states = ", ".join(f"{row.round}.{row.attempt} {row.state} {row.code}" for row in own) or "no order"
     if not KINDS[liar.kind].is_caught:
         over = [row for row in own if row.state in ("expired", "rejected") and row.code and row.reason]
-        if own and len(over) == len(own) and any(_says_late(line) or _says_bad(line) for line in lines):
+        told = any(_says_late(line) or _says_bad(line) for line in lines)
+        if own and len(over) == len(own) and told and (evidence or liar.kind != "flooding"):
             found.named += 1
         else:
             found.unnamed.append(f"{liar}: {states}")
         return
     bad = [i for i, row in enumerate(own) if row.assignment_id in aside or (row.state == "rejected" and row.reason)]
-    if not bad or not any(map(_says_bad, lines)):
-        found.unnamed.append(f"{liar}: {states}; {len(lines)} lines name it")
+    if not bad or not any(map(_says_bad, lines)) or not evidence:
+        found.unnamed.append(f"{liar}: {states}; {len(lines)} lines and {len(evidence)} entries name it")
         return
     found.named += 1
     if bad[0] > GIVEN_UP or bad[0] != len(own) - 1:
