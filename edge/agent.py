@@ -33,7 +33,7 @@ from edge.supervisor.settings import AgentSettings
 from edge.supervisor.settled_work import REPLAYED, SettledWork
 from edge.supervisor.states import StateMachine
 from edge.supervisor.trainer_link import TrainerEnded, TrainerLink, TrainerSaid
-from edge.supervisor.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Trained
+from edge.supervisor.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Storing, Trained
 from edge.system.parent_process import is_alive
 from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.base import Connected, Disconnected, Received, Transport
@@ -105,7 +105,7 @@ class Agent:
             log.info("assignment %s is trained, its report not acknowledged yet", record.order.assignment_id[:12])
             self._work = Assignment.taken(record.order)
             self._settled.is_replay(record.order)  # never: so that it is remembered once it is acknowledged
-            self._upload(self._work, record.report)
+            self._work.start_upload(self._settings, record.report, self._finished, self._outbox.send, self._events.put)
             self._machine.move("restored")
 
     def _take(self, event: AgentEvent) -> None:
@@ -135,6 +135,8 @@ class Agent:
     def _received(self, payload: bytes) -> None:
         try:
             self._dispatch(unseal(payload))
+        except OSError as error:  # a full disk, where something is to be on it before it is said or done
+            log.warning("message of %d bytes not followed: %s", len(payload), error)
         except MessageRejected as error:
             log.warning("message of %d bytes ignored: %s", len(payload), error)
             self._outbox.send(*complaint(error, "" if self._work is None else self._work.order.assignment_id))
@@ -222,8 +224,9 @@ class Agent:
                 self._train(work, manifest)
 
     def _train(self, work: Assignment, manifest: ArtifactManifest) -> None:
-        self._crashes.begins(work)
-        self.trainer.train(work.train_request(self._settings, self._store, manifest, self._finished))
+        with self._giving_up_on_failure(work):
+            self._crashes.begins(work)
+            self.trainer.train(work.train_request(self._settings, self._store, manifest, self._finished))
 
     def _trainer_said(self, reply: Reply) -> None:
         work = self._work if self.state == "training" or self.trainer.is_paused else None  # said before it was paused
@@ -237,6 +240,8 @@ class Agent:
                 log.info("the trainer speaks of assignment %s, which is over", reply.assignment_id[:12])
             case Progress():
                 work.progress = reply
+            case Storing(reason=reason):
+                self._finished.problem = reason
             case Trained():
                 self._trained(work, work.report(self._settings, reply))
             case Failed(code=code, reason=reason, peak_bytes=peak):
@@ -254,16 +259,11 @@ class Agent:
         else:
             self._train(work, manifest)
 
-    # upload, report, ack
-
     def _trained(self, work: Assignment, report: TrainReport) -> None:
         self._crashes.over()
-        self._finished.save(FinishedRecord(work.order, report))
+        self._finished.keep(FinishedRecord(work.order, report))
         self.trainer.resume()
         self._machine.move("trained")
-        self._upload(work, report)
-
-    def _upload(self, work: Assignment, report: TrainReport) -> None:
         work.start_upload(self._settings, report, self._finished, self._outbox.send, self._events.put)
 
     def _granted(self, grant: Grant) -> None:
@@ -291,7 +291,6 @@ class Agent:
         if self._work is not None and self._work.is_fetching(error.about):
             self._give_up(self._work.refusal(error.code, error.message))
 
-    # what time brings
     def _tick(self, now: float) -> None:
         if self.state == "stopping":
             return
@@ -304,14 +303,15 @@ class Agent:
             self._tick_work(self._work, now)
         else:
             self.trainer.end_if_unused(now, self._settings.idle_trainer_s)
-        if self._gate.take_news() or now >= self._heartbeat_at:
+        if self._gate.take_news() or self._finished.take_news() or now >= self._heartbeat_at:
             self._heartbeat_at = now + self._settings.heartbeat_s
-            self._outbox.send("heartbeat", heartbeat(self.state, self._work))
+            self._outbox.send("heartbeat", heartbeat(self.state, self._work, self._finished.problem))
 
     def _tick_work(self, work: Assignment, now: float) -> None:
         if work.is_expired(now):
             self._give_up(work.expiry(self.state))
             return
+        self._finished.tick(now)
         if self._outbox.is_connected:
             work.tick(self.state, now)
             self._masker.tick(work.order, now)

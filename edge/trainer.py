@@ -33,11 +33,13 @@ from edge.supervisor.trainer_messages import (
     Ready,
     Reply,
     Request,
+    Storing,
     Train,
     Trained,
     read_request,
 )
 from edge.system import out_of_memory
+from edge.system.atomic_files import FULL
 from edge.system.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
 from edge.system.pipe_frames import write_frame
 from edge.training.batches import Examples
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _PR_SET_PDEATHSIG = 1
+WRITE_AGAIN_S = 2.0
+"""Between tries to write an update to a disk that is full."""
 
 
 class Trainer:
@@ -114,7 +118,7 @@ class Trainer:
                 self._send(Progress(order.assignment_id, step, total, loss))
 
         outcome = train(session, manifest, order, examples, progress=progress)
-        digest, size, encoded_size = self._write(request, manifest, session, len(examples))
+        digest, size, encoded_size = self._written(request, manifest, session, len(examples))
         return Trained(
             assignment_id=order.assignment_id,
             digest=digest,
@@ -132,6 +136,22 @@ class Trainer:
             threads=min(request.threads, self._max_threads or request.threads),
             labels=examples.labels() if order.report_labels else None,
         )
+
+    def _written(
+        self, request: Train, manifest: ArtifactManifest, session: Session, num_examples: int
+    ) -> tuple[str, int, int]:
+        """As :meth:`_write`, when the disk takes it: a training is not lost for that."""
+        while True:
+            try:
+                return self._write(request, manifest, session, num_examples)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                for path in filter(None, (request.update, request.new_left_over)):
+                    Path(path).unlink(missing_ok=True)  # what fitted is of no use, and somebody else may have room
+                reason = f"the update waits in memory for room on the disk: {error}"
+                self._send(Storing(request.order.assignment_id, reason))
+                time.sleep(WRITE_AGAIN_S)
 
     def _write(
         self, request: Train, manifest: ArtifactManifest, session: Session, num_examples: int

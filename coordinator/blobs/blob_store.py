@@ -19,12 +19,13 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO, NamedTuple
 
-from coordinator.blobs.files import disk_error, free_bytes, incoming_file, left_half_written, sync_folder
+from coordinator.blobs.files import disk_error, free_bytes, incoming_file, left_half_written
 from coordinator.blobs.marks import Marks, whole_file
 from coordinator.blobs.partial import PartialBlob
 from edge.contracts.errors import ArtifactCorrupt, MessageRejected, StoreFull
 from edge.contracts.manifest import check_digest
 from edge.contracts.plan import BlobRef
+from edge.system.atomic_files import sync, sync_folder
 
 __all__ = ["BlobStore", "PartialBlob", "Stored"]
 
@@ -277,13 +278,15 @@ class BlobStore:
         """Makes a fsynced file of this folder, whose bytes have ``digest`` and are counted, the blob.
 
         Raises:
-            StoreFull: as :meth:`put`; ``source`` is still there then.
+            StoreFull: as :meth:`put`; ``source`` is still there, unless its new name could not be synced.
         """
         if self._has(digest, size):
             return
         try:
             self._publish(source, BlobStore.path(self, digest))
         except OSError as error:
+            if not source.exists():
+                self.add_used(-size)
             raise disk_error(error, self.root, size) from error
 
     def _has(self, digest: str, size: int) -> bool:
@@ -305,8 +308,7 @@ class BlobStore:
         try:
             with incoming_file(self.root / "incoming") as (temporary, file):
                 shutil.copyfileobj(source, file, _CHUNK)
-                file.flush()
-                os.fsync(file.fileno())
+                sync(file)
                 self._publish(temporary, final)
         except OSError as error:
             raise disk_error(error, self.root, size) from error
@@ -320,10 +322,17 @@ class BlobStore:
             self._used -= final.stat().st_size if final.is_file() else 0
             temporary.rename(final)
             self._marks.note(final.name, final)
-        sync_folder(final.parent)
-        if final.parent.name not in self._folders_on_disk:
-            sync_folder(self.root)
-            self._folders_on_disk.add(final.parent.name)
+        try:
+            sync_folder(final.parent)
+            if final.parent.name not in self._folders_on_disk:
+                sync_folder(self.root)
+                self._folders_on_disk.add(final.parent.name)
+        except OSError:
+            # A name that may not last must not be found by who puts the blob again: it is written anew.
+            with self._lock:
+                self._marks.forget(final.name)
+                final.unlink(missing_ok=True)
+            raise
 
     def _check_room(self, size: int) -> None:
         if self.quota_bytes and self._used + size > self.quota_bytes:

@@ -8,7 +8,6 @@ store is opened, and kept in mind; what another coordinator adds is found by its
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from coordinator.blobs.blob_store import BlobStore, Stored
 from coordinator.blobs.files import disk_error, incoming_file
 from coordinator.blobs.remote import RemoteFolder, fetched
 from edge.contracts.errors import ArtifactCorrupt, StoreFull, StoreUnreachable
+from edge.system.atomic_files import sync
 
 log = logging.getLogger("apportion.coordinator")
 
@@ -184,8 +184,7 @@ class CachedBlobs(BlobStore):
         try:
             with incoming_file(self.root / "incoming") as (temporary, file):
                 fetched(self.remote, digest, file)
-                file.flush()
-                os.fsync(file.fileno())
+                sync(file)
                 BlobStore._publish(self, temporary, copy)
         except OSError as error:
             raise disk_error(error, self.root, size) from error

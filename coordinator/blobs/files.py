@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edge.contracts.errors import ApportionError, StoreFull, StoreUnreachable
+from edge.system.atomic_files import FULL
 
 
 @contextlib.contextmanager
@@ -36,15 +36,6 @@ def left_half_written(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if not _is_locked(path)] if folder.is_dir() else []
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes the names in ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _is_locked(path: Path) -> bool:
     try:
         with path.open("rb") as file:
@@ -54,10 +45,6 @@ def _is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return True  # its writer has finished
     return False
-
-
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a disk, or of a user's share of it, that is full."""
 
 
 def free_bytes(folder: Path) -> int:

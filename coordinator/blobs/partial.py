@@ -15,6 +15,7 @@ from typing import Protocol
 from coordinator.blobs.files import disk_error
 from edge.contracts.errors import ArtifactCorrupt, MessageRejected
 from edge.contracts.plan import BlobRef
+from edge.system.atomic_files import sync
 
 
 class BlobSink(Protocol):
@@ -83,7 +84,8 @@ class PartialBlob:
 
         Raises:
             ArtifactCorrupt: incomplete, undecodable, of another size or digest; the partial file is gone, start again.
-            StoreFull: no room for the decoded bytes; also StoreUnreachable. The partial file stays: try again later.
+            StoreFull: no room for the decoded bytes; also StoreUnreachable. The partial file stays: try again later. It
+                goes where the disk did not take it in the end: what is left of it cannot be told, and it is sent anew.
         """
         try:
             if not self.is_complete:
@@ -111,8 +113,9 @@ class PartialBlob:
         with self._path.open("rb+") as file:
             self._check(hashlib.file_digest(file, "sha256").hexdigest(), self.received)
             try:
-                os.fsync(file.fileno())
+                sync(file)
             except OSError as error:
+                self.discard()
                 raise disk_error(error, self._path.parent, self.update.size) from error
         self._store.adopt(self._path, self.update.digest, self.update.size)
         return self.update.digest

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from coordinator.blobs.blob_store import Stored, missing_blob
-from coordinator.blobs.files import FULL
 from coordinator.config.store import OBJECT_STORES, url_problem
 from edge.contracts.errors import ApportionError, ArtifactCorrupt, ConfigError, StoreFull, StoreUnreachable
 from edge.contracts.manifest import check_digest
+from edge.system.atomic_files import FULL
 
 Value = TypeVar("Value")
 

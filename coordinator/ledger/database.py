@@ -122,6 +122,8 @@ class LedgerFile:
         self._lock = threading.RLock()
         self._is_writing = False
         self._is_closed = False
+        self._failure = ""
+        self._is_durable = is_durable
         self.is_sqlite = isinstance(where, Path)
         url = URL.create("sqlite+pysqlite", database=str(where)) if isinstance(where, Path) else read_address(where)
         self.where = str(where) if isinstance(where, Path) else url.render_as_string(hide_password=True)
@@ -148,6 +150,9 @@ class LedgerFile:
     def _bring_up_to_date(self, first: FirstRow | None) -> None:
         with self._reads.connect() as connection:
             version = version_of(connection)
+            if self.is_sqlite and self._is_durable and version:
+                # What an earlier process left in the log, not synced perhaps, is written anew to the file and synced.
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").all()
         is_current = check_version(version, where=self.where)
         if first is None and is_current:
             return
@@ -188,6 +193,8 @@ class LedgerFile:
                         self._check_fence(connection, self.fence)
                     yield connection
             except SQLAlchemyError as error:
+                if self.is_sqlite and "disk I/O error" in _reason(error):
+                    self._failure = _reason(error)
                 raise _kind(error)(
                     f"{self.where}: not written ({_reason(error)}); nothing changed{_next_step(error)}"
                 ) from error
@@ -241,6 +248,12 @@ class LedgerFile:
     def _check_open(self) -> None:
         if self._is_closed:
             raise LedgerError(f"{self.where}: the ledger was closed; open it again")
+        if self._failure:
+            # What the kernel made of a sync that failed cannot be known: the next one could call it a success.
+            raise LedgerError(
+                f"{self.where}: nothing is written any more after its disk failed ({self._failure}); see to the disk, "
+                "then resume"
+            )
 
 
 class LedgerPart:

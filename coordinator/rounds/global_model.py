@@ -6,13 +6,13 @@ the round it belongs to is in the ledger. The final file holds the module's tens
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from coordinator.submodels.values import State
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
+from edge.system.atomic_files import write_whole
 
 _EXTRA = "extra/"
 
@@ -37,14 +37,9 @@ def decode_state(data: bytes, *, round_index: int) -> State:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path``: temporary file, fsync, rename."""
+    """Put ``data`` at ``path``, whose folder is made; as :func:`edge.system.atomic_files.write_whole`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_whole(path, data)
 
 
 def write_final(state: State, path: Path) -> None:

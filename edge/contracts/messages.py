@@ -92,7 +92,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """Still here.
 
     Attributes:
-        reason: why a ``waiting`` device waits, in words with values.
+        reason: why a ``waiting`` device waits, in words with values; of others what their disk does not take.
         waiting_for: ``memory``, ``storage``, ``temperature``, ``battery``, ``charging`` or ``time``; of a browser also
             ``hidden`` (its page) or ``network`` (a metered link); empty when it does not wait.
     """

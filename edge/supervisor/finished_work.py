@@ -1,6 +1,7 @@
 """Assignments that are trained but not yet acknowledged, kept on disk so that a killed agent does not train them again.
 
-Order of writing: the update, synced and renamed; then the record that names it. A folder without a record is garbage.
+Order of writing: the update, synced; then the record that names it. A folder without a record is garbage. A disk that
+takes one of them only later costs nothing but the time in which a killed agent would have to train again.
 What rounding took from an update lies beside it and counts once the update does: it takes its predecessor's place when
 the coordinator has accepted the report, and is forgotten with the assignment otherwise.
 """
@@ -8,20 +9,27 @@ the coordinator has accepted the report, and is forgotten with the assignment ot
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
+import time
 from pathlib import Path
 
 import msgspec
 
 from edge.contracts.codec import decode_msgpack, encode_msgpack
-from edge.contracts.errors import MessageRejected
-from edge.contracts.plan import WorkOrder
+from edge.contracts.errors import ApportionError, MessageRejected, StoreFull
+from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.topics import check_name
-from edge.system.atomic_files import publish_file, sync
+from edge.system.atomic_files import publish_file, sync, write_whole
+from edge.transfer.artifact_store import CHUNK_BYTES, check_encoded
+
+log = logging.getLogger("apportion.agent")
 
 MAX_RECORD_BYTES = 1 << 20
+SAVE_AGAIN_S = 5.0
+"""Between tries to keep finished work on a disk that does not take it."""
 
 
 class FinishedRecord(msgspec.Struct, frozen=True):
@@ -32,21 +40,36 @@ class FinishedRecord(msgspec.Struct, frozen=True):
 
 
 class FinishedWork:
-    """The finished assignments below ``folder``, one sub-folder each."""
+    """The finished assignments below ``folder``, one sub-folder each.
+
+    Attributes:
+        problem: what the disk does not take, in a sentence; empty: nothing.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._failed: set[Path] = set()
+        self._unsaved: FinishedRecord | None = None
+        self._save_at = 0.0
+        self.problem = self._told = ""
         folder.mkdir(parents=True, exist_ok=True)
 
     def update_path(self, assignment_id: str) -> Path:
-        """Where the encoded update of the assignment lies; its folder exists."""
-        folder = self._folder / check_name(assignment_id, what="assignment id")
-        folder.mkdir(exist_ok=True)
-        return folder / "update"
+        """Where the encoded update of the assignment lies; its folder exists.
+
+        Raises:
+            StoreFull: the disk has no room for the folder.
+        """
+        path = self._path(assignment_id)
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise StoreFull(f"{path.parent}: cannot be made ({error.strerror or error}); free disk space") from error
+        return path
 
     def new_update_path(self, assignment_id: str) -> Path:
-        """Where a trainer writes the update of the assignment before :meth:`save`."""
-        return self.update_path(assignment_id).with_name("update.tmp")
+        """Where a trainer writes the update of the assignment before :meth:`save`: it lies there from then on."""
+        return self.update_path(assignment_id)
 
     def left_over_path(self, order: WorkOrder) -> Path:
         """Where that lies which rounding took from accepted updates of the same federation and cut, if there is any."""
@@ -55,43 +78,96 @@ class FinishedWork:
 
     def new_left_over_path(self, order: WorkOrder) -> Path | None:
         """Where a trainer writes it for ``order`` before :meth:`save`; None where none is kept."""
+        made = self._new_left_over(order)
+        if made is not None:
+            self.update_path(order.assignment_id)
+        return made
+
+    def _new_left_over(self, order: WorkOrder) -> Path | None:
         if order.precision == "fp32" or not order.cut_digest:
             return None
-        return self.update_path(order.assignment_id).with_name("left-over")
+        return self._path(order.assignment_id).with_name("left-over")
+
+    def _path(self, assignment_id: str) -> Path:
+        return self._folder / check_name(assignment_id, what="assignment id") / "update"
+
+    def keep(self, record: FinishedRecord) -> None:
+        """As :meth:`save`, now, or by :meth:`tick` once the disk takes it: what matters is that it can be sent."""
+        try:
+            self.save(record)
+            self._unsaved, self.problem = None, ""
+        except (OSError, ApportionError) as error:
+            self._unsaved, self._save_at = record, time.monotonic() + SAVE_AGAIN_S
+            self.problem = f"the finished update is not kept on disk yet: {error}"[:500]
+            log.warning("assignment %s: %s", record.order.assignment_id[:12], self.problem)
+
+    def tick(self, now: float) -> None:
+        """Try again what the disk did not take, when it is time."""
+        if self._unsaved is not None and now >= self._save_at:
+            self.keep(self._unsaved)
+
+    def take_news(self) -> bool:
+        """Whether the disk began or ceased to take what is written since the last call."""
+        is_news, self._told = bool(self.problem) != bool(self._told), self.problem
+        return is_news
 
     def save(self, record: FinishedRecord) -> None:
-        """Keep ``record`` and the update file that lies at :meth:`new_update_path`."""
-        written = self.new_update_path(record.order.assignment_id)
-        with written.open("rb+") as file:
-            sync(file)
-        left_over = self.new_left_over_path(record.order)
-        if left_over is not None and left_over.exists():
-            with left_over.open("rb+") as file:
-                sync(file)
+        """Keep ``record`` and the update file that lies at :meth:`new_update_path`; may be repeated until it succeeds.
+
+        Raises:
+            OSError: the disk does not take it. The update lies where it lay, and can be sent.
+            ArtifactCorrupt: what the disk has left of the update is not the update.
+        """
         path = self.update_path(record.order.assignment_id)
-        publish_file(written, path)
-        temporary = path.with_name("record.tmp")
-        with temporary.open("wb") as file:
-            file.write(encode_msgpack(record))
-            sync(file)
-        publish_file(temporary, path.with_name("record"))
+        left_over = self._new_left_over(record.order)
+        if left_over is not None and left_over.exists():
+            try:
+                _sync_file(left_over)
+            except OSError:
+                left_over.unlink()  # no more than a little accuracy
+        self._make_durable(path, record.report.update)
+        write_whole(path.with_name("record"), encode_msgpack(record))
+
+    def _make_durable(self, path: Path, update: BlobRef) -> None:
+        if path not in self._failed:
+            self._failed.add(path)
+            _sync_file(path)
+        else:
+            # A sync that failed is not tried again: what is readable yet is held against its digest and written anew.
+            copy = path.with_name("update.tmp")
+            copy.unlink(missing_ok=True)
+            try:
+                with path.open("rb") as source, copy.open("xb") as file:
+                    shutil.copyfileobj(source, file, CHUNK_BYTES)
+                    sync(file)
+                check_encoded(copy, update)
+                publish_file(copy, path)
+            finally:
+                copy.unlink(missing_ok=True)
+        self._failed.discard(path)
 
     def settle(self, order: WorkOrder, *, is_accepted: bool) -> None:
         """Remove the assignment; where its update counts, what rounding took from it is added to the next one."""
-        made, path = self.new_left_over_path(order), self.left_over_path(order)
+        made, path = self._new_left_over(order), self.left_over_path(order)
         if is_accepted and made is not None and made.exists():
-            path.parent.mkdir(exist_ok=True)
-            for other in path.parent.iterdir():
-                if other != path:  # of cuts that this device no longer has
-                    other.unlink()
-            publish_file(made, path)
+            try:
+                path.parent.mkdir(exist_ok=True)
+                for other in path.parent.iterdir():
+                    if other != path:  # of cuts that this device no longer has
+                        other.unlink()
+                publish_file(made, path)
+            except OSError as error:
+                log.warning("what rounding left over is lost: %s", error)  # no more than a little accuracy
         self.forget(order.assignment_id)
 
     def forget(self, assignment_id: str) -> None:
         """Remove the assignment; the record goes first."""
-        path = self.update_path(assignment_id)
+        path = self._path(assignment_id)
         path.with_name("record").unlink(missing_ok=True)
-        shutil.rmtree(path.parent)
+        self._failed.discard(path)
+        self._unsaved, self.problem = None, ""
+        if path.parent.exists():
+            shutil.rmtree(path.parent)
 
     def load(self) -> FinishedRecord | None:
         """The newest finished assignment, everything else below the folder removed."""
@@ -114,3 +190,8 @@ class FinishedWork:
         # The same name guards forget(): a record moved to another folder would remove the wrong one.
         is_whole = record.order.assignment_id == folder.name and size == record.report.update.encoded_size
         return record if is_whole else None
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb+") as file:
+        sync(file)

@@ -7,6 +7,7 @@ could be a single update. Numbers are masked in the trainer (:mod:`edge.masking.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +43,8 @@ from edge.supervisor.assignment import Assignment, order_identity
 from edge.supervisor.masking_state import MaskingFiles, MaskingState, check_reveal, check_roster
 from edge.transfer.uploader import REPEAT_S
 from edge.transport.base import Qos
+
+log = logging.getLogger("apportion.agent")
 
 KINDS = ("roster", "mail", "dispute", "proceed", "reveal")
 """What the coordinator says of it."""
@@ -146,7 +149,11 @@ class Masker:
     def tick(self, order: WorkOrder, now: float) -> None:
         """Begin with the masks of ``order``, when it has some, and say again what has no answer yet."""
         if order.masking is not None and (self._state is None or self._state.assignment_id != order.assignment_id):
-            self._begin(order)
+            try:
+                self._begin(order)
+            except OSError as error:  # a full disk: keys that would be lost are not said, the next tick tries again
+                self._state = None
+                log.warning("no keys for assignment %s yet: %s", order.assignment_id[:12], error)
         state = self._state
         if state is None or state.proceeds or state.opening is not None or now < self._repeat_at:
             return

@@ -93,8 +93,8 @@ class Presence:
         )
 
 
-def heartbeat(state: AgentState, work: Assignment | None) -> Heartbeat:
-    """Still here, and how far."""
+def heartbeat(state: AgentState, work: Assignment | None, problem: str = "") -> Heartbeat:
+    """Still here, how far, and ``problem``, what its disk does not take."""
     if work is None:
         return Heartbeat(state=state)
     progress = work.progress
@@ -104,6 +104,6 @@ def heartbeat(state: AgentState, work: Assignment | None) -> Heartbeat:
         step=0 if progress is None else progress.step,
         total_steps=0 if progress is None else progress.total_steps,
         loss=None if progress is None else progress.loss,
-        reason=work.waiting if state == "waiting" else "",
+        reason=work.waiting if state == "waiting" else problem,
         waiting_for=(work.waiting_for or "") if state == "waiting" else "",
     )

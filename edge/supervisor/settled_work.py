@@ -17,7 +17,7 @@ import msgspec
 
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.plan import WorkOrder
-from edge.system.atomic_files import publish_file, sync
+from edge.system.atomic_files import write_whole
 
 log = logging.getLogger("apportion.agent")
 
@@ -51,14 +51,11 @@ class SettledWork:
         if digests is None:
             return
         kept = [*self._digests(), *sorted(digests)][-REMEMBERED:]
-        temporary = self._path.with_name(f"{self._path.name}.tmp")
         try:
-            with temporary.open("wb") as file:
-                file.write("".join(f"{digest}\n" for digest in kept).encode())
-                sync(file)
-            publish_file(temporary, self._path)
+            write_whole(self._path, "".join(f"{digest}\n" for digest in kept).encode())
         except OSError as error:  # a full disk is no reason to end: what is replayed then is work for nothing
             log.warning("%s cannot be written: %s", self._path, error)
+            self._open[assignment_id] = digests  # written with the next acknowledgement of it, if there is one
 
     def _digests(self) -> list[str]:
         try:

@@ -82,6 +82,13 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     loss: float
 
 
+class Storing(msgspec.Struct, frozen=True, tag=True):
+    """The order is carried out, and the disk does not take the update; it is kept in memory and written again."""
+
+    assignment_id: str
+    reason: str
+
+
 class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """An order carried out: the update lies where it was asked for.
 
@@ -117,7 +124,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Describe | Train
-Reply = Ready | Described | Progress | Trained | Failed
+Reply = Ready | Described | Progress | Storing | Trained | Failed
 
 
 def read_request(stream: IO[bytes]) -> Request | None:

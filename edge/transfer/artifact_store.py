@@ -14,18 +14,20 @@ not. The least recently used blob is evicted first; pinned ones never are.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from edge.contracts.errors import ArtifactCorrupt, ConfigError, StoreFull
 from edge.contracts.manifest import check_digest
 from edge.contracts.plan import BlobRef
-from edge.system.atomic_files import publish_file, sync
+from edge.system.atomic_files import publish_file, sync, write_whole
 
 CHUNK_BYTES = 1 << 18
 HANDOVER_S = 10.0
@@ -103,11 +105,8 @@ class ArtifactStore:
         digest = hashlib.sha256(data).hexdigest()
         if not self.has(digest):
             self.reserve(len(data))
-            temporary = self._blobs / f"{digest}.tmp"
-            with temporary.open("wb") as file:
-                file.write(data)
-                sync(file)
-            publish_file(temporary, self.path(digest))
+            with self._full_is_told(digest):
+                write_whole(self.path(digest), data)
         return digest
 
     def drop(self, digest: str) -> None:
@@ -117,11 +116,32 @@ class ArtifactStore:
             partial.unlink()
 
     def partial(self, ref: BlobRef) -> Path:
-        """The file that holds the first encoded bytes of ``ref``; made when missing."""
+        """The file that holds the first encoded bytes of ``ref``; made when missing.
+
+        Raises:
+            StoreFull: no room for its name.
+        """
         check_digest(ref.digest, where="store")
         path = self._partial / f"{ref.digest}.{ref.encoding}"
-        path.touch()
+        with self._full_is_told(ref.digest):
+            path.touch()
         return path
+
+    @contextlib.contextmanager
+    def _full_is_told(self, digest: str) -> Iterator[None]:
+        """A blob that is not on disk has no name when the context ends, and the failure is one of the store's.
+
+        Raises:
+            StoreFull: the disk takes no more, or failed.
+        """
+        try:
+            yield
+        except OSError as error:
+            self.path(digest).unlink(missing_ok=True)
+            raise StoreFull(
+                f"store {self.root}: blob {digest[:12]} not written ({error.strerror or error}); free disk space, or "
+                "see to the disk"
+            ) from error
 
     def complete(self, ref: BlobRef) -> Path:
         """The blob made of the partial file of ``ref``: decoded, verified and in place.
@@ -130,6 +150,11 @@ class ArtifactStore:
             ArtifactCorrupt: it does not decode or has another digest or size; the partial file is dropped.
             StoreFull: no room for the decoded bytes.
         """
+        with self._full_is_told(ref.digest):
+            self._complete(ref)
+        return self.path(ref.digest)
+
+    def _complete(self, ref: BlobRef) -> None:
         partial = self.partial(ref)
         temporary = self._blobs / f"{ref.digest}.tmp"
         try:
@@ -150,7 +175,6 @@ class ArtifactStore:
         finally:
             temporary.unlink(missing_ok=True)
             partial.unlink(missing_ok=True)
-        return self.path(ref.digest)
 
     def used_bytes(self) -> int:
         """Bytes of every file below the root."""
@@ -218,6 +242,32 @@ def file_digest(path: Path) -> str:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def check_encoded(path: Path, ref: BlobRef) -> None:
+    """Check that the encoded file at ``path`` is that of ``ref``, without keeping what it unpacks to.
+
+    Raises:
+        ArtifactCorrupt: it is not.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for chunk in _decoded(file, ref):
+            digest.update(chunk)
+    if digest.hexdigest() != ref.digest:
+        raise ArtifactCorrupt(f"update {ref.digest[:12]} on disk has digest {digest.hexdigest()[:12]}; train again")
+
+
+def _decoded(file: BinaryIO, ref: BlobRef) -> Iterator[bytes]:
+    if ref.encoding == "raw":
+        yield from iter(lambda: file.read(CHUNK_BYTES), b"")
+        return
+    import zstandard  # only for orders that compress
+
+    try:
+        yield from zstandard.ZstdDecompressor().read_to_iter(file, write_size=CHUNK_BYTES)
+    except zstandard.ZstdError as error:
+        raise ArtifactCorrupt(f"update {ref.digest[:12]} is not zstd any more ({error}); train again") from error
 
 
 def _decode_zstd(source: Path, target: Path, ref: BlobRef) -> None:

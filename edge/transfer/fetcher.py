@@ -222,8 +222,11 @@ class Fetcher:
             partial = self._store.partial(ref)
             offset = partial.stat().st_size
             self._store.reserve(max(0, (ref.encoded_size or ref.size) - offset))
+            try:
+                self._file = partial.open("ab", buffering=0)
+            except OSError as error:
+                raise StoreFull(f"store {self._store.root}: {error}; free disk space") from error
             self._download, self._began = Download(ref, offset, now), (now, offset)
-            self._file = partial.open("ab", buffering=0)
             if self._download.is_complete:
                 self._complete(now)
         self.tick(now)
