@@ -53,11 +53,11 @@ class Updates(LedgerPart):
             )
         )
 
-    def reporters(self, since_round: int) -> frozenset[str]:
-        """Devices with a recorded update of round ``since_round`` or later."""
+    def reporters(self, since_round: int, *, before: int) -> frozenset[str]:
+        """Devices with a recorded update of round ``since_round`` or later, and of one before round ``before``."""
         rows = self._file.all(
-            "SELECT DISTINCT device FROM assignments WHERE state = 'reported' AND round >= :since",
-            {"since": since_round},
+            "SELECT DISTINCT device FROM assignments WHERE state = 'reported' AND round >= :since AND round < :before",
+            {"since": since_round, "before": before},
         )
         return frozenset(row[0] for row in rows)
 

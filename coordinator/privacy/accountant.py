@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -47,23 +49,36 @@ def epsilon(releases: Iterable[Release], delta: float) -> float:
     counts = Counter(releases)
     if not counts:
         return 0.0
+    spent = []
+    for is_sampled in (True, False):
+        of_each = [(times, *_divergence(release, is_sampled)) for release, times in counts.items()]
+        _, orders, _ = of_each[0]
+        total = sum(times * divergence for times, _, divergence in of_each)
+        spent.append(float(_library().rdp.compute_epsilon(orders, total, delta)[0]))
+    return min(spent)
+
+
+@lru_cache(maxsize=8192)
+def _divergence(release: Release, is_sampled: bool) -> tuple[Any, Any]:
+    """Orders and Renyi divergences of a release; kept, for every round asks for those of all rounds before it."""
+    library = _library()
+    gaussian = library.GaussianDpEvent(release.multiplier / 2)
+    event = (
+        library.SampledWithoutReplacementDpEvent(release.population, release.cohort, gaussian)
+        if is_sampled and release.cohort < release.population
+        else gaussian
+    )
+    accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(event)
+    return accountant._orders, accountant._rdp
+
+
+def _library() -> Any:
     try:
         import dp_accounting
-        from dp_accounting.rdp import RdpAccountant
+        import dp_accounting.rdp
     except ImportError as error:
         raise ConfigError(
             ["$.privacy.noise-multiplier: the accountant is not installed; pip install 'apportion[privacy]'"]
         ) from error
-    spent = []
-    for is_sampled in (True, False):
-        accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-        for release, times in counts.items():
-            gaussian = dp_accounting.GaussianDpEvent(release.multiplier / 2)
-            event = (
-                dp_accounting.SampledWithoutReplacementDpEvent(release.population, release.cohort, gaussian)
-                if is_sampled and release.cohort < release.population
-                else gaussian
-            )
-            accountant.compose(event, times)
-        spent.append(float(accountant.get_epsilon(delta)))
-    return min(spent)
+    return dp_accounting

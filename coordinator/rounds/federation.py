@@ -128,14 +128,14 @@ class RoundStage:
         """The seed that the round's devices are drawn by, in place of ``seed``."""
         return seed
 
-    def check(self, federation: Federation, *, chosen: int, population: int) -> None:
-        """Raises PlanError when a round with ``chosen`` devices of ``population`` must not be run."""
+    def check(self, federation: Federation, *, chosen: int, drawn_from: Sequence[str]) -> None:
+        """Raises PlanError when a round with ``chosen`` devices of ``drawn_from`` must not be run."""
 
     def assignments(self, federation: Federation, assignments: list[Assignment]) -> list[Assignment]:
         """The planned assignments, before they are written."""
         return assignments
 
-    def planned(self, federation: Federation, current: Round, *, chosen: int, population: int) -> None:
+    def planned(self, federation: Federation, current: Round, *, chosen: int, drawn_from: Sequence[str]) -> None:
         """The attempt is in the ledger; nobody has heard of it."""
 
     def while_collecting(self, federation: Federation, current: Round) -> None:
@@ -186,18 +186,18 @@ class Stages(RoundStage):
             seed = stage.selection_seed(federation, seed)
         return seed
 
-    def check(self, federation: Federation, *, chosen: int, population: int) -> None:
+    def check(self, federation: Federation, *, chosen: int, drawn_from: Sequence[str]) -> None:
         for stage in self._stages:
-            stage.check(federation, chosen=chosen, population=population)
+            stage.check(federation, chosen=chosen, drawn_from=drawn_from)
 
     def assignments(self, federation: Federation, assignments: list[Assignment]) -> list[Assignment]:
         for stage in self._stages:
             assignments = stage.assignments(federation, assignments)
         return assignments
 
-    def planned(self, federation: Federation, current: Round, *, chosen: int, population: int) -> None:
+    def planned(self, federation: Federation, current: Round, *, chosen: int, drawn_from: Sequence[str]) -> None:
         for stage in self._stages:
-            stage.planned(federation, current, chosen=chosen, population=population)
+            stage.planned(federation, current, chosen=chosen, drawn_from=drawn_from)
 
     def while_collecting(self, federation: Federation, current: Round) -> None:
         for stage in self._stages:

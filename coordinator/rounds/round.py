@@ -45,8 +45,8 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     config, ledger = federation.config, federation.ledger
     round_index = state.round
     attempt = next_attempt(federation, round_index, least=config.cohort.min_reports)
-    chosen, population = choose_devices(federation, state, round_index, attempt)
-    federation.stages.check(federation, chosen=len(chosen), population=population)
+    chosen, drawn_from = choose_devices(federation, state, round_index, attempt)
+    federation.stages.check(federation, chosen=len(chosen), drawn_from=drawn_from)
     assignments, able = federation.devices.assign(federation, state, chosen, round_index, attempt, program)
     if len(assignments) < max(1, min(config.cohort.min_reports, able)):
         raise PlanError(
@@ -58,7 +58,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     ledger.rounds.plan(round_index, attempt, deadline_s=config.cohort.deadline_s, assignments=assignments)
     planned = ledger.rounds.open()
     assert planned is not None
-    federation.stages.planned(federation, planned, chosen=len(chosen), population=population)
+    federation.stages.planned(federation, planned, chosen=len(chosen), drawn_from=drawn_from)
     federation.on_point("planned")
     return planned
 

@@ -9,8 +9,10 @@ from coordinator.submodels.values import State
 from edge.contracts.messages import Hello
 
 
-def choose_devices(federation: Federation, state: State, round_index: int, attempt: int) -> tuple[list[Hello], int]:
-    """The devices selected among those that are here, by id, and how many those are."""
+def choose_devices(
+    federation: Federation, state: State, round_index: int, attempt: int
+) -> tuple[list[Hello], list[str]]:
+    """The devices selected among those that are here, by id, and all that they were drawn from."""
     config = federation.config
     hellos = federation.devices.gather(federation, round_index)
     eligible = federation.stages.eligible(federation, [hello.device for hello in hellos], round_index)
@@ -23,7 +25,7 @@ def choose_devices(federation: Federation, state: State, round_index: int, attem
         attempt=attempt,
     )
     by_device = {hello.device: hello for hello in hellos}
-    return [by_device[device] for device in chosen if device in by_device], len(allowed)
+    return [by_device[device] for device in chosen if device in by_device], allowed
 
 
 def _allowed(federation: Federation, state: State, devices: list[str]) -> list[str]:

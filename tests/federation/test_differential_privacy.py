@@ -14,7 +14,8 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
 from coordinator.privacy.accountant import PrivacyBudgetSpent, Release, epsilon
 from coordinator.privacy.gaussian_noise import normal
-from coordinator.rounds.stages.differential_privacy import DifferentialPrivacy, Mechanism, _releases, released
+from coordinator.privacy.releases import Mechanism, released, releases
+from coordinator.rounds.stages.differential_privacy import DifferentialPrivacy
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.plan import read_order
@@ -167,7 +168,8 @@ def test_devices_that_only_say_hello_and_attempts_that_failed_make_the_bound_no_
                 federation = SimpleNamespace(ledger=ledger, config=load_config_text(text))
                 current = ledger.rounds.open()
                 assert current is not None
-                stage.planned(federation, current, chosen=10, population=100)  # type: ignore[arg-type]
+                here = [f"d{k}" for k in range(100)]
+                stage.planned(federation, current, chosen=10, drawn_from=here)  # type: ignore[arg-type]
                 row = ledger.privacy.all()[round_index, attempt]
                 rows[round_index, attempt] = msgspec.json.decode(row, type=Mechanism)
                 for state in ("published", "collecting"):
@@ -183,7 +185,7 @@ def test_devices_that_only_say_hello_and_attempts_that_failed_make_the_bound_no_
                 ledger.rounds.move(round_index, attempt, "aggregating", participants=devices)
                 ledger.rounds.move(round_index, attempt, "committed", model_digest="w" * 64)
         assert [(m.cohort, m.population) for m in rows.values()] == [(10, 10), (10, 10), (10, 10), (10, 20)]
-        told = _releases(federation)  # type: ignore[arg-type]
+        told = releases(ledger)
         assert told == [Release(1.0, 10, 10), Release(1.0, 10, 10), Release(1.0, 10, 20)]
         assert epsilon(told, 1e-5) > 1.5 * epsilon([Release(1.0, 10, 100)] * 3, 1e-5)
     assert released(1.0, [(10, 100), (10, 40), (10, 80)]) == Release(1.0, 30, 40)

@@ -16,8 +16,17 @@ import msgspec
 
 from coordinator.config.run_config import RunConfig
 from coordinator.ledger.records import Assignment, Round
-from coordinator.privacy.accountant import PrivacyBudgetSpent, Release, epsilon
+from coordinator.privacy.accountant import PrivacyBudgetSpent, epsilon
 from coordinator.privacy.gaussian_noise import SEED_BYTES, Differences, difference, normal, scale_down
+from coordinator.privacy.releases import (
+    Mechanism,
+    draws_of,
+    known_to_train,
+    mechanism_of,
+    mechanisms,
+    released,
+    releases,
+)
 from coordinator.rounds.federation import Federation, RoundStage
 from coordinator.submodels.packed_tensors import order_masks
 from coordinator.submodels.values import State, Tensors, Update
@@ -29,29 +38,6 @@ from edge.contracts.tensor_file import read_tensor_file
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-LATELY = 10
-"""Rounds: a device counts among those a cohort is drawn from while it has reported in one of the last so many."""
-
-
-class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt at a round adds to its sum; a row of the ledger.
-
-    Attributes:
-        seed: of the noise; secret, it would undo it. Empty once the round is committed.
-        clip_norm, multiplier: the noise has deviation clip_norm * multiplier on the sum.
-        denominator: what the sum is divided by, whoever reports.
-        cohort: devices that were drawn.
-        population: devices they were drawn from, of those known to train.
-    """
-
-    seed: bytes
-    clip_norm: float
-    multiplier: float
-    denominator: int
-    cohort: int
-    population: int
 
 
 class DifferentialPrivacy(RoundStage):
@@ -67,8 +53,8 @@ class DifferentialPrivacy(RoundStage):
         privacy = federation.config.privacy
         return secrets.randbits(63) if privacy.noise_multiplier and not privacy.reproducible else seed
 
-    def check(self, federation: Federation, *, chosen: int, population: int) -> None:
-        """Check that a round with ``chosen`` devices drawn from ``population`` may be released.
+    def check(self, federation: Federation, *, chosen: int, drawn_from: Sequence[str]) -> None:
+        """Check that a round with ``chosen`` devices of ``drawn_from`` may be released.
 
         Raises:
             PrivacyBudgetSpent: it would spend more than the run may.
@@ -76,10 +62,10 @@ class DifferentialPrivacy(RoundStage):
         privacy = federation.config.privacy
         if not privacy.max_epsilon:
             return
-        spent, committed = _releases(federation), federation.ledger.rounds.last_committed()
+        spent, committed = releases(federation.ledger), federation.ledger.rounds.last_committed()
         round_index = 0 if committed is None else committed.round + 1
-        tried = _tried(federation.ledger.privacy.all(), round_index)
-        known = _known(federation, round_index, chosen, population)
+        tried = draws_of(federation.ledger, round_index)
+        known = max(chosen, known_to_train(federation.ledger, round_index, drawn_from))
         after = epsilon([*spent, released(privacy.noise_multiplier, [*tried, (chosen, known)])], privacy.delta)
         if after > privacy.max_epsilon:
             raise PrivacyBudgetSpent(
@@ -98,10 +84,24 @@ class DifferentialPrivacy(RoundStage):
             check_covered(federation.artifacts.load(entry.artifact_digest).manifest, read_order(entry.order))
         return assignments
 
-    def planned(self, federation: Federation, current: Round, *, chosen: int, population: int) -> None:
+    def planned(self, federation: Federation, current: Round, *, chosen: int, drawn_from: Sequence[str]) -> None:
         """Write what the attempt will add to its sum to the ledger, once."""
-        known = _known(federation, current.round, chosen, population)
+        known = max(chosen, known_to_train(federation.ledger, current.round, drawn_from))
         note_mechanism(federation, current.round, current.attempt, cohort=chosen, population=known)
+
+    def participants(self, federation: Federation, current: Round, reported: list[str]) -> list[str]:
+        """Those that reported; who was drawn for the round and is silent hides nobody in its sum."""
+        mechanism = mechanism_of(federation.ledger, current.round, current.attempt)
+        if mechanism is not None:
+            asked = {
+                entry.device
+                for attempt in range(current.attempt + 1)
+                for entry in federation.ledger.assignments.of_attempt(current.round, attempt)
+            }
+            silent = known_to_train(federation.ledger, current.round, sorted(asked - set(reported)))
+            counted = msgspec.structs.replace(mechanism, silent=silent)
+            federation.ledger.privacy.replace(current.round, current.attempt, msgspec.json.encode(counted))
+        return reported
 
     def updates(
         self, federation: Federation, state: State, current: Round, program: str, updates: Iterator[Update]
@@ -125,12 +125,12 @@ class DifferentialPrivacy(RoundStage):
     def metrics(self, federation: Federation, current: Round, program: str, state: State) -> Mapping[str, Any]:
         """``privacy`` of a round's metrics: what all rounds up to this one have spent; nothing without noise."""
         privacy = federation.config.privacy
-        mechanism = _mechanism(federation, current.round, current.attempt)
+        mechanism = mechanism_of(federation.ledger, current.round, current.attempt)
         if mechanism is None:
             return {}
         return {
             "privacy": {
-                "epsilon": epsilon(_releases(federation), privacy.delta),
+                "epsilon": epsilon(releases(federation.ledger), privacy.delta),
                 "delta": privacy.delta,
                 "cohort": mechanism.cohort,
                 "population": mechanism.population,
@@ -151,8 +151,7 @@ class DifferentialPrivacy(RoundStage):
         if not federation.config.privacy.noise_multiplier:
             return
         committed = {(r.round, r.attempt) for r in federation.ledger.rounds.all() if r.state == "committed"}
-        for key, row in federation.ledger.privacy.all().items():
-            mechanism = msgspec.json.decode(row, type=Mechanism)
+        for key, mechanism in mechanisms(federation.ledger).items():
             if key in committed and mechanism.seed:
                 forgotten = msgspec.structs.replace(mechanism, seed=b"")
                 federation.ledger.privacy.replace(*key, msgspec.json.encode(forgotten))
@@ -166,7 +165,7 @@ def note_mechanism(federation: Federation, round_index: int, attempt: int, *, co
         population: devices they were drawn from.
     """
     privacy = federation.config.privacy
-    if not privacy.noise_multiplier or _mechanism(federation, round_index, attempt) is not None:
+    if not privacy.noise_multiplier or mechanism_of(federation.ledger, round_index, attempt) is not None:
         return
     name = f"{federation.config.federation.seed}\nnoise\n{round_index}\n{attempt}"
     mechanism = Mechanism(
@@ -191,7 +190,7 @@ def noise_of(federation: Federation, current: Round) -> Mechanism | None:
     # An attempt that was planned by a process which died before it wrote the row: nothing helps but the noise itself.
     size = len(federation.ledger.assignments.of_attempt(current.round, current.attempt))
     note_mechanism(federation, current.round, current.attempt, cohort=size, population=size)
-    mechanism = _mechanism(federation, current.round, current.attempt)
+    mechanism = mechanism_of(federation.ledger, current.round, current.attempt)
     assert mechanism is not None
     if not mechanism.seed:
         raise LedgerError(
@@ -238,56 +237,11 @@ def privacy_summary(federation: Federation) -> dict[str, Any]:
         "secure_aggregation": privacy.secure_aggregation,
     }
     if privacy.noise_multiplier:
-        told |= {"epsilon": epsilon(_releases(federation), privacy.delta), "delta": privacy.delta}
+        told |= {"epsilon": epsilon(releases(federation.ledger), privacy.delta), "delta": privacy.delta}
         told["protects"] = not privacy.reproducible
         if privacy.reproducible:
             told["warning"] = "reproducible noise comes from the run's seed: it protects nothing"
     return {"privacy": told}
-
-
-def _mechanism(federation: Federation, round_index: int, attempt: int) -> Mechanism | None:
-    row = federation.ledger.privacy.all().get((round_index, attempt))
-    return None if row is None else msgspec.json.decode(row, type=Mechanism)
-
-
-def _known(federation: Federation, round_index: int, chosen: int, population: int) -> int:
-    """Of ``population`` devices that a cohort was drawn from, how many are known to train: those that reported lately.
-
-    Whoever only says hello makes nobody's part in a cohort less likely than it looks. Fewer than the cohort: all of it
-    counts as drawn, which is the bound without sampling.
-    """
-    lately = len(federation.ledger.updates.reporters(round_index - LATELY))
-    return max(chosen, min(population, lately))
-
-
-def released(multiplier: float, attempts: Sequence[tuple[int, int]]) -> Release:
-    """What the last of ``attempts`` at a round lets out, each the (cohort, population) of a draw.
-
-    A device that is in no released sum of an attempt that failed may be in that of the next one: its chance of being in
-    one is at most the sum of its chances, and is taken for that.
-    """
-    population = min(population for _, population in attempts)
-    return Release(multiplier, min(population, sum(cohort for cohort, _ in attempts)), population)
-
-
-def _tried(rows: Mapping[tuple[int, int], bytes], round_index: int) -> list[tuple[int, int]]:
-    """(Cohort, population) of every attempt at a round, in order."""
-    found = [msgspec.json.decode(row, type=Mechanism) for key, row in sorted(rows.items()) if key[0] == round_index]
-    return [(mechanism.cohort, mechanism.population) for mechanism in found]
-
-
-def _releases(federation: Federation) -> list[Release]:
-    """Of every attempt whose sum was made or may have been: abandoned ones had none, but cost the one after them."""
-    rows = federation.ledger.privacy.all()
-    summed = [(r.round, r.attempt) for r in federation.ledger.rounds.all() if r.state in ("aggregating", "committed")]
-    return [
-        released(
-            msgspec.json.decode(rows[key], type=Mechanism).multiplier,
-            _tried({k: row for k, row in rows.items() if k[1] <= key[1]}, key[0]),
-        )
-        for key in summed
-        if key in rows
-    ]
 
 
 def _clipped(federation: Federation, entry: Assignment, update: Update) -> tuple[Update, Differences, Differences]:
