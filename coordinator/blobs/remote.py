@@ -6,6 +6,7 @@ such library are translated: what does not pass by itself within a few tries is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -19,7 +20,7 @@ from coordinator.blobs.blob_store import Stored, missing_blob
 from coordinator.config.store import OBJECT_STORES, url_problem
 from edge.contracts.errors import ApportionError, ArtifactCorrupt, ConfigError, StoreFull, StoreUnreachable
 from edge.contracts.manifest import check_digest
-from edge.system.atomic_files import FULL
+from edge.system.atomic_files import FULL, write_whole
 
 Value = TypeVar("Value")
 
@@ -63,20 +64,41 @@ class RemoteFolder:
             raise ConfigError([f"$.store.blobs: fsspec knows no {scheme}://; use s3, gs, abfs or file"]) from error
         self._root = root.rstrip("/")
         self._is_atomic = scheme in OBJECT_STORES
+        self._is_local = scheme in ("file", "local")
 
     def claim(self, owner: str) -> None:
-        """Marks the address as the one of the run ``owner``.
+        """Marks the address as the one of the run ``owner``, on the condition that it is nobody's: of two, one has it.
 
         Raises:
             ConfigError: it is another run's. Two would delete each other's blobs.
         """
-        path, found = f"{self._root}/owner", self.owners()
-        if not found:
-            self._call("written to", lambda: self._write(path, lambda at: self._fs.pipe_file(at, owner.encode())))
-        elif found != [owner]:
+        if not self.owners():
+            self._call("written to", lambda: self._create(f"{self._root}/owner", owner.encode()))
+        # Read again, whatever was answered: a repeated request meets its own mark, and a store may know no conditions.
+        found = self.owners()
+        if found != [owner]:
+            whose = found[0][:80] if found else "nobody, though it was marked"
             raise ConfigError(
-                [f"$.store.blobs: {self.url} belongs to run '{found[0][:80]}'; give every run a prefix of its own"]
+                [f"$.store.blobs: {self.url} belongs to run '{whose}'; give every run a prefix of its own"]
             )
+
+    def _create(self, path: str, data: bytes) -> None:
+        """Write an object unless it is there."""
+        if self._is_local:
+            temporary = f"{self._root}/incoming/{uuid.uuid4().hex}"
+            self._fs.makedirs(temporary.rpartition("/")[0], exist_ok=True)
+            write_whole(Path(temporary), data)
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+            os.unlink(temporary)
+            return
+        try:
+            self._fs.pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return
+        except Exception as error:
+            if "PreconditionFailed" not in str(error) and "ConditionalRequestConflict" not in str(error):
+                raise
 
     def owners(self) -> list[str]:
         """The run that claimed the address, if one has."""

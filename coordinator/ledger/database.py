@@ -180,19 +180,26 @@ class LedgerFile:
 
         Raises:
             LedgerError: it could not be written, or a write of this thread is under way already.
+            LedgerAway: the connection was lost; where the message says so it may have been written all the same.
             LeaseLost: the lease of :attr:`fence` is not held.
         """
         with self._lock:
             if self._is_writing:
                 raise LedgerError(f"{self.where}: a write within a write; end the first one before the next")
-            self._is_writing = True
+            self._is_writing, is_committing = True, False
             try:
                 self._check_open()
                 with self._write() as connection:
                     if is_fenced and self.fence is not None:
                         self._check_fence(connection, self.fence)
                     yield connection
+                    is_committing = True
             except SQLAlchemyError as error:
+                if is_committing and _kind(error) is LedgerAway:
+                    raise LedgerAway(
+                        f"{self.where}: the answer to COMMIT was lost ({_reason(error)}); what was written is there or "
+                        "it is not, whole: whoever resumes reads which"
+                    ) from error
                 if self.is_sqlite and "disk I/O error" in _reason(error):
                     self._failure = _reason(error)
                 raise _kind(error)(

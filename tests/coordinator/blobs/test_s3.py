@@ -12,7 +12,7 @@ import pytest
 from coordinator.blobs import remote as blob_remote
 from coordinator.blobs.cached import CachedBlobs
 from coordinator.blobs.remote import RemoteFolder
-from edge.contracts.errors import StoreUnreachable
+from edge.contracts.errors import ConfigError, StoreUnreachable
 
 BUCKET = "models"
 URL = f"s3://{BUCKET}/runs/one"
@@ -87,3 +87,33 @@ def test_server_that_does_not_answer_is_named_without_the_key(s3: pytest.MonkeyP
         CachedBlobs(tmp_path, RemoteFolder(URL))
     assert "something" not in str(caught.value)
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("place", [URL, "file://{tmp_path}/blobs"])
+def test_of_two_runs_that_find_a_prefix_free_one_has_it(place: str, s3: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    first, second = (RemoteFolder(place.format(tmp_path=tmp_path)) for _ in range(2))
+    real, answers = second.owners, [[]]
+    # The second looks before the first has written, and writes after it.
+    s3.setattr(second, "owners", lambda: answers.pop() if answers else real())
+    first.claim("one of 1.0")
+    with pytest.raises(ConfigError, match=r"belongs to run 'one of 1\.0'"):
+        second.claim("two of 2.0")
+    assert first.owners() == ["one of 1.0"]
+    first.claim("one of 1.0")  # the run's own, again
+
+
+def test_claim_whose_answer_was_lost_is_its_runs_own(s3: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = RemoteFolder(URL)
+    real, lost = folder._fs.pipe_file, []
+
+    def answer_is_lost(path: str, data: bytes, **options: str) -> None:
+        real(path, data, **options)
+        if not lost:
+            lost.append(path)
+            raise ConnectionError("the answer is lost")
+
+    s3.setattr(folder._fs, "pipe_file", answer_is_lost)
+    folder.claim("one of 1.0")
+    assert lost
+    assert folder.owners() == ["one of 1.0"]

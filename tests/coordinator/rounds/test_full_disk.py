@@ -86,9 +86,9 @@ def begun(folder: Path) -> None:
     Ledger.create(folder / "ledger.sqlite", federation="in-memory", config=text, seed=1).close()
 
 
-def finished(folder: Path) -> bytes:
-    """The final model of the run in ``folder``, gone on with from what is there."""
-    with Ledger.open(folder / "ledger.sqlite") as ledger:
+def finished(folder: Path, place: Path | str = "") -> bytes:
+    """The final model of the run in ``folder``, with its ledger at ``place``, gone on with from what is there."""
+    with Ledger.open(place or folder / "ledger.sqlite", federation="in-memory") as ledger:
         federation = federation_of(folder, ledger, STEPS)
         state = run_rounds(dataclasses.replace(federation, devices=RestartedDevices(ledger, STEPS)))
         assert ledger.audit.findings() == []
