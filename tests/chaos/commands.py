@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordinator.brokers.process import BrokerAddress
 from tests.chaos.faults import DURABLE_WRITE
+from tests.chaos.liars.kinds import devices_among
 from tests.chaos.schedule import Schedule
 from tests.chaos.site import DEADLINE_S, NAME, Site, config_text, device_names
 
@@ -49,7 +50,7 @@ class Commands:
             port=port,
             user=self._user,
             deadline_s=PLANTED_DEADLINE_S if self._plant else DEADLINE_S,
-            liars=len(self._schedule.liars),
+            liars=len(devices_among(self._schedule.liars)),
             store=self._store,
         )
         path = self._site.folder / "chaos.toml"

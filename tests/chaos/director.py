@@ -27,9 +27,11 @@ from tests.chaos.database import Database
 from tests.chaos.faults import ACTIONS, BLOBS, BROKER, COORDINATOR, DURABLE_WRITE, FSCK, Fault
 from tests.chaos.forking import Forks
 from tests.chaos.framing import Packet
+from tests.chaos.liars.broker import LyingBroker
+from tests.chaos.liars.kinds import devices_among
 from tests.chaos.relay import DOWN, UP, Link, Verdict
 from tests.chaos.schedule import Schedule
-from tests.chaos.site import PASSWORD_VARIABLE, Site, device_names
+from tests.chaos.site import NAME, PASSWORD_VARIABLE, Site, device_names
 from tests.chaos.story import Child, Story
 from tests.chaos.tampering import tampered
 
@@ -70,7 +72,9 @@ class Director:
             self._due.setdefault((fault.at.name, fault.at.nth), []).append(fault)
         self._children: dict[str, Child] = {}
         self._jumps: Counter[str] = Counter()
-        self._liars = {liar.name for liar in schedule.liars}
+        self._liars = set(devices_among(schedule.liars))
+        brokers = [liar for liar in schedule.liars if liar.kind == "broker"]
+        self._liar_between = LyingBroker(NAME, device_names(), brokers[0].variant) if brokers else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = self._has_damage = False
         self._finished: asyncio.Future[bool]
@@ -117,8 +121,8 @@ class Director:
             self._start_coordinator()
             for device in device_names():
                 self._start_device(device)
-            for liar in self.schedule.liars:
-                self._start(liar.name, "liar", self._commands.liar(liar.name))
+            for liar in self._liars:
+                self._start(liar, "liar", self._commands.liar(liar))
             if self.schedule.on_server:
                 self._spawn(self._start_second())
             try:
@@ -303,6 +307,8 @@ class Director:
             if ack.accepted:
                 self.story.acknowledged[ack.assignment_id] += 1
         verdict = Verdict([packet])
+        if self._liar_between is not None:
+            verdict = self._liar_between.lies_beside(party, direction, packet)
         if self._liars.intersection(words):
             return verdict  # what they say is no event: the same event is the same moment with other liars
         for fault in await self._passed(f"{party}{direction}{kind}"):

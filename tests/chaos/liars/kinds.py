@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -35,6 +36,12 @@ KINDS = {
         Kind("flooding", "hellos, requests, profiles, offers under new digests by the hundred", is_caught=False),
         Kind("colluding", "two members with the same crafted update", members=2),
         Kind("relay", "a site whose sum has another weight or form, and that gives others orders", is_signed=True),
+        Kind(
+            "broker",
+            "forges orders, replays, swaps reports, acknowledges what never was",
+            is_signed=True,
+            is_member=False,
+        ),
     )
 }
 """By name; a seed's is the one whose turn it is."""
@@ -63,6 +70,13 @@ def liars_of(seed: int, draw: int) -> tuple[Liar, ...]:
     return members_of(list(KINDS.values())[seed % len(KINDS)], draw)
 
 
+def devices_among(liars: Sequence[Liar]) -> list[str]:
+    """Those that are devices of the federation."""
+    return [liar.name for liar in liars if KINDS[liar.kind].is_member]
+
+
 def members_of(kind: Kind, variant: int) -> tuple[Liar, ...]:
     """The parties of one ``kind``."""
+    if not kind.is_member:
+        return (Liar(kind.name, kind.name, variant),)
     return tuple(Liar(f"liar-{index:02d}", kind.name, variant) for index in range(kind.members))

@@ -13,6 +13,7 @@ from coordinator.audit_log import actors
 from coordinator.audit_log.entry import Entry
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
+from tests.chaos.liars import broker
 from tests.chaos.liars.kinds import KINDS, Liar
 
 EVIDENCE = ("device-named", "update-quarantined", "device-barred")
@@ -51,6 +52,9 @@ def naming_of(ledger: Ledger, liars: Sequence[Liar], honest: Sequence[str], log:
     aside = {entry.assignment_id: f"{entry.code}" for entry in ledger.quarantine.all()}
     lines, entries = log.splitlines(), list(ledger.audit_log.entries())
     for liar in liars:
+        if not KINDS[liar.kind].is_member:
+            _judge_between(found, liar, lines)
+            continue
         own = [row for row in rows if row.device == liar.name]
         evidence = [e for e in entries if e.subject == actors.device(liar.name) and e.action in EVIDENCE]
         _judge(found, liar, own, aside, [line for line in lines if liar.name in line], evidence)
@@ -98,6 +102,15 @@ def _judge(
     found.named += 1
     if bad[0] > GIVEN_UP or bad[0] != len(own) - 1:
         found.late.append(f"{liar}: {states}")
+
+
+def _judge_between(found: Naming, liar: Liar, lines: Sequence[str]) -> None:
+    """Of what is no device there is no row; that something was forged is told."""
+    missing = [words for words in broker.NAMES if not any(words in line for line in lines)]
+    if missing:
+        found.unnamed.append(f"{liar}: no line with {' or '.join(missing)}")
+    else:
+        found.named += 1
 
 
 def _says_bad(line: str) -> bool:
