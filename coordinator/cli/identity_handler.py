@@ -50,8 +50,7 @@ class IdentityHandler:
         from coordinator.identity.renewals import RenewalHandler
 
         checks: list[MessageCheck] = [BrowserSignatures(self._identity, federation)]
-        # At a broker in this process devices have no certificates.
-        if config.privacy.secure_aggregation and config.broker.url != "embedded":
+        if config.privacy.secure_aggregation and config.broker.knows_certificates:
             checks.append(MaskingSignatures(self._identity, run))
 
         def check(device: str, envelope: Envelope) -> None:

@@ -178,6 +178,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     address_connections: int = 0
 
+    @property
+    def knows_certificates(self) -> bool:
+        """Whether devices have certificates of the identity: at a broker in this process they have none."""
+        return bool(self.identity) and self.url != "embedded"
+
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[store]``: where a run keeps what must not be lost.

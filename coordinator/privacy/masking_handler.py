@@ -17,7 +17,7 @@ from coordinator.privacy.masking_records import MaskingRecords
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.envelope import Envelope
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import Checked, Keys, Mail, Proceed, Revealed, Roster, Shares
+from edge.contracts.masking import KEY_BYTES, Checked, Exclude, Excluded, Keys, Mail, Proceed, Revealed, Roster, Shares
 from edge.masking.commitments import DIGEST_BYTES, PAIR_BYTES, PARCEL_BYTES, digest_of, digests_in
 from edge.masking.keys import check_public
 from edge.serving.publisher import Publisher
@@ -50,6 +50,7 @@ class MaskingHandler(MaskingRecords):
             "shares": self._shares,
             "checked": self._checked,
             "revealed": self._revealed,
+            "excluded": self._excluded,
         }
         self.disputes = MaskingDisputes(self)
         self.handlers |= self.disputes.handlers
@@ -87,6 +88,23 @@ class MaskingHandler(MaskingRecords):
         for device in devices:
             identity = self.identity(round_index, attempt, device)
             self.tell(device, "reveal", msgspec.structs.replace(reveal, assignment_id=identity))
+
+    def send_excludes(self, round_index: int, attempt: int, devices: Sequence[str]) -> None:
+        """Ask ``devices`` for the masks they share with those that are left out of the sum, and what comes before."""
+        self.send_reveals(round_index, attempt, devices)
+        for device in devices:
+            exclude = Exclude(self.identity(round_index, attempt, device), self.excluding(round_index, attempt))
+            self.tell(device, "exclude", exclude)
+
+    def _excluded(self, device: str, envelope: Envelope) -> None:
+        excluded = envelope.read(Excluded)
+        entry = self._ledger.assignments.find(excluded.assignment_id)
+        if entry is None or entry.device != device or device not in self.counted(entry.round, entry.attempt):
+            return
+        asked = self.excluding(entry.round, entry.attempt)
+        if not asked or set(excluded.seeds) != set(asked) or {*map(len, excluded.seeds.values())} != {KEY_BYTES}:
+            raise MessageRejected(f"{len(excluded.seeds)} seeds of masks that are not those asked for")
+        self._keep(entry, "excluded", excluded)
 
     def _checked(self, device: str, envelope: Envelope) -> None:
         checked = envelope.read(Checked)

@@ -87,6 +87,17 @@ class MaskingRecords:
         row = self._ledger.masking.of_attempt(round_index, attempt, "reveal").get(COORDINATOR)
         return None if row is None else decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES)
 
+    def excluding(self, round_index: int, attempt: int) -> tuple[str, ...]:
+        """Who gave shares of other secrets than it signed, once the others were asked to go on without it."""
+        decided = self._decided(round_index, attempt, "exclude")
+        return () if decided is None else decided.devices
+
+    def counted(self, round_index: int, attempt: int) -> tuple[str, ...]:
+        """Whose updates are in the sum that is unmasked."""
+        reveal = self.revealing(round_index, attempt)
+        excluded = self.excluding(round_index, attempt)
+        return () if reveal is None else tuple(device for device in reveal.reported if device not in excluded)
+
     def helpers(self, round_index: int, attempt: int) -> tuple[str, ...]:
         """Whose shares take the masks off, once that is decided: those alone, however often the sum is made."""
         decided = self._decided(round_index, attempt, "helpers")

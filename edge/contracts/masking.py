@@ -14,7 +14,7 @@ KEY_BYTES = 32
 MAX_COHORT = 800
 """Devices of one masked round; the shares of more would not fit into a message."""
 
-SAID_BY_DEVICES = ("keys", "shares", "checked", "complaint", "opening", "revealed")
+SAID_BY_DEVICES = ("keys", "shares", "checked", "complaint", "opening", "revealed", "excluded")
 """Message kinds about masks that devices sign, where they have certificates."""
 
 WEIGHT = "#weight"
@@ -141,3 +141,17 @@ class Revealed(msgspec.Struct, frozen=True):
     assignment_id: str
     self_masks: dict[str, bytes]
     masking_keys: dict[str, bytes]
+
+
+class Exclude(msgspec.Struct, frozen=True):
+    """Devices that gave shares of other secrets than they signed: their masks come off without them. Asked once."""
+
+    assignment_id: str
+    devices: tuple[str, ...]
+
+
+class Excluded(msgspec.Struct, frozen=True):
+    """For each of those devices the seed of the mask that this device shares with it."""
+
+    assignment_id: str
+    seeds: dict[str, bytes]

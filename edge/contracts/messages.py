@@ -28,6 +28,8 @@ opening     dev   what opens the shares complained of, and no others
 proceed     co    nobody complains any more: train, and mask
 reveal      co    whose updates are in the sum and whose are not; repeated until answered
 revealed    dev   shares that take the masks off the sum
+exclude     co    who gave shares of other secrets than it signed; repeated until answered
+excluded    dev   the seeds of the masks shared with those
 renew       dev   this device's certificate ends soon: a request for another, repeated hourly
 renewed     co    that certificate
 signers     co    which keys sign orders from now on, said after a hello where they were ever changed
@@ -47,6 +49,8 @@ from edge.contracts.masking import (
     Checked,
     Complaint,
     Dispute,
+    Exclude,
+    Excluded,
     Keys,
     Mail,
     Opening,
@@ -222,6 +226,8 @@ BODIES: dict[str, type] = {
     "proceed": Proceed,
     "reveal": Reveal,
     "revealed": Revealed,
+    "exclude": Exclude,
+    "excluded": Excluded,
     "renew": Renew,
     "renewed": Renewed,
     "signers": Signers,

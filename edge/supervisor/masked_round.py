@@ -20,6 +20,8 @@ from edge.contracts.masking import (
     Checked,
     Complaint,
     Dispute,
+    Exclude,
+    Excluded,
     Keys,
     Mail,
     Opening,
@@ -40,13 +42,13 @@ from edge.masking.keys import agree, new_private, pair_purpose, public_of, share
 from edge.masking.seeds import MaskSeeds
 from edge.masking.shares import SHARE_BYTES, split
 from edge.supervisor.assignment import Assignment, order_identity
-from edge.supervisor.masking_state import MaskingFiles, MaskingState, check_reveal, check_roster
+from edge.supervisor.masking_state import MaskingFiles, MaskingState, check_exclude, check_reveal, check_roster
 from edge.transfer.uploader import REPEAT_S
 from edge.transport.base import Qos
 
 log = logging.getLogger("apportion.agent")
 
-KINDS = ("roster", "mail", "dispute", "proceed", "reveal")
+KINDS = ("roster", "mail", "dispute", "proceed", "reveal", "exclude")
 """What the coordinator says of it."""
 
 TOLD = "masks-told"
@@ -196,8 +198,10 @@ class Masker:
             self._dispute(envelope.read(Dispute))
         elif envelope.kind == "proceed":
             self._proceed(envelope.read(Proceed))
-        else:
+        elif envelope.kind == "reveal":
             self._reveal(envelope.read(Reveal))
+        else:
+            self._exclude(envelope.read(Exclude))
         self._repeat_at = 0.0
         return True
 
@@ -288,11 +292,35 @@ class Masker:
             {device: held[device][:SHARE_BYTES] for device in reveal.reported},
             {device: held[device][SHARE_BYTES:] for device in reveal.dropped},
         )
-        told = msgspec.structs.replace(
-            state, reveal=reveal, revealed=revealed, sharing_key=b"", masking_key=b"", self_mask=b"", own=b""
-        )
+        told = msgspec.structs.replace(state, reveal=reveal, revealed=revealed, self_mask=b"", own=b"")
+        if not self._are_both_signed:
+            told = msgspec.structs.replace(told, masking_key=b"")
         self._save(msgspec.structs.replace(told, received=dict.fromkeys(state.received, b""), shares=None))
         self._say(state, "revealed", revealed)
+
+    @property
+    def _are_both_signed(self) -> bool:
+        """Whether nobody between can have a member found out that gave what it should."""
+        return self._trust is not None and self._sign is not None
+
+    def _exclude(self, exclude: Exclude) -> None:
+        state = self._known(exclude.assignment_id)
+        excluded = state.excluded
+        if excluded is None:
+            if not self._are_both_signed:
+                raise MessageRejected("masks with single devices are told where both sides sign, nowhere else")
+            check_exclude(exclude, state)
+            assert state.roster is not None
+            seeds = {
+                m.device: agree(state.masking_key, m.masking, pair_purpose(state.assignment_id, state.id_of(m.device)))
+                for m in state.roster.members
+                if m.device in exclude.devices
+            }
+            excluded = Excluded(state.assignment_id, seeds)
+            self._save(msgspec.structs.replace(state, excluded=excluded, masking_key=b""))
+        elif set(excluded.seeds) != set(exclude.devices):
+            raise MessageRejected("masks with other devices were told before; once for an assignment")
+        self._say(state, "excluded", excluded)
 
     def _known(self, identity: str) -> MaskingState:
         if self._state is not None and self._state.assignment_id == identity:

@@ -10,7 +10,7 @@ import msgspec
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import MAX_COHORT, Complaint, Opening, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import MAX_COHORT, Complaint, Exclude, Excluded, Opening, Reveal, Revealed, Roster, Shares
 from edge.contracts.plan import assignment_id
 from edge.contracts.topics import check_name
 from edge.masking.keys import check_public, public_of
@@ -29,6 +29,7 @@ class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
         complaint: said in place of all that would follow.
         ephemeral: by receiver, the private key that its shares were sealed with; until nobody may complain any more.
         opening: what was said of a complaint about this device; it masks nothing in that attempt.
+        excluded: what was told of members that were found out in the end; once.
         proceeds: whether updates may be masked.
         order: equal for a repeated order only; another one under the same id begins anew.
         weights: the digest of what is trained from.
@@ -55,6 +56,7 @@ class MaskingState(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: dict[str, bytes] = {}
     opening: Opening | None = None
     proceeds: bool = False
+    excluded: Excluded | None = None
 
     def id_of(self, device: str) -> str:
         """The assignment of ``device`` in the same attempt."""
@@ -144,3 +146,22 @@ def check_reveal(reveal: Reveal, known: set[str], threshold: int) -> None:
         )
     if len(reported) < threshold:
         raise MessageRejected(f"{len(reported)} devices reported, a sum of fewer than {threshold} is not unmasked")
+
+
+def check_exclude(exclude: Exclude, state: MaskingState) -> None:
+    """Check that the masks shared with the devices of ``exclude`` may be told.
+
+    Raises:
+        MessageRejected: nothing was revealed before, one of them is this device or shares no masks with it, or fewer
+            than the threshold are left.
+    """
+    if state.reveal is None or state.roster is None:
+        raise MessageRejected("masks are asked for before the sum is unmasked")
+    named, reported = set(exclude.devices), set(state.reveal.reported)
+    known = reported | set(state.reveal.dropped)
+    if not named or state.device in named or not named <= known:
+        raise MessageRejected(f"masks with {len(named)} devices are asked for that are not others of the sum")
+    if len(reported - named) < state.roster.threshold:
+        raise MessageRejected(
+            f"{len(reported - named)} devices would be left in a sum, fewer than {state.roster.threshold}"
+        )

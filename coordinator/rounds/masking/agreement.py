@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from coordinator.ledger.records import Round
 from coordinator.privacy.masking_disputes import LEFT_OUT, Disputed
@@ -11,7 +12,9 @@ from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.privacy.masking_records import COORDINATOR, Decided
 from coordinator.rounds.collecting import dismiss
 from coordinator.rounds.federation import Federation
-from edge.contracts.codec import encode_msgpack
+from edge.contracts.codec import decode_msgpack, encode_msgpack
+from edge.contracts.envelope import MAX_MESSAGE_BYTES
+from edge.contracts.masking import Reveal
 
 KEYS_BY = 0.25
 """Share of a round's time after which those without keys are left out; a device needs them before it trains."""
@@ -52,6 +55,18 @@ def threshold_of(federation: Federation, count: int) -> int:
     """How many of ``count`` devices undo a mask."""
     share = federation.config.privacy.recovery_share
     return max(2, count // 2 + 1, math.ceil(share * count - 1e-9))
+
+
+def asked_before(federation: Federation, round_index: int) -> set[str]:
+    """Devices that were asked to take masks off a sum of the round's model."""
+    rows = federation.ledger.masking.of_round(round_index, "reveal")
+    return {device for row in rows for device in decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES).reported}
+
+
+def able_devices(federation: Federation, devices: Sequence[str], round_index: int) -> list[str]:
+    """Those of ``devices`` that never lied about masks, and were not asked to take any off for this model."""
+    barred = asked_before(federation, round_index) | federation.ledger.masking.liars()
+    return [device for device in devices if device not in barred]
 
 
 def left_out(federation: Federation, round_index: int) -> dict[str, str]:

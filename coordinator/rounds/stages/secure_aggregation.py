@@ -17,18 +17,17 @@ import msgspec
 from coordinator.config.run_config import RunConfig
 from coordinator.ledger.records import Assignment, Round
 from coordinator.privacy.masking_handler import MaskingHandler
-from coordinator.privacy.masking_records import COORDINATOR, Decided
+from coordinator.privacy.masking_records import COORDINATOR
 from coordinator.rounds.federation import Federation, RoundStage
-from coordinator.rounds.masking.agreement import LEAST, agree_on_masks, left_out
-from coordinator.rounds.masking.sums import SharesDisagree, entries_of, seeds_of, sums_of, weight_of
-from coordinator.rounds.masking.unmasking import wait_for_shares
+from coordinator.rounds.masking.agreement import LEAST, able_devices, agree_on_masks, asked_before, left_out
+from coordinator.rounds.masking.sums import entries_of, sums_of, weight_of
+from coordinator.rounds.masking.unmasking import unmask
 from coordinator.rounds.remote_devices import MqttDevices
 from coordinator.rounds.stages.differential_privacy import noise_of, noisy_mean
 from coordinator.submodels.packed_tensors import order_masks
 from coordinator.submodels.record import cut_from_json
 from coordinator.submodels.values import State, Update
-from edge.contracts.codec import decode_msgpack, encode_msgpack
-from edge.contracts.envelope import MAX_MESSAGE_BYTES
+from edge.contracts.codec import encode_msgpack
 from edge.contracts.errors import PlanError
 from edge.contracts.masking import MAX_COHORT, WEIGHT, Masking, Reveal
 from edge.contracts.packing import KEPT, unpacked
@@ -54,17 +53,12 @@ class SecureAggregation(RoundStage):
 
     def eligible(self, federation: Federation, devices: list[str], round_index: int) -> list[str]:
         """Those that never lied about their masks, and were not asked to take any off for this model before."""
-        masking = federation.ledger.masking
-        reveals = [
-            decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES) for row in masking.of_round(round_index, "reveal")
-        ]
-        asked = {device for reveal in reveals for device in reveal.reported}
-        if again := sorted(asked & set(devices)):
+        if again := sorted(asked_before(federation, round_index) & set(devices)):
             federation.progress.say(
                 f"round {round_index + 1}: {', '.join(again)} were asked to unmask a sum of this model before, others "
                 "have to take part"
             )
-        able = [device for device in devices if device not in asked | masking.liars()]
+        able = able_devices(federation, devices, round_index)
         others = sorted({*able} - {*left_out(federation, round_index)})
         return others if len(others) >= max(LEAST, federation.config.cohort.min_reports) else able
 
@@ -126,18 +120,9 @@ class SecureAggregation(RoundStage):
                 return []
             reveal = Reveal("", present, tuple(d for d in mailed.devices if d not in present))
             federation.ledger.masking.add(*here, COORDINATOR, "reveal", encode_msgpack(reveal))
-        if not wait_for_shares(federation, current, handler, reveal, mailed.threshold):
+        if not unmask(federation, handler, current, reveal, mailed.threshold):
             return []
-        if not handler.helpers(*here):
-            chosen = tuple(sorted(federation.ledger.masking.of_attempt(*here, "revealed"))[: mailed.threshold])
-            federation.ledger.masking.add(*here, COORDINATOR, "helpers", encode_msgpack(Decided(chosen)))
-        try:
-            seeds_of(federation, handler, current, reveal)
-        except SharesDisagree as error:
-            handler.lied(entries_of(federation, current)[error.giver], str(error))
-            federation.tries[current.round] -= 1
-            return []
-        return list(reveal.reported)
+        return list(handler.counted(*here))
 
     def updates(
         self, federation: Federation, state: State, current: Round, program: str, updates: Iterator[Update]
@@ -147,13 +132,12 @@ class SecureAggregation(RoundStage):
         With noise: the noisy mean of :mod:`coordinator.rounds.stages.differential_privacy`.
         """
         handler = _handler(federation)
-        reveal = handler.revealing(current.round, current.attempt)
-        assert reveal is not None
-        entry = entries_of(federation, current)[reveal.reported[0]]
+        first, *_ = handler.counted(current.round, current.attempt)
+        entry = entries_of(federation, current)[first]
         order, where = read_order(entry.order), f"round {current.round + 1}"
         assert order.masking is not None
-        sums = sums_of(federation, handler, current, reveal, [*order.upload, WEIGHT])
-        weight, found = weight_of(federation, current, reveal, order.masking), int(sums.pop(WEIGHT)[0])
+        sums = sums_of(federation, handler, current, [*order.upload, WEIGHT])
+        weight, found = weight_of(federation, handler, current, order.masking), int(sums.pop(WEIGHT)[0])
         if found != weight:
             federation.progress.say(f"{where}: weights of {found} in the sum, {weight} reported; reports count")
         sent = read_tensor_file(federation.blobs.path(order.weights.digest), where=where)

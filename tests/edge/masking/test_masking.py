@@ -10,9 +10,18 @@ import numpy as np
 import pytest
 
 from edge.contracts.errors import DeviceRefused, MessageRejected
-from edge.contracts.masking import WEIGHT, Dispute, Keys, Mail, Member, Proceed, Reveal, Revealed, Roster, Shares
+from edge.contracts.masking import (
+    WEIGHT,
+    Keys,
+    Mail,
+    Member,
+    Proceed,
+    Reveal,
+    Revealed,
+    Roster,
+    Shares,
+)
 from edge.contracts.plan import assignment_id
-from edge.masking.commitments import key_of, unpacked
 from edge.masking.keys import (
     agree,
     check_public,
@@ -22,11 +31,10 @@ from edge.masking.keys import (
     pair_purpose,
     public_of,
     sealed,
-    share_purpose,
 )
 from edge.masking.numbers import add_masks, masked_update, signed
 from edge.masking.seeds import MaskSeeds
-from edge.masking.shares import SHARE_BYTES, recover
+from edge.masking.shares import recover
 from edge.supervisor.assignment import Assignment
 from tests.edge.masking.masking_device import MASKING, NAMES, THRESHOLD, Device, order_of
 
@@ -210,64 +218,6 @@ def test_changed_parcel_is_complained_of_no_key_is_given_away_and_nothing_follow
     with pytest.raises(MessageRejected, match="masks are not agreed on here"):
         target.tell("proceed", Proceed(target.order.assignment_id))
     assert not target.masker.is_ready(target.order)
-
-
-def exchange_shares(devices: dict[str, Device]) -> tuple[Member, ...]:
-    members = exchange_keys(devices)
-    for device in devices.values():
-        device.tell("roster", Roster(device.order.assignment_id, THRESHOLD, members))
-        device.masker.tick(device.order, 20.0)
-    return members
-
-
-def test_opening_gives_one_parcel_away_and_the_device_masks_nothing_after_it(devices: dict[str, Device]) -> None:
-    members = exchange_shares(devices)
-    accused = devices["d3"]
-    identity = accused.order.assignment_id
-    parcels = accused.sent["shares"].sealed
-    for masker in (accused.masker, accused.started()):  # the same again, and as after a kill
-        accused.masker = masker
-        accused.tell("dispute", Dispute(identity, "d0"))
-        opening = accused.sent.pop("opening")
-        assert (opening.receiver, public_of(opening.key)) == ("d0", key_of(parcels["d0"]))
-    purpose = share_purpose(identity, devices["d0"].order.assignment_id)
-    assert len(unpacked(opening.key, members[0].sharing, purpose, parcels["d0"], where="d3")) == 2 * SHARE_BYTES
-    for member in members[1:3]:
-        purpose = share_purpose(identity, devices[member.device].order.assignment_id)
-        with pytest.raises(MessageRejected, match="cannot be opened"):
-            unpacked(opening.key, member.sharing, purpose, parcels[member.device], where="d3")
-    with pytest.raises(MessageRejected, match="opened for another device before"):
-        accused.tell("dispute", Dispute(identity, "d1"))
-    boxes = {name: device.sent["shares"].sealed["d3"] for name, device in devices.items() if name != "d3"}
-    accused.tell("mail", Mail(identity, boxes))
-    with pytest.raises(MessageRejected, match="masks are not agreed on here"):
-        accused.tell("proceed", Proceed(identity))
-    assert not accused.masker.is_ready(accused.order)
-    accused.sent.clear()
-    accused.masker.tick(accused.order, 40.0)
-    assert accused.sent == {}
-
-
-def test_nothing_is_opened_once_updates_may_be_masked_or_for_strangers(devices: dict[str, Device]) -> None:
-    exchange_shares(devices)
-    with pytest.raises(MessageRejected, match="'stranger' has no shares from here"):
-        devices["d3"].tell("dispute", Dispute(devices["d3"].order.assignment_id, "stranger"))
-    agree_on_masks(devices)
-    with pytest.raises(MessageRejected, match="'d0' has no shares from here"):
-        devices["d3"].tell("dispute", Dispute(devices["d3"].order.assignment_id, "d0"))
-    assert "opening" not in devices["d3"].sent
-    assert devices["d3"].masker.is_ready(devices["d3"].order)
-
-
-def test_masks_wait_until_nobody_can_complain_any_more(devices: dict[str, Device]) -> None:
-    exchange_shares(devices)
-    device = devices["d0"]
-    parcels = {n: d.sent["shares"].sealed["d0"] for n, d in devices.items() if n != "d0"}
-    device.tell("mail", Mail(device.order.assignment_id, parcels))
-    for masker in (device.masker, device.started()):
-        masker.tick(device.order, 50.0)
-        assert device.sent.pop("checked").assignment_id == device.order.assignment_id
-        assert not masker.is_ready(device.order)
 
 
 def test_other_mail_than_the_first_is_refused(devices: dict[str, Device]) -> None:

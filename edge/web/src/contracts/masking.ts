@@ -136,3 +136,17 @@ export const Revealed: Struct<Revealed> = struct<Revealed>("Revealed", {
   self_masks: dict(bytes),
   masking_keys: dict(bytes),
 });
+
+/** Devices that gave shares of other secrets than they signed. */
+export interface Exclude {
+  readonly assignment_id: string;
+  readonly devices: readonly string[];
+}
+export const Exclude: Struct<Exclude> = struct<Exclude>("Exclude", { assignment_id: text, devices: list(text) });
+
+/** Seeds of the masks that are shared with those devices. */
+export interface Excluded {
+  readonly assignment_id: string;
+  readonly seeds: Readonly<Record<string, Uint8Array>>;
+}
+export const Excluded: Struct<Excluded> = struct<Excluded>("Excluded", { assignment_id: text, seeds: dict(bytes) });

@@ -7,6 +7,8 @@ import {
   Checked,
   Complaint,
   Dispute,
+  Exclude,
+  Excluded,
   Keys,
   Mail,
   Opening,
@@ -235,6 +237,8 @@ export interface Bodies {
   proceed: Proceed;
   reveal: Reveal;
   revealed: Revealed;
+  exclude: Exclude;
+  excluded: Excluded;
   error: ErrorMessage;
 }
 
@@ -266,5 +270,7 @@ export const BODIES: { readonly [K in Kind]: Struct<Bodies[K]> } = {
   proceed: Proceed,
   reveal: Reveal,
   revealed: Revealed,
+  exclude: Exclude,
+  excluded: Excluded,
   error: ErrorMessage,
 };

@@ -1,0 +1,110 @@
+"""The end of a masked round among real agents: members that are found out late, helpers that are away when asked."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from coordinator.identity.authority import Authority
+from edge.masking.keys import new_private
+from edge.masking.shares import split
+from edge.transport.base import Qos
+from tests.federation.in_process import InProcessFederation
+from tests.federation.lying_broker import enrolled_agents
+from tests.federation.test_masking_lies import another_secret, lies
+from tests.federation.test_secure_aggregation import DEVICES, MASKED, Stopped, hold_back, start_agents, text_of, vanish
+
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
+
+
+def test_who_dealt_shares_of_other_secrets_is_taken_out_of_a_sum_of_all_devices(
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with another self mask that reports, one with another masking key that vanishes; nobody else is there."""
+    with Authority.create(tmp_path / "identity") as authority:
+        identity = authority.folder.root
+    broker = f'url = "mosquitto"\nidentity = "{identity}"'
+    privacy = MASKED + "recovery-share = 0.6\n"
+    text = text_of(privacy, broker=broker, size=6, local=6, min_reports=3, deadline_s=25.0)
+    with InProcessFederation(tmp_path, exports, text) as running:
+        enrolled_agents(running, identity, 6)
+        lies(running, "d1", another_secret)
+
+        def misdealt(secret: bytes, threshold: int, count: int) -> list[bytes]:
+            state = running._agents["d2"][0]._masker._state
+            is_key = state is not None and secret == state.masking_key
+            return split(new_private() if is_key else secret, threshold, count)
+
+        monkeypatch.setattr("edge.supervisor.masked_round.split", misdealt)
+        hold_back(running, "d2")
+        gone: list[str] = []
+
+        def on_point(point: str) -> None:
+            if point == "collecting" and not gone and running.ledger.masking.of_attempt(0, 0, "proceed"):
+                vanish(running, "d2")
+                gone.append("d2")
+
+        running.on_point = on_point
+        running.run()
+        (entry,) = running.ledger.rounds.all()
+        assert (entry.attempt, entry.state, entry.participants) == (0, "committed", ("d0", "d3", "d4", "d5"))
+        assert running.ledger.masking.liars() == {"d1", "d2"}
+        # The masked weights of the four add up to what they reported: no mask is left on the sum.
+        assert not running.lines.having("weights of")
+
+
+def test_sum_whose_helpers_are_away_waits_until_they_are_back(
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All devices are in the cohort, so nobody could make the round in their place; the coordinator starts again."""
+    monkeypatch.setattr("coordinator.rounds.masking.unmasking.REVEAL_S", 2.0)
+    away = {"d1", "d2", "d3"}
+    with InProcessFederation(tmp_path, exports, text_of(MASKED, deadline_s=30.0)) as running:
+        asked: list[float] = []
+
+        def drop(topic: str, payload: bytes, qos: Qos) -> bool:
+            return topic.endswith("/reveal") and bool(away & set(topic.split("/")))
+
+        running.broker.drop = drop
+        start_agents(running)
+
+        def on_point(point: str) -> None:
+            if not running.ledger.masking.of_attempt(0, 0, "reveal") or point != "collecting":
+                return
+            asked.append(time.monotonic())
+            if len(asked) == 1:
+                for device in sorted(away):
+                    vanish(running, device)
+            if len(asked) == 2:
+                raise Stopped
+            if away and time.monotonic() - asked[0] > 6.0:
+                for device in sorted(away):
+                    running._agents[device][1].join(10)
+                    running.agent(device)
+                away.clear()
+
+        running.on_point = on_point
+        with pytest.raises(Stopped):
+            running.run()
+        running.run()
+        (entry,) = running.ledger.rounds.all()
+        assert (entry.attempt, entry.state, len(entry.participants)) == (0, "committed", DEVICES)
+        assert time.monotonic() - asked[0] > 6.0
+        assert not away
+
+
+def test_sum_whose_helpers_stay_away_is_given_up_at_last(
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.rounds.masking.unmasking.REVEAL_S", 1.0)
+    monkeypatch.setattr("coordinator.rounds.masking.unmasking.WAIT_ROUNDS", 0.4)
+    with InProcessFederation(tmp_path, exports, text_of(MASKED, deadline_s=20.0, join_timeout_s=15.0)) as running:
+        running.broker.drop = lambda topic, payload, qos: topic.endswith("/revealed") and "/d0/" not in topic
+        start_agents(running)
+        with pytest.raises(Exception, match=r"masked sum|said hello|can take part"):
+            running.run()
+        assert running.ledger.rounds.all()[0].state == "abandoned"
+        assert running.lines.having("1 of 5 devices helped to unmask the sum, 4 needed: waiting for them, for 8 s")
+        assert running.lines.having("were asked to unmask a sum of this model before")
