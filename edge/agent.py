@@ -23,7 +23,7 @@ from edge.identity.trust import complaint
 from edge.supervisor.assignment import Assignment, order_identity
 from edge.supervisor.conditions import HERE, Surroundings
 from edge.supervisor.crashes import Crashes
-from edge.supervisor.events import AgentEvent, Stop
+from edge.supervisor.events import AgentEvent, AgentEvents, Stop
 from edge.supervisor.finished_work import FinishedRecord, FinishedWork
 from edge.supervisor.gate import Gate
 from edge.supervisor.masked_round import Masker
@@ -57,7 +57,7 @@ class Agent:
         self._presence = Presence(settings, store.root, around.root)
         self._finished = FinishedWork(store.root / "work")
         self._settled = SettledWork(store.root / "settled")
-        self._events: queue.SimpleQueue[AgentEvent] = queue.SimpleQueue()  # a put is safe in a signal handler
+        self._events = AgentEvents()  # a put is safe in a signal handler
         self.trainer = TrainerLink(python=settings.python, runtime=settings.runtime, deliver=self._events.put)
         self._gate = Gate(settings.conditions, self._presence, self.trainer, around)
         self._machine = StateMachine()

@@ -21,6 +21,8 @@ from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.mqtt import PASSWORD_VARIABLE, BrokerAddress, MqttTransport, parse_broker, tls_context
 
 MB = 2**20
+MOST_UNSENT_BYTES, MOST_QUEUED = 8 * MB, 256
+"""A broker that reads nothing, and asks for more and more, takes no more of a device's memory."""
 
 _EXAMPLE = f"""\
 The password may also come from {PASSWORD_VARIABLE}.
@@ -124,6 +126,8 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         subscriptions=topics.device_filters(chosen.federation, chosen.device),
         will=farewell_message(chosen.federation, chosen.device, "connection lost"),
         connect_timeout_s=chosen.connect_timeout_s,
+        most_unsent=MOST_UNSENT_BYTES,
+        most_queued=MOST_QUEUED,
     )
     try:
         store = ArtifactStore(chosen.store.expanduser(), quota_bytes=round(chosen.quota_mb * MB))

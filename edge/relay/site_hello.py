@@ -9,7 +9,7 @@ import msgspec
 from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.contracts.plan import WorkOrder
 from edge.relay.settings import RelaySettings
-from edge.relay.site_devices import site_profile
+from edge.relay.site_devices import largest_weight, site_profile
 from edge.relay.site_work import SiteWork
 from edge.supervisor.presence import AGENT_VERSION
 from profiles.bounds import MOST_EXAMPLES
@@ -28,12 +28,14 @@ def site_hello(settings: RelaySettings, served: Sequence[Hello], said: Hello | N
     if not served:
         hello = said
     else:
+        most = largest_weight([hello.num_examples for hello in served])
+        profile = site_profile(settings.device, settings.runtime, served)
         hello = Hello(
             device=settings.device,
             agent_version=AGENT_VERSION,
-            profile=site_profile(settings.device, settings.runtime, served),
-            runtimes=dict(served[0].runtimes),
-            num_examples=min(MOST_EXAMPLES, max(in_hand, sum(hello.num_examples for hello in served))),
+            profile=profile,
+            runtimes=dict(profile.runtimes),
+            num_examples=min(MOST_EXAMPLES, max(in_hand, sum(min(most, hello.num_examples) for hello in served))),
         )
     if hello is None or in_hand or len(served) >= settings.min_devices:
         return hello

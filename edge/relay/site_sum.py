@@ -6,6 +6,7 @@ made again after a crash it has the same bits. Memory is one float64 copy of the
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import read_header, read_tensor_file
 from edge.contracts.tensors import TensorSpec
+from edge.relay.site_devices import largest_weight
 from edge.relay.site_work import SiteWork
 from edge.supervisor.finished_work import FinishedRecord, FinishedWork
 from edge.transfer.artifact_store import ArtifactStore
@@ -24,6 +26,8 @@ from profiles.bounds import MOST_EXAMPLES
 
 if TYPE_CHECKING:
     import numpy as np
+
+log = logging.getLogger("apportion.relay")
 
 
 def make_update(work: SiteWork, store: ArtifactStore, finished: FinishedWork) -> TrainReport:
@@ -36,13 +40,26 @@ def make_update(work: SiteWork, store: ArtifactStore, finished: FinishedWork) ->
 
     encoding = work.order.encoding
     counted = [work.reports[device] for device in work.closed or ()]
-    mean = mean_update([(store.verify(report.update.digest), report.num_examples) for report in counted])
+    weights = weights_of(work)
+    mean = mean_update([(store.verify(report.update.digest), weights[report.device]) for report in counted])
     store.reserve(sum(value.nbytes for value in mean.values()))
     path = finished.new_update_path(work.order.assignment_id)
     digest, size, encoded_size = write_update(path, mean, encoding)
     report = site_report(work, BlobRef(digest, size, encoding, encoded_size))
     finished.save(FinishedRecord(work.order, report))
     return report
+
+
+def weights_of(work: SiteWork) -> dict[str, int]:
+    """Examples that each device's update stands for; one that says many times more than its site weighs less."""
+    limit = largest_weight(work.record.examples.values())
+    weights = {}
+    for device in work.closed or ():
+        said = work.reports[device].num_examples
+        weights[device] = min(limit, said)
+        if said > limit:
+            log.warning("%s says %d examples: its update weighs %d, 16 times its site's median", device, said, limit)
+    return weights
 
 
 def upload_specs(order: WorkOrder, weights: Path) -> list[TensorSpec]:
@@ -95,15 +112,16 @@ def site_report(work: SiteWork, update: BlobRef) -> TrainReport:
     largest = max(counted, key=lambda report: report.trainer_peak_bytes + report.supervisor_peak_bytes)
     warmest = [report.temperature_c for report in counted if report.temperature_c is not None]
     charges = [report.battery_percent for report in counted if report.battery_percent is not None]
+    weights = weights_of(work)
     names = set.intersection(*(set(report.metrics) for report in counted))
     return TrainReport(
         assignment_id=work.order.assignment_id,
         device=work.order.device,
         round=work.order.round,
-        num_examples=min(MOST_EXAMPLES, sum(report.num_examples for report in counted)),
+        num_examples=min(MOST_EXAMPLES, sum(weights.values())),
         steps=max(report.steps for report in counted),
-        loss=_mean(counted, {report.device: report.loss for report in counted}),
-        metrics={n: _mean(counted, {report.device: report.metrics[n] for report in counted}) for n in sorted(names)},
+        loss=_mean(weights, {report.device: report.loss for report in counted}),
+        metrics={n: _mean(weights, {report.device: report.metrics[n] for report in counted}) for n in sorted(names)},
         step_ms_p50=statistics.median(report.step_ms_p50 for report in counted),
         step_ms_p95=max(report.step_ms_p95 for report in counted),
         trainer_peak_bytes=largest.trainer_peak_bytes,
@@ -124,6 +142,5 @@ def site_report(work: SiteWork, update: BlobRef) -> TrainReport:
     )
 
 
-def _mean(reports: Sequence[TrainReport], values: Mapping[str, float]) -> float:
-    total = sum(report.num_examples for report in reports)
-    return sum(values[report.device] * report.num_examples for report in reports) / total
+def _mean(weights: Mapping[str, int], values: Mapping[str, float]) -> float:
+    return sum(values[device] * weight for device, weight in weights.items()) / sum(weights.values())

@@ -16,6 +16,10 @@ WINDOW = 4
 FIRST_TIMEOUT_S = 2.0
 LAST_TIMEOUT_S = 30.0
 
+MOST_BLOCK_BYTES = 262_144
+MOST_WINDOW = 16
+"""Blocks that a grant is followed for, whatever it says: nobody signs one, and they are in this device's memory."""
+
 
 class BlockRejected(MessageRejected):
     """A block or grant that cannot belong to the transfer; the transfer itself is unharmed."""
@@ -112,6 +116,9 @@ class Download:
             return b""
         if block.offset > self.offset + self._window * self._block_bytes:
             return b""
+        early_bytes = sum(map(len, self._early.values()))
+        if block.offset > self.offset and early_bytes + len(block.data) > self._window * self._block_bytes:
+            return b""  # more than was asked for: pieces that overlap
         self._early[block.offset] = block.data
         self._timer.progress(now)
         ready = []
@@ -189,8 +196,8 @@ class Upload:
             self._sent = self._repeated = grant.offset
         self.confirmed = grant.offset
         self._sent = max(self._sent, grant.offset)
-        self._block_bytes = min(grant.block_bytes, 262_144)
-        self._limit = grant.offset + grant.window * self._block_bytes
+        self._block_bytes = min(grant.block_bytes, MOST_BLOCK_BYTES)
+        self._limit = grant.offset + min(grant.window, MOST_WINDOW) * self._block_bytes
         self._timer.progress(now)
 
     def _answered(self, offset: int) -> None:

@@ -7,11 +7,9 @@ size is checked here and completion is never read off a PUBACK.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
-import socket
 import ssl
 import threading
 import time
@@ -28,8 +26,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.errors import AccessDenied, BrokerUnreachable, ConfigError, MessageRejected
 from edge.transport.base import Connected, Disconnected, Event, LastWill, Qos, Received
-from edge.transport.paho_client import mqtt
-from edge.transport.unsent import Unsent
+from edge.transport.paho_client import mqtt, send_at_once
+from edge.transport.unsent import MOST_BYTES, Unsent
 
 log = logging.getLogger("apportion.mqtt")
 
@@ -147,6 +145,8 @@ class MqttTransport:
         client_id: unique at the broker; a second connection with the same one takes the first one's place.
         connect_timeout_s: how long :meth:`start` tries before it gives up.
         inflight: messages of QoS 1 that the broker has not acknowledged; further ones wait here.
+        most_unsent, most_queued: bytes of blocks (QoS 0), and messages of QoS 1, that wait here for a broker that does
+            not take them; further ones are lost. 0 messages: any number.
     """
 
     def __init__(
@@ -158,6 +158,8 @@ class MqttTransport:
         will: LastWill | None = None,
         connect_timeout_s: float = 10.0,
         inflight: int = 8,
+        most_unsent: int = MOST_BYTES,
+        most_queued: int = 0,
     ) -> None:
         self._address = address
         self._places = deque(address.places_for(client_id))
@@ -169,11 +171,12 @@ class MqttTransport:
         self._is_stopping = False
         self._is_open = False
         self._context: ssl.SSLContext | None = None
-        self._unsent = Unsent()
+        self._unsent = Unsent(most_unsent)
         self._client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv311, clean_session=True
         )
         self._client.max_inflight_messages_set(inflight)
+        self._client.max_queued_messages_set(most_queued)
         self._client.reconnect_delay_set(1, 30)
         if address.username is not None:
             self._client.username_pw_set(address.username, address.password)
@@ -208,6 +211,8 @@ class MqttTransport:
         """As :meth:`edge.transport.base.Transport.publish`."""
         if len(payload) > MAX_MESSAGE_BYTES:
             raise MessageRejected(f"{topic}: {len(payload)} bytes are over {MAX_MESSAGE_BYTES}; send them as blocks")
+        if qos == 0 and not self._unsent.has_room(len(payload)):
+            return
         handed = self._client.publish(topic, payload, qos=qos)
         if qos == 0:
             self._unsent.add(handed, len(payload))
@@ -273,7 +278,7 @@ class MqttTransport:
 
     def _on_socket_open(self, client: mqtt.Client, data: Any, opened: Any) -> None:
         self._is_open = True
-        _send_at_once(client, data, opened)
+        send_at_once(opened)
 
     def _on_connect_fail(self, client: mqtt.Client, data: Any) -> None:
         self._turn()
@@ -324,12 +329,6 @@ class MqttTransport:
             return
         self._first_error = self._first_error or error
         self._first.set()
-
-
-def _send_at_once(client: mqtt.Client, data: Any, opened: Any) -> None:
-    """Small packets do not wait for the acknowledgement of others: 40 ms an answer otherwise (measured, loopback)."""
-    with contextlib.suppress(OSError, AttributeError):
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def tls_context(address: BrokerAddress) -> ssl.SSLContext:

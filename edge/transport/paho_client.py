@@ -6,13 +6,15 @@ paho imports ``urllib.request`` for the proxy of a SOCKS connection, and that br
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import sys
 import urllib
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["mqtt"]
+__all__ = ["mqtt", "send_at_once"]
 
 _DEFERRED = "urllib.request"
 
@@ -42,3 +44,9 @@ if TYPE_CHECKING:
     import paho.mqtt.client as mqtt
 else:
     mqtt = _import_paho()
+
+
+def send_at_once(opened: Any) -> None:
+    """Small packets do not wait for the acknowledgement of others: 40 ms an answer otherwise (measured, loopback)."""
+    with contextlib.suppress(OSError, AttributeError):
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

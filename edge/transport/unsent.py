@@ -12,6 +12,8 @@ from typing import Protocol
 SMALL_BYTES = 4096
 """Payloads up to here are not counted: it is blocks that fill a memory."""
 
+MOST_BYTES = 64 << 20
+
 _LOOK_S = 0.002
 
 
@@ -27,7 +29,8 @@ class Handed(Protocol):
 class Unsent:
     """Counts payloads from :meth:`add` until they have left or :meth:`clear`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._handed: deque[tuple[Handed, int]] = deque()
 
     def add(self, handed: Handed, size: int) -> None:
@@ -35,6 +38,10 @@ class Unsent:
         self._drop_sent()
         if size > SMALL_BYTES and handed.rc == 0:
             self._handed.append((handed, size))
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message of ``size`` bytes is one that may wait, too; small ones always are."""
+        return size <= SMALL_BYTES or self.size() + size <= self._most_bytes
 
     def size(self) -> int:
         """Bytes that have not left."""

@@ -31,6 +31,8 @@ from edge.contracts.messages import (
     Refuse,
 )
 from edge.contracts.report import TrainReport
+from edge.serving.budgets import Budgets
+from edge.serving.fair_queue import sender
 from tests.contracts.samples import BODIES as SAMPLES
 from tests.contracts.samples import PROFILE, REPORT
 from tests.coordinator.messaging.inbox_bench import DEVICES, FEDERATION, UPDATE, MessageLoop, hello, ref_of
@@ -38,6 +40,9 @@ from tests.fuzz.malformed import Malformed
 
 WARM_UP = 2_000
 """Messages before memory is looked at: imports, caches and the interpreter's own pools are filled by then."""
+
+APART_S = 10.0
+"""Between two messages by the clock of the device's budget, which is on: so all of them are used, and reach a parser."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ def fire(count: int, seed: int, folder: Path) -> Outcome:
         stream = Malformed(
             FEDERATION, device, _sound_bodies(handler, device), _strangers(handler, device, other), seed=seed
         )
+        budgets, clock = _budgets()
         before, process, ways = _state(handler), psutil.Process(), Counter[str]()
         rss = files = positive = 0
         started = time.monotonic()
@@ -79,6 +85,8 @@ def fire(count: int, seed: int, folder: Path) -> Outcome:
                 rss, files = process.memory_info().rss, process.num_fds()
             handler.sent.clear()
             handler.said.clear()
+            clock[0] += APART_S
+            assert budgets.admits(*sender(topic), len(payload)), "a message over its budget would reach no parser"
             handler.inbox.handle(topic, payload)
             ways[way] += 1
             positive += sum(_is_positive(kind, body) for _, kind, body in handler.sent)
@@ -87,6 +95,12 @@ def fire(count: int, seed: int, folder: Path) -> Outcome:
         changed = [name for name, value in after.items() if before[name] != value]
         growth = process.memory_info().rss - rss, process.num_fds() - files
         return Outcome(count, round(seconds, 1), dict(sorted(ways.items())), changed, positive, *growth)
+
+
+def _budgets() -> tuple[Budgets, list[float]]:
+    """Budgets as a coordinator has them, and their clock."""
+    clock = [0.0]
+    return Budgets(now=lambda: clock[0]), clock
 
 
 @contextlib.contextmanager

@@ -6,7 +6,14 @@ import pytest
 
 from edge.contracts.messages import Block, Get, Grant
 from edge.contracts.plan import BlobRef
-from edge.transport.blocks import BlockRejected, Download, StallTimer, Upload
+from edge.transport.blocks import (
+    MOST_BLOCK_BYTES,
+    MOST_WINDOW,
+    BlockRejected,
+    Download,
+    StallTimer,
+    Upload,
+)
 
 DATA = bytes(range(250)) * 4
 REF = BlobRef("a" * 64, 1000, "raw", 1000)
@@ -225,6 +232,29 @@ def test_upload_impossible_grant_raises_and_changes_nothing(bad: Grant) -> None:
     with pytest.raises(BlockRejected, match="of 1000 bytes"):
         upload.granted(bad, 0.0)
     assert upload.sends() == []
+
+
+def test_upload_follows_no_grant_further_than_it_has_memory_for() -> None:
+    """Whatever the grant says: nobody signs one."""
+    large = BlobRef("a" * 64, 1 << 30, "raw", 1 << 30)
+    for block_bytes, window in ((1, 1 << 40), (1 << 40, 1 << 40), (131_072, 1_000_000)):
+        upload = Upload(large, 0.0)
+        upload.granted(grant(0, block_bytes=block_bytes, window=window), 0.0)
+        spans = upload.sends()
+        assert len(spans) <= MOST_WINDOW
+        assert sum(length for _, length in spans) <= MOST_WINDOW * MOST_BLOCK_BYTES
+
+
+def test_download_keeps_no_more_early_bytes_than_it_asked_for() -> None:
+    """Blocks that overlap, at every offset of the window: 64 GiB of them with blocks of 131,072 bytes."""
+    ref = BlobRef("a" * 64, 10_000, "raw", 10_000)
+    download = Download(ref, 0, 0.0, block_bytes=500, window=4)
+    download.requests(0.0)
+    for offset in range(1, 2001):
+        download.receive(Block(ref.digest, offset, 10_000, bytes(500)), 0.1)
+    assert sum(map(len, download._early.values())) <= 4 * 500
+    given = download.receive(Block(ref.digest, 0, 10_000, bytes(500)), 0.2)  # what was asked for goes on
+    assert len(given) >= 500
 
 
 def test_stall_timer_adapts_to_a_slow_link() -> None:

@@ -27,6 +27,16 @@ def test_only_blocks_that_were_taken_and_have_not_left_are_counted() -> None:
     assert unsent.size() == 10_000
 
 
+def test_there_is_room_for_so_many_bytes_and_always_for_small_messages() -> None:
+    unsent, block = Unsent(25_000), Handed()
+    for expected in (True, True, False):
+        assert unsent.has_room(10_000) is expected
+        unsent.add(block, 10_000)
+    assert unsent.has_room(SMALL_BYTES)
+    block.is_gone = True
+    assert unsent.has_room(10_000)
+
+
 def test_waiting_ends_when_there_is_room_or_the_time_is_over_or_the_link_gone() -> None:
     unsent, block = Unsent(), Handed()
     unsent.add(block, 10_000)
