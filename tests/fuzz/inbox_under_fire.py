@@ -42,7 +42,7 @@ WARM_UP = 2_000
 """Messages before memory is looked at: imports, caches and the interpreter's own pools are filled by then."""
 
 APART_S = 10.0
-"""Between two messages by the clock of the device's budget, which is on: so all of them are used, and reach a parser."""
+"""Between two messages by the clock of the device's budget, which is on: all of them reach a parser."""
 
 
 @dataclass(frozen=True)
