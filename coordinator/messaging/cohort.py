@@ -11,12 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.planning.planner import choose_runtimes
-from edge.contracts.errors import DeadlineExpired, PlanError
+from edge.contracts.errors import DeadlineExpired, MessageRejected, PlanError
 from edge.contracts.messages import Heartbeat, Hello
 from edge.contracts.streams import permutation, stream_seed
 
 PRESENCE_S = 60.0
 """A device unheard of for this long is away; agents send a heartbeat every few seconds."""
+
+MOST_DEVICES = 100_000
+"""Devices that are remembered. With an identity brokers let in those that were enrolled; without one anybody has a
+name, and as many as a password's owner makes up. One that is away makes room; nobody who is here does."""
 
 CROWD, LOOK_S = 500, 0.1
 """With more devices than this who is here is looked at only so often while others are awaited."""
@@ -53,8 +57,28 @@ class Cohort:
         self._changed = threading.Condition()
 
     def greet(self, hello: Hello) -> None:
-        """A hello arrived."""
+        """A hello arrived.
+
+        Raises:
+            MessageRejected: so many devices are here that there is no room for another.
+        """
+        self._make_room(hello.device)
         self._put(hello.device, Member(hello, time.monotonic(), runtime_error=self.unusable_for(hello)))
+
+    def _make_room(self, device: str) -> None:
+        with self._changed:
+            if device in self._members or len(self._members) < MOST_DEVICES:
+                return
+            now = time.monotonic()
+            away = [name for name, member in self._members.items() if not member.is_present(now)]
+            if not away:
+                raise MessageRejected(f"{MOST_DEVICES} devices are here already; {device} cannot take part")
+            for name in away:
+                self._forget(name)
+
+    def _forget(self, device: str) -> None:
+        """Called with the lock held."""
+        del self._members[device]
 
     def beat(self, device: str, heartbeat: Heartbeat) -> bool:
         """A heartbeat arrived; False when the device never said hello, and nothing changes."""

@@ -47,6 +47,8 @@ class NamedBlobs:
 
     def _look_up(self, device: str) -> None:
         entries = self._ledger.assignments.newest_of(device, ORDERS)
+        if not entries:
+            return  # a name that never had an order leaves nothing here
         own = set()
         for entry in entries:
             order = read_order(entry.order)

@@ -57,6 +57,11 @@ class WrittenCohort(Cohort):
             self._urgent = self._urgent or is_news
         super()._put(device, member)
 
+    def _forget(self, device: str) -> None:
+        super()._forget(device)
+        self._unwritten.discard(device)
+        self._in_ledger.pop(device, None)
+
     def has_news(self) -> bool:
         """Whether somebody has come, gone or changed since :meth:`unwritten`; heartbeats can wait."""
         return self._urgent

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from coordinator.messaging.cohort import PRESENCE_S, Cohort, Member, select
-from edge.contracts.errors import DeadlineExpired
+from edge.contracts.errors import DeadlineExpired, MessageRejected
 from edge.contracts.messages import Heartbeat, Hello
 from profiles.device import DeviceProfile
 
@@ -185,3 +185,17 @@ def test_wait_for_waits_for_nobody_in_a_barred_device_s_place_once_the_least_are
     assert time.monotonic() - started < 5.0
     # Where nobody else comes, a run goes on with those it has, as before.
     assert len(cohort.wait_for(3, 0.2, eligible=lambda devices: devices[:2])) == 3
+
+
+def test_names_without_end_are_not_kept_and_nobody_who_is_here_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.messaging.cohort.MOST_DEVICES", 3)
+    cohort = Cohort()
+    for number in range(3):
+        cohort.greet(hello(f"pi-{number}"))
+    with pytest.raises(MessageRejected, match="3 devices are here already; pi-9 cannot take part"):
+        cohort.greet(hello("pi-9"))
+    cohort.greet(hello("pi-1"))  # again
+    cohort.leave("pi-1", "bye")
+    cohort.greet(hello("pi-9"))
+    assert [each.device for each in cohort.present()] == ["pi-0", "pi-2", "pi-9"]
+    assert cohort.member("pi-1") is None

@@ -33,3 +33,12 @@ def test_account_gives_what_was_added_since_it_was_last_taken() -> None:
 )
 def test_publication_has_its_header_counted(payload: int, qos: int, expected: int) -> None:
     assert publication_bytes("a/b", payload, qos=qos) == expected
+
+
+def test_names_without_end_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.serving.traffic.MOST_SUMS", 3)
+    account = ByteAccount()
+    for number in range(100):
+        account.add(f"name-{number}", "up", "mqtt", wire=1)
+    account.add("name-0", "up", "mqtt", wire=1)
+    assert [(row.device, row.wire_bytes) for row in account.take()] == [("name-0", 2), ("name-1", 1), ("name-2", 1)]
