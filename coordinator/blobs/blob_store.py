@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import math
 import os
 import shutil
 import threading
@@ -21,6 +22,7 @@ from typing import BinaryIO, NamedTuple
 
 from coordinator.blobs.files import disk_error, free_bytes, incoming_file, left_half_written
 from coordinator.blobs.marks import Marks, whole_file
+from coordinator.blobs.out_of_sight import PREFIX, OutOfSight
 from coordinator.blobs.partial import PartialBlob
 from edge.contracts.errors import ArtifactCorrupt, MessageRejected, StoreFull
 from edge.contracts.manifest import check_digest
@@ -30,7 +32,6 @@ from edge.system.atomic_files import sync, sync_folder
 __all__ = ["BlobStore", "PartialBlob", "Stored"]
 
 _CHUNK = 1 << 20
-_HELD = "old-"
 
 
 class Stored(NamedTuple):
@@ -52,16 +53,15 @@ class BlobStore:
     def __init__(self, root: Path, *, quota_bytes: int = 0, tidy: bool = True) -> None:
         self.root = root
         self.quota_bytes = quota_bytes
+        self._out_of_sight = OutOfSight(root / "incoming")
         if tidy:
             (root / "partial").mkdir(parents=True, exist_ok=True)
             (root / "incoming").mkdir(exist_ok=True)
             for left in self.left_half_written():
-                digest = left.name.removeprefix(_HELD)
-                if digest != left.name and not BlobStore.path(self, digest).exists():
-                    left.rename(
-                        BlobStore.path(self, digest)
-                    )  # its collector was killed: collected when it is asked again
-                else:
+                digest = left.name.removeprefix(PREFIX)
+                # Of a collector that was killed: collected when it is asked again.
+                is_back = digest != left.name and self._out_of_sight.bring_back(BlobStore.path(self, digest))
+                if not is_back:
                     left.unlink(missing_ok=True)
         self._lock = threading.Lock()
         self._folders_on_disk: set[str] = set()
@@ -96,7 +96,7 @@ class BlobStore:
         return self.root / check_digest(digest, where="blob store")[:2] / digest
 
     def __contains__(self, digest: str) -> bool:
-        return self.path(digest).is_file()
+        return self.path(digest).is_file() or self._out_of_sight.bring_back(BlobStore.path(self, digest))
 
     def size(self, digest: str) -> int:
         """Bytes of a stored blob.
@@ -118,6 +118,8 @@ class BlobStore:
         try:
             return self.path(digest).open("rb")
         except FileNotFoundError as error:
+            if self._out_of_sight.bring_back(BlobStore.path(self, digest)):
+                return self.open(digest)
             raise missing_blob(digest) from error
 
     def read(self, digest: str, offset: int = 0, length: int = -1) -> bytes:
@@ -164,21 +166,22 @@ class BlobStore:
         """Removes a blob if it is here; its ledger row is gone already."""
         self.drop_file(BlobStore.path(self, digest))
 
-    def delete_if_old(self, digest: str, before: float) -> bool:
-        """Deletes a blob that nobody has put since ``before``, seconds since 1970; whether it did.
+    def clock(self) -> float:
+        """Now, by the clock that tells when a blob was put: a folder on another machine may have another one."""
+        os.utime(self.root / "incoming")
+        return (self.root / "incoming").stat().st_mtime
 
-        The blob is moved out of sight first: whoever puts it meanwhile puts it anew, and keeps it.
-        """
-        path, held = BlobStore.path(self, digest), self.root / "incoming" / f"{_HELD}{digest}"
-        try:
-            path.rename(held)
-        except FileNotFoundError:
-            return False
-        if held.stat().st_mtime < before:
+    def release(self, digest: str, before: float) -> None:
+        """Removes a blob whose ledger row is gone, unless somebody has put it after :meth:`clock` was ``before``."""
+        self.delete_if_old(digest, math.nextafter(before, math.inf))
+
+    def delete_if_old(self, digest: str, before: float) -> bool:
+        """Deletes a blob that nobody has put since ``before``, seconds since 1970; whether it did."""
+        held = self._out_of_sight.take(BlobStore.path(self, digest), before)
+        if held is not None:
+            self._marks.forget(digest)
             self.drop_file(held)
-            return True
-        held.rename(path)
-        return False
+        return held is not None
 
     def set_aside(self, digest: str) -> Path:
         """Moves a damaged blob to ``root/damaged``, for whoever wants to see what became of it; where it is now."""

@@ -106,6 +106,10 @@ class CachedBlobs(BlobStore):
         except StoreUnreachable as error:
             log.warning("blob %s is left for garbage collection: %s", digest[:12], error)
 
+    def release(self, digest: str, before: float) -> None:
+        """As :meth:`delete`: a blob that is put again may be sent or not, so that its age there says nothing."""
+        self.delete(digest)
+
     def delete_if_old(self, digest: str, before: float) -> bool:
         """As :meth:`BlobStore.delete_if_old`. Between the question how old it is and its end lies one request."""
         try:

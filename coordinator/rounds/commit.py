@@ -40,11 +40,25 @@ def commit(federation: Federation, current: Round, state: State, program: str, s
     federation.progress.round_line(current.round, rounds, describe_metrics(metrics, program))
     federation.on_point("committed")
     federation.stages.committed(federation, state, entry)
-    with federation.devices.at_rest():  # an update with the bytes of a blob that is released now is sent again
-        released = ledger.blobs.release(current.round)
-        federation.on_point("releasing")
-        for digest in released:
-            federation.blobs.delete(digest)
-    federation.blobs.drop_partials(keep={entry.assignment_id for entry in ledger.assignments.open()})
+    _let_go(federation, current.round)
     federation.on_point("released")
     return state
+
+
+def _let_go(federation: Federation, round_index: int) -> None:
+    """Delete what only rounds before ``round_index`` used: nothing that another coordinator has put or asked for since.
+
+    This process may stand still anywhere here, lose its lease and wake up while the next one has begun its round.
+    """
+    ledger, blobs = federation.ledger, federation.blobs
+    before = blobs.clock()
+    with federation.devices.at_rest():  # an update with the bytes of a blob that is released now is sent again
+        released = ledger.blobs.release(round_index)
+        federation.on_point("releasing")
+        again = ledger.blobs.sizes().keys() if federation.config.store.ledger else frozenset()
+        for digest in released:
+            if digest not in again:
+                blobs.release(digest, before)
+    uploads = blobs.partials()  # first: what is listed here has its assignment in the ledger by now
+    known = {entry.assignment_id: entry.state for entry in ledger.assignments.with_ids(list(set(uploads.values())))}
+    blobs.drop_partials(keep={u for u in uploads.values() if known.get(u, "open") in ("open", "accepted")})
