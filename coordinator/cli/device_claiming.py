@@ -128,8 +128,11 @@ def _show(link: str, good_s: int, device: str, expires: str, qr_file: Path | Non
     if is_page:
         print("On a phone: scan the code, or open the link, and press Join. Nothing is installed.")
     if link.startswith("https://"):
-        print("On a Raspberry Pi or another machine, the link between quotes:")
-        print(f"  pip install 'apportion[{DEFAULT},identity]'\n  apportion enrol 'LINK'\n", flush=True)
+        print("On a Raspberry Pi or another machine:")
+        print(
+            f"  pip install 'apportion[{DEFAULT},identity]'\n  apportion enrol -          # and paste the link\n",
+            flush=True,
+        )
     else:
         print("The link is for browsers on this machine: others need https.", flush=True)
     return {"device": device, "link": link, "expires_s": good_s, "claimed": False, "profile": None}

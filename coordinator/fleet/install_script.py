@@ -218,7 +218,8 @@ if [ -f "$here/$device.pem" ]; then
 fi
 """
         if self.link:
-            words = f"environment/bin/python -m edge enrol {shlex.quote(self.link)} --out identity"
+            # printf is the shell's own: the link is in no process's arguments.
+            words = f"printf '%s\\n' {shlex.quote(self.link)} | environment/bin/python -m edge enrol - --out identity"
             return taken + f"{words} >/dev/null\necho {commands.CHANGED}\n"
         return taken + f"exit {WANTS_CERTIFICATE}\n"
 

@@ -19,10 +19,12 @@ from edge.runtimes import DEFAULT
 BODY_TIMEOUT_S = 15.0
 
 _JOIN_PAGE = f"""This is a claim link of Apportion: it makes a device one of a fleet, once.
-On the device, with the whole link, as it was scanned, between quotes:
+On the device:
 
     pip install 'apportion[{DEFAULT},identity]'
-    apportion enrol 'LINK'
+    apportion enrol -
+
+and paste the whole link, as it was scanned.
 """
 
 

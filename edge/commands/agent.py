@@ -19,13 +19,14 @@ from edge.supervisor.settings import AgentSettings
 from edge.system.long_running import EXIT_STATUSES, run_until_stopped
 from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.mqtt import PASSWORD_VARIABLE, BrokerAddress, MqttTransport, parse_broker, tls_context
+from edge.transport.shown_password import tell_if_shown
 
 MB = 2**20
 MOST_UNSENT_BYTES, MOST_QUEUED = 8 * MB, 256
 """A broker that reads nothing, and asks for more and more, takes no more of a device's memory."""
 
 _EXAMPLE = f"""\
-The password may also come from {PASSWORD_VARIABLE}.
+The password is read from {PASSWORD_VARIABLE}.
 {EXIT_STATUSES}
 
 example:
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         "--broker",
         required=True,
         metavar="URL",
-        help="mqtt://[user:password@]host[:port] or mqtts://...; a cluster's nodes parted by commas",
+        help="mqtt://[user@]host[:port] or mqtts://...; a cluster's nodes parted by commas",
     )
     add("--user", metavar="NAME", help="user name at the broker when the URL has none; else the device id")
     add("--federation", required=True, metavar="NAME", help="federation to join")
@@ -104,6 +105,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         if value < 0:
             problems.append(f"--{flag}: {value} is negative; 0 means no limit")
     conditions = read_conditions(chosen, problems)
+    tell_if_shown(chosen.broker, "--broker")
     try:
         address = parse_broker(
             chosen.broker, user=chosen.user or chosen.device, ca=chosen.ca, certificate=chosen.cert, key=chosen.key

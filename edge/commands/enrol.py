@@ -10,7 +10,13 @@ from typing import Any
 
 from edge.commands.outcome import run_verb
 
-EXAMPLE = "Example: apportion enrol 'https://192.168.1.10:8443/join#d=pi-07&t=...&p=...' --out identity"
+EXAMPLE = (
+    "Example: apportion enrol - --out identity    then paste the link: https://192.168.1.10:8443/join#d=pi-07&t=..."
+)
+SHOWN = (
+    "note: LINK as an argument is shown to everyone who can list this machine's processes, and kept in the shell's "
+    "history; give '-' and paste it, or --link-file FILE. A later release takes no LINK here"
+)
 
 
 def enrol_command(arguments: list[str]) -> int:
@@ -21,7 +27,8 @@ def enrol_command(arguments: list[str]) -> int:
         epilog=EXAMPLE,
         allow_abbrev=False,
     )
-    parser.add_argument("link", metavar="LINK", help="the link, between quotes; '-' reads it from stdin")
+    parser.add_argument("link", nargs="?", default="", metavar="LINK", help="'-': the link is read from stdin")
+    parser.add_argument("--link-file", type=Path, metavar="FILE", help="file with the link in its first line")
     parser.add_argument("--device", default="", metavar="ID", help="this device's id, where the link does not say it")
     parser.add_argument("--out", default=Path("identity"), type=Path, metavar="DIR", help="folder (default: identity)")
     return run_verb(parser, arguments, _enrol, _tell)
@@ -29,9 +36,21 @@ def enrol_command(arguments: list[str]) -> int:
 
 def _enrol(chosen: argparse.Namespace) -> dict[str, Any]:
     from edge.contracts.claims import ClaimLink
+    from edge.contracts.errors import ConfigError
     from edge.identity.enrolment import enrol
 
-    text = sys.stdin.readline(4096) if chosen.link == "-" else chosen.link
+    if bool(chosen.link) == (chosen.link_file is not None):
+        raise ConfigError(["LINK: give '-' and paste the link, or --link-file FILE"])
+    text = chosen.link
+    if chosen.link_file is not None:
+        with chosen.link_file.open(encoding="utf-8", errors="replace") as file:
+            text = file.readline(4096)
+    elif text != "-":
+        print(SHOWN, file=sys.stderr)
+    else:
+        if sys.stdin.isatty():
+            print("paste the link:", file=sys.stderr)
+        text = sys.stdin.readline(4096)
     made = enrol(ClaimLink.from_text(text), chosen.out.expanduser(), chosen.device)
     return {
         "device": made.device,

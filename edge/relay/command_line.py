@@ -18,6 +18,7 @@ from edge.supervisor.outbox import farewell_message
 from edge.system.long_running import EXIT_STATUSES, run_until_stopped
 from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.mqtt import PASSWORD_VARIABLE, BrokerAddress, MqttTransport, parse_broker
+from edge.transport.shown_password import tell_if_shown
 
 MB = 2**20
 T = TypeVar("T")
@@ -104,6 +105,7 @@ def _relay(chosen: argparse.Namespace) -> Relay:
         problems.append(f"--min-devices: {chosen.min_devices} given, at least 1 expected")
     if not 0 < chosen.share < 1:
         problems.append(f"--share: {chosen.share:g} given, a share between 0 and 1 expected")
+    tell_if_shown(chosen.broker, "--broker")
     above = _read(
         lambda: parse_broker(
             chosen.broker, user=chosen.user or chosen.device, ca=chosen.ca, certificate=chosen.cert, key=chosen.key

@@ -108,7 +108,7 @@ def test_folder_has_all_that_is_needed_and_nothing_of_an_earlier_release(tmp_pat
 def test_claim_link_is_in_the_script_and_told_of(tmp_path: Path, identity: Path) -> None:
     link = "https://coord.local:8443/join#d=pi-07&t=0123456789abcdef." + "x" * 43 + "&p=" + "y" * 43
     text = script(tmp_path, identity, link=link).text()
-    assert f"-m edge enrol '{link}' --out identity" in text
+    assert f"printf '%s\\n' '{link}' | environment/bin/python -m edge enrol - --out identity" in text
     assert "It holds a claim token" in text.partition("set -eu")[0]
     (tmp_path / "without").mkdir()
     assert "claim token" not in script(tmp_path / "without", identity).text()

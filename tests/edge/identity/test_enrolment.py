@@ -404,4 +404,4 @@ def test_enrol_without_arguments_is_exit_2(capsys: pytest.CaptureFixture[str]) -
     assert main(["enrol"]) == 2
     assert "LINK" in capsys.readouterr().err
     assert main(["enrol", "--help"]) == 0
-    assert "Example: apportion enrol 'https://" in capsys.readouterr().out
+    assert "Example: apportion enrol - --out identity" in capsys.readouterr().out
