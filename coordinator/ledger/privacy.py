@@ -12,6 +12,10 @@ LIE = "lie"
 """The kind of what a device said that shows it lied; its body is why, in words."""
 
 
+SILENCES_KEPT_ROUNDS = 10
+"""How long it is remembered that a device was silent."""
+
+
 class Privacy(LedgerPart):
     """What each attempt adds to its sum."""
 
@@ -65,11 +69,19 @@ class Masking(LedgerPart):
         return {row[0]: bytes(row[1]) for row in rows}
 
     def drop(self, before_round: int) -> None:
-        """Forgets the masking of rounds before ``before_round``, but not who lied."""
+        """Forgets the masking of rounds before ``before_round``, but not who lied, and who was silent only later."""
         with self._file.transaction() as sql:
             sql.execute(
-                statement("DELETE FROM masking WHERE round < :round AND kind <> 'lie'"), {"round": before_round}
+                statement(
+                    "DELETE FROM masking WHERE round < :round AND kind <> 'lie' AND (kind <> 'silent' OR round < :old)"
+                ),
+                {"round": before_round, "old": before_round - SILENCES_KEPT_ROUNDS},
             )
+
+    def silences(self) -> list[tuple[int, int, str]]:
+        """Round, attempt and device of every silence that is remembered."""
+        rows = self._file.all("SELECT round, attempt, device FROM masking WHERE kind = 'silent' ORDER BY 1, 2, 3")
+        return [(row[0], row[1], row[2]) for row in rows]
 
     def of_round(self, round_index: int, kind: str) -> list[bytes]:
         """Bodies of ``kind`` in all attempts at a round."""

@@ -108,3 +108,30 @@ def test_sum_whose_helpers_stay_away_is_given_up_at_last(
         assert running.ledger.rounds.all()[0].state == "abandoned"
         assert running.lines.having("1 of 5 devices helped to unmask the sum, 4 needed: waiting for them, for 8 s")
         assert running.lines.having("were asked to unmask a sum of this model before")
+
+
+def test_who_is_silent_again_and_again_is_left_out_for_a_while_and_who_was_slow_once_is_not(
+    exports: Path, tmp_path: Path
+) -> None:
+    text = text_of(MASKED + "recovery-share = 0.6\n", rounds=6, min_reports=3, deadline_s=14.0)
+    with InProcessFederation(tmp_path, exports, text) as running:
+        start_agents(running)
+        running._agents["d1"][0]._masker._roster = lambda roster: None  # type: ignore[method-assign]
+        slow = running._agents["d2"][0]._masker
+        slow._roster = lambda roster: None  # type: ignore[method-assign]
+
+        def on_point(point: str) -> None:
+            if point == "committed":
+                vars(slow).pop("_roster", None)
+
+        running.on_point = on_point
+        running.run()
+        ordered = [
+            [entry.device for entry in running.ledger.assignments.of_attempt(r.round, r.attempt)]
+            for r in running.ledger.rounds.all()
+        ]
+        everybody, others = ["d0", "d1", "d2", "d3", "d4"], ["d0", "d2", "d3", "d4"]
+        assert ordered == [everybody, everybody, others, others, others, everybody]
+        assert {r.state for r in running.ledger.rounds.all()} == {"committed"}
+        assert running.lines.having("round 3: d1 said nothing in 2 of 3 attempts and is left out until round 6")
+        assert running.ledger.masking.liars() == frozenset()

@@ -12,6 +12,7 @@ from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.privacy.masking_records import COORDINATOR, Decided
 from coordinator.rounds.collecting import dismiss
 from coordinator.rounds.federation import Federation
+from coordinator.rounds.masking.silence import remember
 from edge.contracts.codec import decode_msgpack, encode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.masking import Reveal
@@ -96,6 +97,9 @@ def _decide(
         return
     chosen = tuple(device for device in expected if device in said)
     threshold = threshold_of(federation, len(chosen)) if before is None else before.threshold
+    late = [entry for device, entry in entries.items() if device not in chosen]
+    if before is not None:
+        remember(federation, *here, [entry.device for entry in late], f"no '{kind}' for the masks")
     if len(chosen) < max(LEAST, threshold):
         reason = f"{len(chosen)} devices can mask together, too few for a sum"
         dismiss(federation, list(entries.values()), reason)
@@ -105,7 +109,6 @@ def _decide(
         if handler.disputes.of(*here) is not None:
             return  # a complaint has come meanwhile
         federation.ledger.masking.add(*here, COORDINATOR, decision, encode_msgpack(Decided(chosen, threshold)))
-    late = [entry for device, entry in entries.items() if device not in chosen]
     dismiss(federation, late, f"no '{kind}' for the masks in time")
     {"roster": handler.send_rosters, "mail": handler.send_mail, "proceed": handler.send_proceeds}[decision](*here)
 
@@ -128,6 +131,7 @@ def _give_up_waiting(federation: Federation, handler: MaskingHandler, current: R
         return
     why = f"it did not open the shares that '{dispute.receiver}' complains of"
     if handler.disputes.leave_out(current.round, current.attempt, dispute.sender, why):
+        remember(federation, current.round, current.attempt, [dispute.sender], why)
         federation.progress.say(f"round {current.round + 1}: {dispute.sender} is left out of the next attempt: {why}")
 
 

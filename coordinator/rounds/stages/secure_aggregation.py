@@ -20,6 +20,7 @@ from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.privacy.masking_records import COORDINATOR
 from coordinator.rounds.federation import Federation, RoundStage
 from coordinator.rounds.masking.agreement import LEAST, able_devices, agree_on_masks, asked_before, left_out
+from coordinator.rounds.masking.silence import OF_ATTEMPTS, OFTEN, remember, silent_devices
 from coordinator.rounds.masking.sums import entries_of, sums_of, weight_of
 from coordinator.rounds.masking.unmasking import unmask
 from coordinator.rounds.remote_devices import MqttDevices
@@ -37,6 +38,10 @@ from edge.contracts.tensor_file import read_tensor_file
 MOST_OF_MEDIAN = 16
 """An update weighs at most so many times the median of its cohort: the sum's quantum grows with the largest weight, and
 nobody may make it so coarse by a word that nothing moves."""
+
+
+TOLD = "masks-told"
+"""The code of a device that refuses since it unmasked a sum of the model before."""
 
 
 class SecureAggregation(RoundStage):
@@ -59,8 +64,16 @@ class SecureAggregation(RoundStage):
                 "have to take part"
             )
         able = able_devices(federation, devices, round_index)
-        others = sorted({*able} - {*left_out(federation, round_index)})
-        return others if len(others) >= max(LEAST, federation.config.cohort.min_reports) else able
+        silent = {device: back for device, back in silent_devices(federation, round_index).items() if device in able}
+        others = sorted({*able} - {*left_out(federation, round_index), *silent})
+        if len(others) < max(LEAST, federation.config.cohort.min_reports):
+            return able
+        for device, back in silent.items():
+            federation.progress.say(
+                f"round {round_index + 1}: {device} said nothing in {OFTEN} of {OF_ATTEMPTS} attempts and is left out "
+                f"until round {back + 1}"
+            )
+        return others
 
     def assignments(self, federation: Federation, assignments: list[Assignment]) -> list[Assignment]:
         """The planned ``assignments`` with orders for masked updates.
@@ -114,6 +127,7 @@ class SecureAggregation(RoundStage):
                 return []
             if handler.proceeding(*here) is None:
                 return []
+            _remember_silent(federation, current, handler, reported)
             present = tuple(d for d in reported if d in mailed.devices)
             ordered = len(federation.ledger.assignments.of_attempt(*here))
             if len(present) < max(mailed.threshold, LEAST, min(federation.config.cohort.min_reports, ordered)):
@@ -160,6 +174,16 @@ def _masked(federation: Federation, entry: Assignment, order: WorkOrder, masking
     manifest = federation.artifacts.load(entry.artifact_digest).manifest
     names = tuple(n for n in order.upload if manifest.tensor(n.removesuffix(KEPT)).dtype == "float32")
     return msgspec.structs.replace(order, upload=names, masking=masking)
+
+
+def _remember_silent(federation: Federation, current: Round, handler: MaskingHandler, reported: list[str]) -> None:
+    """Who was to mask its update and sent none; who may not, since it unmasked this model before, is none of them."""
+    here = (current.round, current.attempt)
+    proceeding = handler.proceeding(*here)
+    excused = {e.device for e in federation.ledger.assignments.of_attempt(*here, "refused") if e.code == TOLD}
+    devices = () if proceeding is None else proceeding.devices
+    silent = {*devices} - {*reported} - excused - {*handler.rows(*here, "lie")}
+    remember(federation, *here, sorted(silent), "no update")
 
 
 def _handler(federation: Federation) -> MaskingHandler:
