@@ -23,6 +23,7 @@ from amqtt.session import Session
 
 from coordinator.brokers.amqtt_websockets import MAX_STRANGERS, BrowserBroker, BrowserUsers
 from coordinator.brokers.parent_death import die_with_parent
+from edge.system.printable import log_to_stderr
 
 MAX_BROWSERS = 256 + MAX_STRANGERS
 """Connections at a time; whoever comes beyond waits."""
@@ -121,7 +122,7 @@ def main() -> None:
     """Reads the settings and serves."""
     settings = json.loads(sys.stdin.readline())
     die_with_parent(settings["parent"])
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    log_to_stderr(logging.WARNING)
     asyncio.run(serve(settings))
 
 

@@ -25,6 +25,7 @@ import typer
 
 from coordinator.audit_log import actors
 from edge.contracts.errors import ApportionError, ConfigError
+from edge.system.printable import escape_last_resort, printable_lines
 
 VERBS: dict[str, str] = {
     "demo": "coordinator.cli.demo",
@@ -83,6 +84,7 @@ def main(argv: list[str]) -> int:
     """Run ``apportion ARGV``; the exit status."""
     wanted = next((argument for argument in argv if argument in VERBS), None)
     as_json = "--json" in argv
+    escape_last_resort()
     with _signals():
         try:
             status = typer.main.get_command(_app(wanted)).main(args=argv, prog_name="apportion", standalone_mode=False)
@@ -174,9 +176,9 @@ def verb(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., N
                 with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
                     values = function(*args, **kwargs)
             except ApportionError as error:
-                print(f"error [{error.code}]: {error}", file=sys.stderr)
+                print(printable_lines(f"error [{error.code}]: {error}"), file=sys.stderr)
                 if error.hint:
-                    print(f"hint: {error.hint}", file=sys.stderr)
+                    print(printable_lines(f"hint: {error.hint}"), file=sys.stderr)
                 raise fail(error.exit_code, error.code, str(error), error.hint) from None
             except KeyboardInterrupt as error:
                 print("interrupted", file=sys.stderr)
@@ -186,9 +188,9 @@ def verb(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., N
                 raise
             except Exception as error:
                 if isinstance(error, OSError) and error.errno in _NOT_OURS:
-                    print(f"error [system]: {error}", file=sys.stderr)
+                    print(printable_lines(f"error [system]: {error}"), file=sys.stderr)
                     raise fail(_FAILED, "system", str(error), "see the rights and the space of that place") from None
-                traceback.print_exc()
+                print(printable_lines(traceback.format_exc()), end="", file=sys.stderr)
                 print(f"apportion {name}: this is a bug; please report it with the lines above", file=sys.stderr)
                 raise fail(_BUG, "bug", f"{type(error).__name__}: {error}", "report it with the log") from None
             status = values.pop("exit_code", 0 if values.get("ok", True) else _FAILED)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.cli.device_reaching import Login, Reach
 from coordinator.fleet.book import DeviceEntry, FleetBook
 from edge.runtimes import BROWSER
+from edge.system.printable import printable
 from profiles.device import DeviceProfile
 from profiles.stored_profile import StoredProfile
 
@@ -74,7 +75,7 @@ def listing(book: FleetBook, *, profiles: bool, states: dict[str, str] | None = 
         print(f"{book.folder} has no devices yet: apportion device add TARGET")
     elif profiles:
         for line in _profile_table(entries, stored):
-            print(line)
+            print(printable(line))
     else:
         rows = [["device", "state", "now", "reached as", "runtime", "budget", "last hello", "profiled"]]
         for entry in entries:
@@ -93,10 +94,10 @@ def listing(book: FleetBook, *, profiles: bool, states: dict[str, str] | None = 
                 ]
             )
         for line in columns(rows, right=frozenset({5})):
-            print(line)
+            print(printable(line))
     for entry in entries:
         if entry.left:
-            print(f"{entry.device}: {entry.left}")
+            print(printable(f"{entry.device}: {entry.left}"))
     settings = book.settings()
     return {
         "fleet": str(book.folder),

@@ -11,6 +11,7 @@ import typer
 
 from coordinator.cli.command import verb
 from coordinator.cli.run_directory import is_live, ledger_of, not_begun
+from edge.system.printable import printable
 
 if TYPE_CHECKING:
     from coordinator.blobs.garbage import Garbage
@@ -145,18 +146,20 @@ def _place(blobs: Any) -> str:
 def _show(result: dict[str, Any], *, blobs_at: str) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     if result["live"]:
         console.print("a coordinator is running here: what it has not finished may be shown as missing")
     for words in result["repaired"]:
-        console.print(f"repaired: {words}", markup=False, soft_wrap=True)
+        console.print(printable(f"repaired: {words}"), markup=False, soft_wrap=True)
     if result["findings"]:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("what", "which", "found", "next"):
             table.add_column(name, overflow="fold")
         for finding in result["findings"]:
-            table.add_row(finding["kind"], _short(finding), finding["detail"], finding["step"])
+            cells = (finding["kind"], _short(finding), finding["detail"], finding["step"])
+            table.add_row(*(Text(printable(cell)) for cell in cells))
         console.print(table)
     blobs, garbage = result["blobs"], result["garbage"]
     console.print(f"{blobs['count']} blobs, {blobs['bytes'] / 1e6:.1f} MB, in {blobs_at}", markup=False)

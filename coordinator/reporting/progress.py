@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from edge.system.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -115,12 +117,7 @@ class Progress:
                 print(line.replace(NO_BREAK, " "), file=self._stream, flush=True)
 
     def _stamped(self, text: str) -> str:
-        return f"{time.monotonic() - self._started:7.1f}s  {printable(text)}"
-
-
-def printable(text: str) -> str:
-    """``text`` on one line and without control characters: some of it devices said, and a terminal obeys them."""
-    return "".join(c if c.isprintable() or c == NO_BREAK else f"\\x{ord(c):02x}" for c in text)
+        return f"{time.monotonic() - self._started:7.1f}s  {printable(text, keep=NO_BREAK)}"
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edge.contracts.errors import ApportionError
+from edge.system.printable import printable_lines
 
 NO_PLACE = "see the rights and the space of that place"
 
@@ -37,7 +38,7 @@ def run_verb(
         code, hint, status = "system", NO_PLACE, 1
         if isinstance(error, ApportionError):
             code, hint, status = error.code, error.hint, error.exit_code
-        print(f"error [{code}]: {error}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
+        print(printable_lines(f"error [{code}]: {error}" + (f"\nhint: {hint}" if hint else "")), file=sys.stderr)
         if chosen.json:
             failure = {"code": code, "message": str(error), "hint": hint}
             print(json.dumps({"schema": schema, "ok": False, "error": failure}))

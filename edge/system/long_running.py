@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from edge.contracts.errors import ApportionError
+from edge.system.printable import log_to_stderr, printable_lines
 
 EXIT_BUG = 5
 EXIT_STATUSES = (
@@ -31,7 +32,7 @@ def run_until_stopped(
     parser: argparse.ArgumentParser, make: Callable[[argparse.Namespace], LongRunning], arguments: list[str]
 ) -> int:
     """Run what ``make`` makes of the arguments until SIGTERM or SIGINT; the exit status as the help says."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    log_to_stderr(logging.INFO, "%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         chosen = parser.parse_args(arguments)
         logging.getLogger("apportion").setLevel(chosen.log_level.upper())
@@ -42,9 +43,9 @@ def run_until_stopped(
     except SystemExit as finished:  # argparse: 0 after --help, 2 after a mistake
         return int(finished.code or 0)
     except ApportionError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(printable_lines(f"{parser.prog}: {error}"), file=sys.stderr)
         if error.hint:
-            print(f"  next: {error.hint}", file=sys.stderr)
+            print(printable_lines(f"  next: {error.hint}"), file=sys.stderr)
         return error.exit_code
     except Exception:
         logging.getLogger("apportion").exception("a bug of ours; please report it with the lines above")
