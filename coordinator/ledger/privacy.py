@@ -68,6 +68,23 @@ class Masking(LedgerPart):
         )
         return {row[0]: bytes(row[1]) for row in rows}
 
+    def devices(self, round_index: int, attempt: int, kind: str) -> frozenset[str]:
+        """Whose bodies of ``kind`` are there in an attempt; shares of a large cohort are not to be read for that."""
+        rows = self._file.all(
+            "SELECT device FROM masking WHERE round = :round AND attempt = :attempt AND kind = :kind",
+            {"round": round_index, "attempt": attempt, "kind": kind},
+        )
+        return frozenset(row[0] for row in rows)
+
+    def find(self, round_index: int, attempt: int, device: str, kind: str) -> bytes | None:
+        """The body of ``kind`` of one device in an attempt."""
+        rows = self._file.all(
+            "SELECT body FROM masking WHERE round = :round AND attempt = :attempt AND device = :device "
+            "AND kind = :kind",
+            {"round": round_index, "attempt": attempt, "device": device, "kind": kind},
+        )
+        return bytes(rows[0][0]) if rows else None
+
     def drop(self, before_round: int) -> None:
         """Forgets the masking of rounds before ``before_round``, but not who lied, and who was silent only later."""
         with self._file.transaction() as sql:

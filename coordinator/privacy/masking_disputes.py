@@ -58,7 +58,7 @@ class MaskingDisputes:
         here = (entry.round, entry.attempt)
         if not {device, complaint.sender} <= set(mailed.devices):
             return
-        if device in self._records.rows(*here, "checked") or self._records.proceeding(*here) is not None:
+        if device in self._records.spoken(*here, "checked") or self._records.proceeding(*here) is not None:
             raise MessageRejected(f"a complaint of '{complaint.sender}' after all shares were said to be in order")
         dispute = self.of(*here)
         if dispute is None:

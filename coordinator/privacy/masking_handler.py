@@ -24,7 +24,7 @@ from edge.serving.publisher import Publisher
 
 
 class MaskingHandler(MaskingRecords):
-    """Handles what devices say of masks; stateless, all it knows is in the ledger.
+    """Handles what devices say of masks; all it knows is in the ledger.
 
     Whoever says what cannot be, or gives others what they cannot use, is named, with why, in the ledger: a lie. So that
     it is the liar and nobody else, shares come with their digests, and who is complained of opens what it gave
@@ -52,6 +52,8 @@ class MaskingHandler(MaskingRecords):
             "revealed": self._revealed,
             "excluded": self._excluded,
         }
+        self._read: tuple[int, int] | None = None
+        self._shared: dict[str, Shares] = {}
         self.disputes = MaskingDisputes(self)
         self.handlers |= self.disputes.handlers
 
@@ -68,7 +70,7 @@ class MaskingHandler(MaskingRecords):
         """Deliver the sealed shares to those they are for, or to some of them."""
         decided = self.mailed(round_index, attempt)
         assert decided is not None
-        shares = self.said(round_index, attempt, "shares", Shares)
+        shares = self._shares_of(round_index, attempt)
         for device in decided.devices if devices is None else devices:
             identity = self.identity(round_index, attempt, device)
             boxes = {sender: shares[sender].sealed[device] for sender in decided.devices if sender != device}
@@ -123,7 +125,7 @@ class MaskingHandler(MaskingRecords):
         if entry is None:
             return
         decided = self.roster(entry.round, entry.attempt)
-        if device not in self._ledger.masking.of_attempt(entry.round, entry.attempt, "keys"):
+        if not self._has_said(entry, "keys"):
             try:
                 check_public(keys.sharing, where="key for shares")
                 check_public(keys.masking, where="key for masks")
@@ -142,10 +144,9 @@ class MaskingHandler(MaskingRecords):
             return
         if {*shares.sealed, device} != set(decided.devices) or device in shares.sealed:
             raise MessageRejected(f"shares for {len(shares.sealed)} devices that are not the roster's others")
-        sizes = {*map(len, shares.sealed.values()), len(shares.own), len(shares.self_mask)}
-        is_first = device not in self._ledger.masking.of_attempt(entry.round, entry.attempt, "shares")
-        if is_first and sizes != {PARCEL_BYTES, PAIR_BYTES, DIGEST_BYTES}:
-            self.lied(entry, f"shares and digests of {sorted(sizes)} bytes, {PARCEL_BYTES} a member expected")
+        sizes = ({*map(len, shares.sealed.values())}, len(shares.own), len(shares.self_mask))
+        if not self._has_said(entry, "shares") and sizes != ({PARCEL_BYTES}, PAIR_BYTES, DIGEST_BYTES):
+            self.lied(entry, f"shares and digests of {sizes} bytes, {PARCEL_BYTES} a member expected")
             return
         self._keep(entry, "shares", shares)
         mailed = self.mailed(entry.round, entry.attempt)
@@ -158,13 +159,13 @@ class MaskingHandler(MaskingRecords):
         reveal = None if entry is None else self.revealing(entry.round, entry.attempt)
         if entry is None or entry.device != device or reveal is None or device not in reveal.reported:
             return
-        if self.helpers(entry.round, entry.attempt):
+        if self.helpers(entry.round, entry.attempt) or self._has_said(entry, "revealed"):
             return  # they are chosen, and more shares must not change what the sum is made with
         asked = (set(reveal.reported), set(reveal.dropped))
         if (set(revealed.self_masks), set(revealed.masking_keys)) != asked:
             count = len(revealed.self_masks) + len(revealed.masking_keys)
             raise MessageRejected(f"{count} shares that are not those asked for")
-        shares = self.said(entry.round, entry.attempt, "shares", Shares)
+        shares = self._shares_of(entry.round, entry.attempt)
         for kind, told in enumerate((revealed.self_masks, revealed.masking_keys)):
             for giver, share in told.items():
                 digests = shares[device].own if giver == device else digests_in(shares[giver].sealed[device])
@@ -172,6 +173,16 @@ class MaskingHandler(MaskingRecords):
                     self.lied(entry, f"it tells another share of '{giver}' than it was given")
                     return
         self._keep(entry, "revealed", revealed)
+
+    def _shares_of(self, round_index: int, attempt: int) -> dict[str, Shares]:
+        """Device -> the shares it gave; after the mail is decided on those stay, and are read once for an attempt."""
+        if self._read != (round_index, attempt):
+            self._shared = self.said(round_index, attempt, "shares", Shares)
+            self._read = (round_index, attempt)
+        return self._shared
+
+    def _has_said(self, entry: Assignment, kind: str) -> bool:
+        return self._ledger.masking.find(entry.round, entry.attempt, entry.device, kind) is not None
 
     def _keep(self, entry: Assignment, kind: str, body: msgspec.Struct) -> None:
         """The first of a kind stays; devices repeat themselves."""

@@ -84,7 +84,7 @@ class MaskingRecords:
 
     def revealing(self, round_index: int, attempt: int) -> Reveal | None:
         """What is asked of every device that reported, once that is decided; its assignment is left out."""
-        row = self._ledger.masking.of_attempt(round_index, attempt, "reveal").get(COORDINATOR)
+        row = self._ledger.masking.find(round_index, attempt, COORDINATOR, "reveal")
         return None if row is None else decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES)
 
     def excluding(self, round_index: int, attempt: int) -> tuple[str, ...]:
@@ -113,6 +113,10 @@ class MaskingRecords:
     def rows(self, round_index: int, attempt: int, kind: str) -> dict[str, bytes]:
         """Device -> what is kept of it as ``kind``."""
         return self._ledger.masking.of_attempt(round_index, attempt, kind)
+
+    def spoken(self, round_index: int, attempt: int, kind: str) -> frozenset[str]:
+        """The devices that :meth:`rows` has something of."""
+        return self._ledger.masking.devices(round_index, attempt, kind)
 
     def said(self, round_index: int, attempt: int, kind: str, body: type[Body]) -> dict[str, Body]:
         """Device -> what it said as ``kind``."""
@@ -154,5 +158,5 @@ class MaskingRecords:
         self._notify()
 
     def _decided(self, round_index: int, attempt: int, kind: str) -> Decided | None:
-        row = self._ledger.masking.of_attempt(round_index, attempt, kind).get(COORDINATOR)
+        row = self._ledger.masking.find(round_index, attempt, COORDINATOR, kind)
         return None if row is None else decode_msgpack(row, Decided, limit=MAX_MESSAGE_BYTES)

@@ -92,7 +92,7 @@ def _decide(
     here, (kind, decision, by) = (current.round, current.attempt), phase
     entries = {e.device: e for e in federation.ledger.assignments.of_attempt(*here, "open", "accepted")}
     expected = list(entries) if before is None else [device for device in before.devices if device in entries]
-    said = handler.rows(*here, kind)
+    said = handler.spoken(*here, kind)
     if any(device not in said for device in expected) and _share_gone(federation) < by:
         return
     chosen = tuple(device for device in expected if device in said)

@@ -31,7 +31,7 @@ def unmask(federation: Federation, handler: MaskingHandler, current: Round, reve
     if not _wait_for(federation, current, "revealed", asked, threshold, lambda d: handler.send_reveals(*here, d)):
         return False
     if not handler.helpers(*here):
-        chosen = tuple(sorted(handler.rows(*here, "revealed"))[:threshold])
+        chosen = tuple(sorted(handler.spoken(*here, "revealed"))[:threshold])
         federation.ledger.masking.add(*here, COORDINATOR, "helpers", encode_msgpack(Decided(chosen)))
     misdealt = secrets_of(handler, current).misdealt
     for device, why in misdealt.items():
@@ -65,7 +65,7 @@ def _wait_for(
     began, asked_at, is_told = time.monotonic(), float("-inf"), False
     longest = max(REVEAL_S, WAIT_ROUNDS * federation.config.cohort.deadline_s)
     while True:
-        answered = federation.ledger.masking.of_attempt(current.round, current.attempt, kind)
+        answered = federation.ledger.masking.devices(current.round, current.attempt, kind)
         if len(answered) >= needed:
             return True
         now = time.monotonic()

@@ -207,3 +207,23 @@ def test_bad_keys_after_good_ones_change_nothing(cohort: Cohort) -> None:
     keys = cohort.devices["d1"].sent["keys"]
     cohort.site.hear("d1", "keys", msgspec.structs.replace(keys, masking=bytes(32)))
     assert cohort.lies() == {}
+
+
+def test_shares_of_all_are_not_read_for_the_word_of_one(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a cohort of 800 they are 200 MB: a message that costs so much keeps everybody else waiting."""
+    read: list[str] = []
+    of_attempt = cohort.site.ledger.masking.of_attempt
+
+    def counted(round_index: int, attempt: int, kind: str) -> dict[str, bytes]:
+        read.append(kind)
+        return of_attempt(round_index, attempt, kind)
+
+    monkeypatch.setattr(cohort.site.ledger.masking, "of_attempt", counted)
+    cohort.exchange()
+    assert "shares" not in read
+    for name in NAMES:
+        cohort.mail(name)
+        for _ in range(3):
+            cohort.site.hear(name, "shares", cohort.devices[name].sent["shares"])
+    mine = [kind for kind in read if kind == "shares"]
+    assert len(mine) == 1 + len(NAMES)  # once by the handler; the others are the test's own, for the mail
