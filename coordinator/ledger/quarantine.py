@@ -18,7 +18,7 @@ from coordinator.ledger.audit_log import append
 from coordinator.ledger.database import LedgerPart, statement
 from coordinator.ledger.records import from_row
 from edge.contracts.codec import encode_json
-from edge.contracts.errors import LedgerError
+from edge.contracts.errors import DeadlineExpired, LedgerError
 
 
 class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +174,23 @@ class Reliabilities(LedgerPart):
             {"device": device, "since": since_round},
         )
         return [(int(number), state == "rejected" or code is not None) for number, state, code in rows]
+
+    def answers(self, since_round: int) -> list[tuple[str, int, str]]:
+        """(Device, round, state) of what came of orders, by device and in their order.
+
+        Only of devices that refused an order or let it expire, and of attempts in which somebody reported: an attempt
+        that was given up for another reason says nothing of a device.
+        """
+        rows = self._file.all(
+            "SELECT a.device, a.round, a.state FROM assignments a WHERE a.round >= :since "
+            "AND a.state IN ('reported', 'rejected', 'refused', 'expired') "
+            "AND (a.state <> 'expired' OR a.code = :late) AND a.device IN "
+            "(SELECT device FROM assignments WHERE state IN ('refused', 'expired') AND round >= :since) "
+            "AND EXISTS (SELECT 1 FROM assignments b WHERE b.round = a.round AND b.attempt = a.attempt "
+            "AND b.state = 'reported') ORDER BY a.device, a.round, a.attempt",
+            {"since": since_round, "late": DeadlineExpired.code},
+        )
+        return [(str(device), int(number), str(state)) for device, number, state in rows]
 
     def outcomes(self) -> dict[str, tuple[int, int, int]]:
         """Device -> how many of its updates were taken, rejected, quarantined; those without any are left out."""
