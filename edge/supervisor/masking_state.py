@@ -14,7 +14,7 @@ from edge.contracts.masking import MAX_COHORT, Complaint, Exclude, Excluded, Ope
 from edge.contracts.plan import assignment_id
 from edge.contracts.topics import check_name
 from edge.masking.keys import check_public, public_of
-from edge.system.atomic_files import publish_file, sync
+from edge.system.atomic_files import publish_file, sync, write_whole
 
 _LIMIT = 4 * MAX_MESSAGE_BYTES
 _TOLD = "told"
@@ -78,27 +78,32 @@ class MaskingFiles:
     def told(self) -> dict[str, str]:
         """Digest of weights -> the assignment that masks were taken off for."""
         path = self._folder / _TOLD
-        lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+        lines = path.read_text(encoding="ascii", errors="replace").splitlines() if path.exists() else []
         return {weights: identity for weights, _, identity in (line.partition(" ") for line in lines)}
 
     def tell(self, state: MaskingState) -> None:
         """Remember for good that masks are taken off for a model; before the answer that does it."""
-        with (self._folder / _TOLD).open("ab") as file:
-            file.write(f"{state.weights} {state.assignment_id}\n".encode())
-            sync(file)
+        # Written anew as a whole: half a line, of a disk that was full, would take the next one with it.
+        told = self.told() | {state.weights: state.assignment_id}
+        write_whole(self._folder / _TOLD, "".join(f"{weights} {of}\n" for weights, of in told.items()).encode())
 
     def load(self, identity: str) -> MaskingState | None:
         """What an assignment's masking has come to; None where nothing can be read of it."""
         try:
-            data = (self._folder / check_name(identity, what="assignment id")).read_bytes()
+            data = self._path(identity).read_bytes()
             return decode_msgpack(data, MaskingState, limit=_LIMIT)
         except (OSError, MessageRejected):
             return None
 
+    def _path(self, identity: str) -> Path:
+        """Never that of the models, whatever whoever orders calls an assignment; no id begins with ``_``."""
+        name = check_name(identity, what="assignment id")
+        return self._folder / (f"_{name}" if name == _TOLD else name)
+
     def save(self, state: MaskingState) -> None:
         """Put ``state`` in the place of what there was, readable by its owner alone."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._folder / check_name(state.assignment_id, what="assignment id")
+        path = self._path(state.assignment_id)
         temporary = path.with_suffix(".tmp")
         with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
             file.write(encode_msgpack(state))

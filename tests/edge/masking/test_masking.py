@@ -408,3 +408,27 @@ def test_bodies_are_the_contracts(devices: dict[str, Device]) -> None:
     agree_on_masks(devices)
     assert isinstance(devices["d0"].sent["keys"], Keys)
     assert isinstance(devices["d0"].sent["shares"], Shares)
+
+
+def reveal_all(device: Device) -> None:
+    device.tell("reveal", Reveal(device.order.assignment_id, NAMES, ()))
+
+
+def test_half_a_line_of_a_full_disk_does_not_let_a_model_be_unmasked_twice(devices: dict[str, Device]) -> None:
+    agree_on_masks(devices)
+    device = devices["d0"]
+    (device.folder / "told").write_bytes(b"0123456789abcdef")  # a disk took no more of it
+    reveal_all(device)
+    refusal = device.masker.refusal(Assignment.taken(msgspec.structs.replace(device.order, assignment_id="another")))
+    assert refusal is not None
+
+
+def test_order_that_is_called_as_the_file_of_models_leaves_it_alone(devices: dict[str, Device]) -> None:
+    agree_on_masks(devices)
+    device = devices["d0"]
+    reveal_all(device)
+    told = (device.folder / "told").read_bytes()
+    named = msgspec.structs.replace(device.order, assignment_id="told")
+    device.masker.tick(named, 100.0)
+    assert (device.folder / "told").read_bytes() == told
+    assert device.started().refusal(Assignment.taken(named)) is not None
