@@ -64,7 +64,7 @@ class Agent:
         self._work: Assignment | None = None
         self._crashes = Crashes(settings, store.root / "training", around.root, self._presence.profile)
         self._heartbeat_at, self._farewell = 0.0, "stopped"
-        self._masker = Masker(store.root / "masking", self._outbox.send, settings.trust, settings.certificate)
+        self._masker = Masker.of(settings, store.root / "masking", self._outbox.send)
         self._credentials = Credentials(settings.device, settings.certificate, settings.trust, self._outbox.send)
 
     @property
@@ -180,7 +180,7 @@ class Agent:
         self._fetch(taken)
 
     def _refusal(self, taken: Assignment) -> Refuse | None:
-        if refusal := self._crashes.known(taken):
+        if refusal := taken.forbidden(self._settings, self._store) or self._crashes.known(taken):
             return refusal
         if self._presence.data_error:
             self.trainer.send(Describe(self._settings.data))  # the owner may have mended it since

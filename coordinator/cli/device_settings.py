@@ -25,7 +25,7 @@ class AgentConditions:
         Raises:
             ConfigError: a time of day that is none.
         """
-        from edge.supervisor.conditions import TimeWindow
+        from edge.system.time_window import TimeWindow
 
         words: list[str] = []
         if self.train_between:

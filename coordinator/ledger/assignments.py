@@ -91,6 +91,19 @@ class Assignments(LedgerPart):
         )
         return tuple(assignment_from_row(row) for row in rows)
 
+    def refused(self, codes: Sequence[str], since_round: int) -> list[tuple[str, int, int, str, str]]:
+        """Assignments of round ``since_round`` or later that were refused with one of ``codes``.
+
+        Returns:
+            (Device, round, attempt, code, reason) in the order of rounds, attempts and devices.
+        """
+        query = statement(
+            "SELECT device, round, attempt, code, reason FROM assignments WHERE state = 'refused' AND code IN :codes "
+            "AND round >= :since ORDER BY round, attempt, device",
+            "codes",
+        )
+        return [tuple(row) for row in self._file.all(query, {"codes": list(codes), "since": since_round})]
+
     def open_count(self, round_index: int, attempt: int) -> int:
         """How many assignments of an attempt are unanswered."""
         row = self._file.one(

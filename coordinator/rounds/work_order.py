@@ -102,6 +102,7 @@ def build_order(
         assignment_id=assignment_id(federation, round_index, profile.device, attempt, run),
         federation=federation,
         run=run,
+        method=config.method.name,
         device=profile.device,
         round=round_index,
         attempt=attempt,

@@ -12,6 +12,7 @@ from edge.contracts import topics
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.identity.credentials import CertificateFiles
 from edge.identity.trust import Trust
+from edge.policy.arguments import add_policy_arguments, guard_of, read_policy
 from edge.runtimes import DEFAULT, RUNTIMES
 from edge.runtimes.environments import runtime_python
 from edge.supervisor.outbox import farewell_message
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--connect-timeout-s", type=float, default=10.0, metavar="S", help="give up the first connection after this")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="what goes to stderr")
     add_condition_arguments(parser)
+    add_policy_arguments(parser)
     return parser
 
 
@@ -104,7 +106,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
     for flag, value in (("budget-mb", chosen.budget_mb), ("quota-mb", chosen.quota_mb), ("threads", chosen.threads)):
         if value < 0:
             problems.append(f"--{flag}: {value} is negative; 0 means no limit")
-    conditions = read_conditions(chosen, problems)
+    conditions, policy = read_conditions(chosen, problems), read_policy(chosen, problems)
     tell_if_shown(chosen.broker, "--broker")
     try:
         address = parse_broker(
@@ -137,18 +139,20 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         raise ConfigError([f"--store: {error}"]) from error
     if trust is not None:
         trust.keep_in(store.root / "trusted-keys")
+    most_mb = None if policy is None else policy.memory.max_mb
     settings = AgentSettings(
         federation=chosen.federation,
         device=chosen.device,
         data=chosen.data,
         python=chosen.trainer_python or str(runtime_python(chosen.runtime)),
         runtime=chosen.runtime,
-        budget_bytes=round(chosen.budget_mb * MB),
+        budget_bytes=round(min(filter(None, (chosen.budget_mb, most_mb)), default=0.0) * MB),
         threads=chosen.threads,
         parent_pid=chosen.parent_pid,
         once=chosen.once,
         self_test=chosen.self_test,
         conditions=conditions,
+        policy=guard_of(policy, store.root),
         trust=trust,
         certificate=own_certificate(address, transport),
         # Only the authority that the owner named is asked for blobs, not any that the system knows.

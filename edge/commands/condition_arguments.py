@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from edge.supervisor.conditions import HERE, Conditions, Surroundings, TimeWindow, unreadable
+from edge.supervisor.conditions import HERE, Conditions, Surroundings, unreadable
+from edge.system.time_window import TimeWindow
 from profiles.probe import probe
 
 MB = 2**20

@@ -10,6 +10,8 @@
     ├── ArtifactCorrupt       bytes that do not match their digest: fetch again      exit 1
     ├── DataError             local data that cannot be read as described            exit 1
     ├── DeviceRefused         a device that may not or cannot do this work: skip it  exit 1
+    ├── PolicyRefused         what the owner of a device does not let it be asked    exit 1
+    │   └── PolicyWaits       not now; it may be asked later
     ├── UpdateRejected        an update whose tensors are not what was ordered       exit 1
     ├── MessageRejected       a message that cannot be read                          exit 1
     │   ├── UnsupportedVersion
@@ -108,6 +110,18 @@ class DeviceRefused(ApportionError):
     """Work a device may not or cannot take (memory, conditions, missing data); expected, the round skips it."""
 
     code = "device-refused"
+
+
+class PolicyRefused(ApportionError):
+    """What a device was asked and its owner's policy forbids; the message begins with the rule and its value."""
+
+    code = "policy"
+
+
+class PolicyWaits(PolicyRefused):
+    """What the owner's policy does not allow now: another hour or day may."""
+
+    code = "policy-wait"
 
 
 class UpdateRejected(ApportionError):

@@ -72,6 +72,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
         bulk: ``https://...`` where blobs may be had by range request, a digest added to it; empty = over MQTT only.
         upload_to: ``https://...`` where the update may be put, the assignment id added to it; empty = over MQTT only.
         run: the run's nonce: what one run agreed on, signed or masked means nothing in another.
+        method: the run's method, by its name, for the owner's policy; empty: not told.
     """
 
     assignment_id: str
@@ -101,6 +102,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     summable: bool = False
     upload_to: str = ""
     run: Name = ""
+    method: Name = ""
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int, run: str = "") -> str:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from edge.contracts import topics
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.identity.trust import Trust
+from edge.policy.arguments import add_policy_arguments, guard_of, read_policy
 from edge.relay.relay import Relay
 from edge.relay.settings import RelaySettings
 from edge.relay.site_key import SiteKey
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--share", type=float, default=0.8, metavar="S", help="share of an order's time that the devices have")
     add("--connect-timeout-s", type=float, default=10.0, metavar="S", help="give up the first connection after this")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="what goes to stderr")
+    add_policy_arguments(parser)
     return parser
 
 
@@ -126,8 +128,13 @@ def _relay(chosen: argparse.Namespace) -> Relay:
     key = None if chosen.site_key is None else _read(lambda: SiteKey.load(chosen.site_key.expanduser()), problems)
     if above is not None and below is not None and (above.places, chosen.federation) == (below.places, site):
         problems.append(f"--site: '{site}' at this broker is the federation above; give the site a name of its own")
+    policy = read_policy(chosen, problems)
     if problems or above is None or below is None:
         raise ConfigError(problems, hint="apportion relay --help")
+    try:
+        store = ArtifactStore(chosen.store.expanduser(), quota_bytes=round(chosen.quota_mb * MB))
+    except OSError as error:
+        raise ConfigError([f"--store: {error}"]) from error
     settings = RelaySettings(
         federation=chosen.federation,
         device=chosen.device,
@@ -138,11 +145,8 @@ def _relay(chosen: argparse.Namespace) -> Relay:
         share=chosen.share,
         trust=trust,
         key=key,
+        policy=guard_of(policy, store.root),
     )
-    try:
-        store = ArtifactStore(chosen.store.expanduser(), quota_bytes=round(chosen.quota_mb * MB))
-    except OSError as error:
-        raise ConfigError([f"--store: {error}"]) from error
     return Relay(settings, *_transports(settings, above, below, chosen.connect_timeout_s), store)
 
 

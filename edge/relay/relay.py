@@ -200,7 +200,8 @@ class Relay:
             if self._uploader is not None:
                 self._uploader.reconnected(time.monotonic())
             return
-        code, reason = (REPLAYED, "this order is settled; order anew") if is_replay else unable(order, record.hello)
+        told = (REPLAYED, "this order is settled; order anew")
+        code, reason = told if is_replay else unable(self._settings, order, record.hello, self._store)
         if code:
             log.info("order %s refused: %s", order.assignment_id[:12], reason)
             self._outbox.send("refuse", Refuse(assignment_id=order.assignment_id, code=code, reason=reason))
@@ -215,8 +216,7 @@ class Relay:
 
     def _start_fetch(self, work: SiteWork) -> None:
         with self._giving_up_on_failure():
-            runtime, trust = self._settings.runtime, self._settings.trust
-            self._fetch = OrderFetch(work.order, self._store, runtime=runtime, ask=self._ask, trust=trust)
+            self._fetch = self._settings.fetch(work.order, self._store, self._ask)
             self._fetch.start(time.monotonic())
             self._go_on(work)
 
@@ -281,6 +281,7 @@ class Relay:
     # upload, ack
 
     def _upload(self, report: TrainReport) -> None:
+        self._settings.count_upload(report)
         path = self._finished.update_path(report.assignment_id)
         self._uploader = Uploader(report, path, self._outbox.send, time.monotonic())
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from edge.contracts.errors import PolicyRefused
 from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.contracts.plan import WorkOrder
 from edge.relay.settings import RelaySettings
 from edge.relay.site_devices import largest_weight, site_profile
 from edge.relay.site_work import SiteWork
 from edge.supervisor.presence import AGENT_VERSION
+from edge.transfer.artifact_store import ArtifactStore
 from profiles.bounds import MOST_EXAMPLES
 from profiles.device import DeviceProfile
 
@@ -78,9 +80,14 @@ def shortfall(work: SiteWork, least: int) -> str:
     )
 
 
-def unable(order: WorkOrder, hello: Hello) -> tuple[str, str]:
+def unable(settings: RelaySettings, order: WorkOrder, hello: Hello, store: ArtifactStore) -> tuple[str, str]:
     """(code, reason) of the refusal of an order that a site cannot carry out in its devices' place; else both empty."""
     where = f"relay {order.device}, round {order.round}"
+    try:
+        if settings.policy is not None:
+            settings.policy.check_order(order, store.has)
+    except PolicyRefused as error:
+        return error.code, str(error)
     if order.masking is not None:
         return "masking-missing", f"{where}: each device makes its own masks; let the site's devices join directly"
     if order.precision != "fp32":

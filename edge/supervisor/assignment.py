@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from edge.contracts.codec import encode_msgpack
-from edge.contracts.errors import DeadlineExpired, DeviceRefused
+from edge.contracts.errors import DeadlineExpired, DeviceRefused, PolicyRefused
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import AgentState, Get, Refuse
 from edge.contracts.packing import KEPT
@@ -87,7 +87,10 @@ class Assignment:
             from edge.transport.range_requests import RangeRequests  # 2 MB that most agents never need
 
             chosen = RangeRequests(self.order.bulk, settings.bulk_tls, deliver=deliver, fallback=ask)
-        self.fetch = OrderFetch(self.order, store, runtime=settings.runtime, ask=chosen, trust=settings.trust)
+        allow = None if settings.policy is None else settings.policy.took(self.order, store.has)
+        self.fetch = OrderFetch(
+            self.order, store, runtime=settings.runtime, ask=chosen, trust=settings.trust, allow=allow
+        )
         self.fetch.start(time.monotonic())
 
     def start_upload(
@@ -100,6 +103,8 @@ class Assignment:
     ) -> None:
         """Begin to offer the encoded update, grants over HTTPS given to ``deliver``."""
         update, pieces = finished.update_path(report.assignment_id), None
+        if settings.policy is not None:
+            settings.policy.uploads(report.assignment_id, report.update.encoded_size)
         if self.order.upload_to and settings.bulk_tls is not None:
             from edge.transport.put_requests import PutRequests  # 2 MB that most agents never need
 
@@ -182,6 +187,15 @@ class Assignment:
             trainer_idle_bytes=profile.trainer_idle_bytes.get(runtime, 0),
             artifact_peak_bytes=manifest.cost.predicted_peak_bytes,
         )
+
+    def forbidden(self, settings: AgentSettings, store: ArtifactStore) -> Refuse | None:
+        """The refusal of an order that the owner's policy does not allow, else None."""
+        try:
+            if settings.policy is not None:
+                settings.policy.check_order(self.order, store.has)
+        except PolicyRefused as error:
+            return self.refusal(error.code, str(error))
+        return None
 
     def unable(self) -> Refuse | None:
         """The refusal of an order whose masks this device cannot make, else None."""

@@ -6,13 +6,13 @@ said that it may be guessed. :func:`unreadable` tells so before an agent starts.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from edge.system.time_window import TimeWindow
 from profiles.device import DeviceProfile
 
 STORAGE_FLOOR_BYTES = 32 << 20
@@ -23,42 +23,9 @@ COOLER_BY_C = 3.0
 FULLER_BY_PERCENT = 2.0
 """As with the heat, for the battery's charge."""
 
-DAY_MINUTES = 24 * 60
-_WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 Condition = Literal["memory", "storage", "temperature", "battery", "charging", "time"]
 """What a device can wait for, by the names that it reports."""
-
-
-@dataclass(frozen=True)
-class TimeWindow:
-    """Part of every day, from ``start`` up to and without ``end``, minutes after midnight; it may pass midnight."""
-
-    start: int
-    end: int
-
-    @classmethod
-    def parse(cls, text: str) -> TimeWindow:
-        """``22:00-06:30``.
-
-        Raises:
-            ValueError: not of that form, or no time at all.
-        """
-        found = _WINDOW.fullmatch(text)
-        if found is None:
-            raise ValueError(f"{text!r} is no time of day: write HH:MM-HH:MM, as in 22:00-06:30")
-        hours = [int(part) for part in found.groups()]
-        window = cls(hours[0] * 60 + hours[1], hours[2] * 60 + hours[3])
-        if window.start == window.end:
-            raise ValueError(f"{text!r} begins when it ends; leave it out to train at any time")
-        return window
-
-    def holds(self, minute: int) -> bool:
-        """Whether ``minute`` of the day is within."""
-        return (minute - self.start) % DAY_MINUTES < (self.end - self.start) % DAY_MINUTES
-
-    def __str__(self) -> str:
-        return "-".join(f"{minute // 60:02d}:{minute % 60:02d}" for minute in (self.start, self.end))
 
 
 @dataclass(frozen=True, kw_only=True)

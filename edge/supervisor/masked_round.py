@@ -42,7 +42,9 @@ from edge.masking.keys import agree, new_private, pair_purpose, public_of, share
 from edge.masking.seeds import MaskSeeds
 from edge.masking.shares import SHARE_BYTES, split
 from edge.supervisor.assignment import Assignment, order_identity
+from edge.supervisor.cohort_size import check_cohort
 from edge.supervisor.masking_state import MaskingFiles, MaskingState, check_exclude, check_reveal, check_roster
+from edge.supervisor.settings import AgentSettings
 from edge.transfer.uploader import REPEAT_S
 from edge.transport.base import Qos
 
@@ -69,6 +71,7 @@ class Masker:
     Args:
         trust: what the coordinator says has to be signed by one of its keys; None: by nobody.
         certificate: its key signs what this device says; None: nothing does.
+        min_cohort: what the owner's policy says: no sum of fewer devices is masked for, or unmasked.
     """
 
     def __init__(
@@ -77,14 +80,21 @@ class Masker:
         send: SendSigned,
         trust: Trust | None = None,
         certificate: CertificateFiles | None = None,
+        min_cohort: int = 0,
     ) -> None:
         self._files = MaskingFiles(folder)
         self._send = send
         self._sign = OwnSignature.of(certificate)
         self._trust = trust
+        self._min_cohort = min_cohort
         self._state: MaskingState | None = None
         self._repeat_at = 0.0
         self._is_news = False
+
+    @classmethod
+    def of(cls, settings: AgentSettings, folder: Path, send: SendSigned) -> Masker:
+        """That of an agent."""
+        return cls(folder, send, settings.trust, settings.certificate, settings.min_cohort)
 
     def _begin(self, order: WorkOrder) -> None:
         """Keys of the order's own; those of orders before it are forgotten."""
@@ -212,6 +222,7 @@ class Masker:
                 raise MessageRejected("another roster than the first; shares are given once")
             return
         check_roster(roster, state)
+        check_cohort(state.assignment_id, len(roster.members), self._min_cohort, self._send)
         count, threshold = len(roster.members), roster.threshold
         pairs = zip(split(state.self_mask, threshold, count), split(state.masking_key, threshold, count), strict=True)
         parcels, ephemeral, own = {}, {}, b""
@@ -235,6 +246,7 @@ class Masker:
             return
         if state.roster is None or len(mail.sealed) + 1 < state.roster.threshold:
             raise MessageRejected(f"mail of {len(mail.sealed)} devices before a roster, or of too few")
+        check_cohort(state.assignment_id, len(mail.sealed) + 1, self._min_cohort, self._send)
         others = {member.device for member in state.roster.members} - {state.device}
         opened_shares = {}
         for sender, parcel in mail.sealed.items():
@@ -283,6 +295,7 @@ class Masker:
             raise MessageRejected("shares are asked for before they were given")
         held = {**state.received, state.device: state.own}
         check_reveal(reveal, set(held), state.roster.threshold)
+        check_cohort(state.assignment_id, len(reveal.reported), self._min_cohort)
         # Of the same assignment: this process was killed after it remembered, and nothing was said.
         if self._files.told().setdefault(state.weights, state.assignment_id) != state.assignment_id:
             raise MessageRejected(f"masks were taken off a sum for the weights {state.weights[:12]} before")
@@ -309,7 +322,7 @@ class Masker:
         if excluded is None:
             if not self._are_both_signed:
                 raise MessageRejected("masks with single devices are told where both sides sign, nowhere else")
-            check_exclude(exclude, state)
+            check_cohort(state.assignment_id, check_exclude(exclude, state), self._min_cohort)
             assert state.roster is not None
             seeds = {
                 m.device: agree(state.masking_key, m.masking, pair_purpose(state.assignment_id, state.id_of(m.device)))

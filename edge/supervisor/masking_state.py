@@ -153,8 +153,8 @@ def check_reveal(reveal: Reveal, known: set[str], threshold: int) -> None:
         raise MessageRejected(f"{len(reported)} devices reported, a sum of fewer than {threshold} is not unmasked")
 
 
-def check_exclude(exclude: Exclude, state: MaskingState) -> None:
-    """Check that the masks shared with the devices of ``exclude`` may be told.
+def check_exclude(exclude: Exclude, state: MaskingState) -> int:
+    """Check that the masks shared with the devices of ``exclude`` may be told; how many devices the sum is then of.
 
     Raises:
         MessageRejected: nothing was revealed before, one of them is this device or shares no masks with it, or fewer
@@ -170,3 +170,4 @@ def check_exclude(exclude: Exclude, state: MaskingState) -> None:
         raise MessageRejected(
             f"{len(reported - named)} devices would be left in a sum, fewer than {state.roster.threshold}"
         )
+    return len(reported - named)

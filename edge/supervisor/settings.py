@@ -18,6 +18,8 @@ from edge.supervisor.conditions import ALWAYS, Conditions
 if TYPE_CHECKING:
     import ssl
 
+    from edge.policy.order_check import PolicyGuard
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
@@ -35,6 +37,7 @@ class AgentSettings:
         conditions: when the device may train; a training is paused while it may not.
         trust: keys one of which must have signed orders and manifests; None follows unsigned ones too.
         certificate: this device's own, which is renewed in time; None without one.
+        policy: what the owner lets the device be asked; None: anything.
         bulk_tls: checks whoever serves blobs over HTTPS; None has them over MQTT only.
     """
 
@@ -53,7 +56,13 @@ class AgentSettings:
     conditions: Conditions = ALWAYS
     trust: Trust | None = None
     certificate: CertificateFiles | None = None
+    policy: PolicyGuard | None = None
     bulk_tls: Callable[[], ssl.SSLContext] | None = None
+
+    @property
+    def min_cohort(self) -> int:
+        """Devices whose masked updates are in a sum, at least."""
+        return 0 if self.policy is None else self.policy.policy.privacy.min_cohort
 
     def read_order(self, envelope: Envelope) -> WorkOrder:
         """The order in ``envelope``, for this device, signed by a trusted key where there are any.

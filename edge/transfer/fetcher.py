@@ -25,6 +25,7 @@ class OrderFetch:
         runtime: the only runtime this device trains with.
         ask: sends one ``get``.
         trust: checks the manifest's signature before anything in it is read.
+        allow: raises for a manifest whose files are not to be asked for.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class OrderFetch:
         runtime: str,
         ask: Callable[[Get], None],
         trust: Trust | None = None,
+        allow: Callable[[ArtifactManifest], None] | None = None,
     ) -> None:
         self._order = order
         self._store = store
         self._runtime = runtime
         self._trust = trust
+        self._allow = allow
         self._fetcher = Fetcher(store, ask)
         self._manifest: ArtifactManifest | None = None
         store.unpin_all()
@@ -60,7 +63,7 @@ class OrderFetch:
             StoreFull: no room.
             MessageRejected: a manifest that cannot be used; also UnsupportedVersion.
             SignatureRejected: a manifest that no trusted key has signed.
-            DeviceRefused: a manifest for another runtime.
+            DeviceRefused: a manifest for another runtime; also what ``allow`` raises.
             ArtifactCorrupt: a blob arrived with a wrong digest twice.
         """
         self._fetcher.want(self._order.artifact, now)
@@ -104,6 +107,8 @@ class OrderFetch:
                 f"artifact is for runtime '{manifest.runtime}', this device trains with '{self._runtime}'; "
                 "order another artifact"
             )
+        if self._allow is not None:
+            self._allow(manifest)
         self._manifest = manifest
         for file in manifest.files:
             self._fetcher.want(BlobRef(file.sha256, file.size, "raw", file.size), now)

@@ -165,7 +165,8 @@ def test_refusal_codes_of_the_page_are_those_there_are() -> None:
     page = (ROOT / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `([a-z-]+)` \|", page.split("## Refusals\n")[1].split("\n## ")[0], re.MULTILINE))
     raised = (
-        errors.DeviceRefused, errors.DataError, errors.PlanError, errors.ArtifactCorrupt, errors.MessageRejected,
+        errors.DeviceRefused, errors.PolicyRefused, errors.PolicyWaits, errors.DataError, errors.PlanError,
+        errors.ArtifactCorrupt, errors.MessageRejected,
         errors.UnsupportedVersion, errors.SignatureRejected, errors.StoreFull, errors.DeadlineExpired,
     )  # fmt: skip
     said = {

@@ -130,6 +130,7 @@ ORDER = WorkOrder(
     summable=True,
     upload_to="https://broker.local:8443/v1/pi-1.1760000000.0f/upload/",
     run="0123456789abcdef0123456789abcdef",
+    method="heterofl",
 )
 
 REPORT = TrainReport(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 STAGES = (
     "coordinator.rounds.stages.screening:Screening",
     "coordinator.rounds.stages.silence:Silence",
+    "coordinator.rounds.stages.site_policy:SitePolicies",
     "coordinator.rounds.stages.late_updates:LateUpdates",
     "coordinator.rounds.stages.secure_aggregation:SecureAggregation",
     "coordinator.rounds.stages.differential_privacy:DifferentialPrivacy",

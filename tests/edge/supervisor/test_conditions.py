@@ -13,12 +13,12 @@ from edge.supervisor.conditions import (
     COOLER_BY_C,
     FULLER_BY_PERCENT,
     Conditions,
-    TimeWindow,
     local_minute,
     unmet,
     unreadable,
 )
 from edge.system.meter import peak_rss_bytes, percentile, rss_bytes
+from edge.system.time_window import TimeWindow
 from profiles.device import DeviceProfile
 
 PROFILE = DeviceProfile(

@@ -101,6 +101,8 @@ export interface WorkOrder {
   readonly upload_to: string;
   /** The run's nonce; empty: of an older coordinator. */
   readonly run: string;
+  /** The run's method, for the owner's policy; a page has none. */
+  readonly method: string;
 }
 export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   assignment_id: text,
@@ -130,6 +132,7 @@ export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   summable: defaulted(flag, false),
   upload_to: defaulted(text, ""),
   run: defaulted(text, ""),
+  method: defaulted(text, ""),
 });
 
 /** SHA-256 over `"<federation>\n<run>\n<round>\n<device>\n<attempt>"`, hex, without the line of an empty run. */

@@ -1,0 +1,67 @@
+"""What a device was asked today, on disk: bytes and orders of one day by its own clock; a restart forgets none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from edge.contracts.codec import encode_json
+from edge.contracts.errors import ConfigError
+from edge.system.atomic_files import publish_file, sync
+
+
+class Day(msgspec.Struct, frozen=True, kw_only=True):
+    """One day.
+
+    Attributes:
+        date: ``2026-11-23``.
+        orders: assignments that were taken.
+        down, up: bytes that were begun to be moved, counted before they are.
+        uploaded: assignments whose updates are in ``up``.
+    """
+
+    date: str
+    orders: tuple[str, ...] = ()
+    down: int = 0
+    up: int = 0
+    uploaded: tuple[str, ...] = ()
+
+
+class DayAccount:
+    """The account in ``path``; written before what it counts happens."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._day = Day(date="")
+        try:
+            if path.exists():
+                self._day = msgspec.json.decode(path.read_bytes(), type=Day)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ConfigError(
+                [f"--policy: {path} cannot be read ({error}); delete it: the day is counted anew"]
+            ) from error
+
+    def of(self, date: str) -> Day:
+        """What is counted for ``date``; a clock that was set back counts on with the later day."""
+        return self._day if self._day.date >= date else Day(date=date)
+
+    def take(self, date: str, assignment: str, down: int) -> None:
+        """``assignment`` is taken, and ``down`` bytes are about to be asked for; again for more of its bytes."""
+        day = self.of(date)
+        orders = day.orders if assignment in day.orders else (*day.orders, assignment)
+        self._write(msgspec.structs.replace(day, orders=orders, down=day.down + down))
+
+    def upload(self, date: str, assignment: str, up: int) -> None:
+        """The update of ``assignment`` is about to be sent; once for each."""
+        day = self.of(date)
+        if assignment not in day.uploaded:
+            self._write(msgspec.structs.replace(day, up=day.up + up, uploaded=(*day.uploaded, assignment)))
+
+    def _write(self, day: Day) -> None:
+        self._day = day
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(encode_json(day))
+            sync(file)
+        publish_file(temporary, self._path)
