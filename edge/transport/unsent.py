@@ -67,9 +67,16 @@ class Unsent:
                 first = self._handed[0]
             except IndexError:  # cleared meanwhile, by the connection's own thread
                 return
-            if not first[0].is_published():
+            if _is_on_its_way(first[0]):
                 return
             try:
                 self._handed.popleft()
             except IndexError:
                 return
+
+
+def _is_on_its_way(handed: Handed) -> bool:
+    try:
+        return not handed.is_published()
+    except (RuntimeError, ValueError):  # paho has marked it as lost with its connection, before we are told of that
+        return False

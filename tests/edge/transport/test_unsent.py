@@ -44,3 +44,17 @@ def test_waiting_ends_when_there_is_room_or_the_time_is_over_or_the_link_gone() 
     assert not unsent.wait(9_999, 0.02)
     unsent.clear()
     assert unsent.wait(0, 0.0)
+
+
+class Lost(Handed):
+    """A publish of paho's that was on its way when the connection was lost: asked, it raises."""
+
+    def is_published(self) -> bool:
+        raise RuntimeError("Message publish failed: The connection was lost.")
+
+
+def test_a_block_that_was_lost_with_its_connection_is_on_its_way_no_more_and_ends_nobody() -> None:
+    unsent, lost, after = Unsent(), Lost(), Handed()
+    unsent.add(lost, 10_000)
+    unsent.add(after, 5000)
+    assert unsent.size() == 5000
