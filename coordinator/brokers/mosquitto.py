@@ -133,7 +133,9 @@ def mosquitto_config(
         # More than the fleet would take the files, and the memory, that the fleet needs.
         lines.insert(1, f"max_connections {most_connections(devices)}")
     else:
-        lines += ["log_dest stderr", "log_type error", "log_type warning"]
+        # Notices name whom it cuts off; without certificates a name is anybody's.
+        kinds = ("error", "warning", "notice") if mutual else ("error", "warning")
+        lines += ["log_dest stderr", *(f"log_type {kind}" for kind in kinds)]
         lines.append(f"persistence {'true' if persistent else 'false'}")
     if persistent:
         lines += [f"persistence_location {folder}/", "autosave_interval 1", "autosave_on_changes true"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from coordinator.brokers.mosquitto import WebSocketListener
 from coordinator.brokers.process import BrokerAddress, BrokerProcess
 from coordinator.config.run_config import BrokerConfig, TlsFiles
-from edge.contracts.errors import BrokerUnreachable, ConfigError
+from edge.contracts.errors import ApportionError, BrokerUnreachable, ConfigError
 
 __all__ = ["BrokerAddress", "BrokerProcess", "open_broker"]
 
@@ -119,6 +119,10 @@ class BrokerKeeper:
 
     def _keep(self) -> None:
         while not self._over.wait(LOOK_S):
+            try:
+                self._broker.name_cut_off()
+            except (ApportionError, OSError) as error:
+                log.warning("whom the broker cut off cannot be told now: %s", error)
             try:
                 status = self._broker.revive()
             except (BrokerUnreachable, OSError) as error:

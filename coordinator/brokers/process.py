@@ -25,12 +25,15 @@ import msgspec
 
 from coordinator.brokers.certificates import server_certificate, write_private
 from coordinator.brokers.mosquitto import MutualTls, WebSocketFiles, WebSocketListener, find_mosquitto, mosquitto_config
+from coordinator.brokers.mosquitto_log import MosquittoLog
 from coordinator.brokers.settings import load_settings
 from coordinator.identity.folder import EMBEDDED_PID_NAME, IdentityFolder
 from coordinator.identity.password_hash import mosquitto_password
 from edge.contracts.errors import BrokerUnreachable
 
 START_TIMEOUT_S = 15.0
+
+_CUT_OFF = "a message to be retained, a packet over the limit, or no MQTT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class BrokerAddress:
     ``identity`` is the folder of the authority whose certificates it lets in, None where it asks for passwords.
     ``web_socket`` is where browsers reach it, ``ws(s)://host:port``; empty where they do not.
     ``reload`` has a broker that was started here learn of claims and revocations; for any other it does nothing.
+    ``watch`` is told, by a thread of its own, which device a Mosquitto of ours with certificates cut off, and why.
     """
 
     kind: str
@@ -52,6 +56,7 @@ class BrokerAddress:
     identity: Path | None = None
     web_socket: str = ""
     reload: Callable[[], None] = field(default=lambda: None, compare=False)
+    watch: Callable[[Callable[[str, str], None]], None] = field(default=lambda named: None, compare=False)
 
     def __repr__(self) -> str:
         """The address without its password."""
@@ -104,6 +109,8 @@ class BrokerProcess:
             web_port=0 if web_socket is None else web_socket.port,
         )
         self._reloading = threading.Lock()
+        self._log = MosquittoLog(folder / "broker.log") if self._has_certificates else None
+        self._named: Callable[[str, str], None] = lambda device, why: None
 
     @property
     def address(self) -> BrokerAddress:
@@ -120,6 +127,7 @@ class BrokerProcess:
                 identity=self._identity,
                 web_socket=web_socket,
                 reload=self.reload,
+                watch=self.watch,
             )
         scheme = "mqtts" if self._certificate else "mqtt"
         return BrokerAddress(
@@ -217,6 +225,18 @@ class BrokerProcess:
                 self._process = ended
                 raise
             return status
+
+    def watch(self, named: Callable[[str, str], None]) -> None:
+        """Call ``named`` with each device that is cut off, and why; see :meth:`name_cut_off`."""
+        self._named = named
+
+    def name_cut_off(self) -> None:
+        """Name the devices that the broker has cut off since the last call for what no device of ours sends."""
+        if self._log is None:
+            return
+        for client, times in sorted(self._log.cut_off().items()):
+            if not client.startswith("@"):  # coordinators have such names
+                self._named(client, f"the broker cut it off {times} times: {_CUT_OFF}")
 
     def restart(self, *, kill: bool = True, pause_s: float = 0.0) -> None:
         """Ends it and starts it again at the same address, ``pause_s`` later."""

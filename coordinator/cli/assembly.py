@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from coordinator.blobs.blob_store import BlobStore
 from coordinator.blobs.garbage import collect_at_start
 from coordinator.blobs.opening import open_blobs
 from coordinator.brokers.opening import open_broker
-from coordinator.cli.federation_parts import blob_service, publisher_to
+from coordinator.cli.federation_parts import blob_service, name_cut_off, publisher_to
 from coordinator.cli.identity_handler import IdentityHandler
 from coordinator.cli.own_code import needs_record
 from coordinator.cli.own_runs import remember
@@ -268,6 +269,7 @@ def _lead(
         )
         remote = federation.devices
         assert isinstance(remote, RemoteDevices)
+        address.watch(partial(name_cut_off, ledger, progress.say))
         local = LocalDevices(devices, address, name)
         if devices:
             progress.say(f"starting {len(devices)} agents on this machine")

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.config.run_config import RunConfig
+from coordinator.ledger.ledger import Ledger
 from edge.serving.budgets import Budgets
 from edge.serving.publisher import Publisher, Signer
 from edge.serving.traffic import ByteAccount
@@ -50,6 +51,12 @@ def blob_service(config: RunConfig, blobs: BlobStore, account: ByteAccount) -> B
         account=account,
         connections_of_an_address=config.broker.address_connections,
     )
+
+
+def name_cut_off(ledger: Ledger, say: Callable[[str], None], device: str, why: str) -> None:
+    """Name a device that the run's own broker cuts off, in the audit log and to people."""
+    if ledger.audit_log.named(device, "cut-off", why):
+        say(f"{device}: {why}")
 
 
 def bulk(page: PageService | None, service: BlobService | None) -> Callable[[str, float], str] | None:
