@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import socket
 
 _COMMAND = ["apportion"]
@@ -22,8 +22,8 @@ def coordinator(process: str = "") -> str:
 def operator() -> str:
     """Whoever gave the command that this process carries out."""
     try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # an account without a name
+        user = pwd.getpwuid(os.getuid()).pw_name  # not what $LOGNAME says: anybody may set that
+    except KeyError:  # an account without a name
         user = str(os.getuid())
     return f"operator:{user}@{socket.gethostname()}, {_COMMAND[-1]}"
 

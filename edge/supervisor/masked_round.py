@@ -124,7 +124,9 @@ class Masker:
         if order.masking is None or order.weights.digest not in self._files.told():
             return None
         return taken.refusal(
-            TOLD, f"masks were taken off a sum for the weights {order.weights.digest[:12]} before; order others"
+            TOLD,
+            f"masks were taken off a sum for the weights {order.weights.digest[:12]} before, in this run or another; "
+            "order others: a new run begins from others with another $.federation.seed or $.model.weights",
         )
 
     def is_ready(self, order: WorkOrder) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.audit_log import actors
 from coordinator.ledger.database import statement
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.quarantine import Reliability
@@ -25,6 +28,13 @@ from tests.coordinator.ledger.test_versions import old_ledger
 def ledger(ledger_place: Path | str) -> Iterator[Ledger]:
     with Ledger.create(ledger_place, federation=FEDERATION, config="x", seed=3) as opened:
         yield opened
+
+
+def test_operator_is_the_account_and_not_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(variable, "alice\n2 operator:bob")
+    assert "alice" not in actors.operator()
+    assert actors.operator().startswith(f"operator:{pwd.getpwuid(os.getuid()).pw_name}@")
 
 
 def log_of(ledger: Ledger) -> list[tuple[str, str]]:
