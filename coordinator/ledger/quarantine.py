@@ -179,12 +179,14 @@ class Reliabilities(LedgerPart):
         """(Device, round, state) of what came of orders, by device and in their order.
 
         Only of devices that refused an order or let it expire, and of attempts in which somebody reported: an attempt
-        that was given up for another reason says nothing of a device.
+        that was given up for another reason says nothing of a device. Nor does what its owner's policy or its masks
+        forbid.
         """
         rows = self._file.all(
             "SELECT a.device, a.round, a.state FROM assignments a WHERE a.round >= :since "
             "AND a.state IN ('reported', 'rejected', 'refused', 'expired') "
-            "AND (a.state <> 'expired' OR a.code = :late) AND a.device IN "
+            "AND (a.state <> 'expired' OR a.code = :late) "
+            "AND (a.state <> 'refused' OR a.code NOT IN ('policy', 'policy-wait', 'masks-told')) AND a.device IN "
             "(SELECT device FROM assignments WHERE state IN ('refused', 'expired') AND round >= :since) "
             "AND EXISTS (SELECT 1 FROM assignments b WHERE b.round = a.round AND b.attempt = a.attempt "
             "AND b.state = 'reported') ORDER BY a.device, a.round, a.attempt",

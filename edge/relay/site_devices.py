@@ -15,9 +15,10 @@ from profiles.device import DeviceProfile
 
 log = logging.getLogger("apportion.relay")
 
-APART = 4
+APART = 16
 """A device that has so many times less than the median of its site, or needs so many times more, is not served by it:
-what every device can afford is what the least of them can, and one that lies would shut out its site."""
+what every device can afford is what the least of them can, and one that lies would shut out its site. A board of 512 MB
+beside ones of 8 GB is no lie."""
 MOST_OF_MEDIAN = 16
 """A device's update weighs at most so many times the median of its site."""
 MOST_DEVICES = 10_000

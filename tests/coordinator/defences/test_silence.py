@@ -44,6 +44,8 @@ def attempt(ledger: Ledger, number: int, outcomes: dict[str, str], attempt: int 
             ledger.updates.record(key, update_digest=key, size=0, report=report(entry))
         elif outcome == "refused":
             ledger.assignments.move(entry.assignment_id, "refused", code="x", reason="y")
+        elif outcome in ("policy", "policy-wait", "masks-told"):
+            ledger.assignments.move(entry.assignment_id, "refused", code=outcome, reason="y")
         elif outcome == "expired":
             ledger.assignments.expire(entry.assignment_id)
         elif outcome == "revoked":
@@ -55,6 +57,13 @@ def attempt(ledger: Ledger, number: int, outcomes: dict[str, str], attempt: int 
 def asked(ledger: Ledger, round_index: int, enough: int = 2, *, counts_expired: bool = True) -> list[str]:
     wasted = wasted_in_a_row(ledger, round_index, counts_expired=counts_expired)
     return still_asked(DEVICES, wasted, round_index, enough=enough)
+
+
+@pytest.mark.parametrize("code", ["policy", "policy-wait", "masks-told"])
+def test_what_an_owner_or_masks_forbid_is_no_waste(ledger: Ledger, code: str) -> None:
+    for number in range(2 * AFTER):
+        attempt(ledger, number, {"pi-1": code, "pi-2": "reported", "pi-3": "reported"})
+    assert asked(ledger, 2 * AFTER) == DEVICES
 
 
 @pytest.mark.parametrize("outcome", ["refused", "expired"])
