@@ -89,12 +89,10 @@ class Listener(socket.socket):
         own = self._open.get(address, {})
         most = max(self._open.values(), key=len)
         loser = most if len(most) > len(own) + 1 else own
-        if loser is own and not self._may_displace_own():
-            return False
         found = [c for c in loser.values() if not c.has_asked] or [c for c in loser.values() if not c.is_busy]
         if not found and len(most) > self._share > len(own):
             found = list(most.values())
-        if not found:
+        if not found or (loser is own and not self._may_displace_own()):
             return False
         random.choice(found).end()
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,9 @@ import msgspec
 from edge.contracts.codec import encode_json
 from edge.contracts.errors import ConfigError
 from edge.system.atomic_files import publish_file, sync
+
+SET_BACK = 2
+"""Days by which a clock may be set back without a new account."""
 
 
 class Day(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +47,11 @@ class DayAccount:
             ) from error
 
     def of(self, date: str) -> Day:
-        """What is counted for ``date``; a clock that was set back counts on with the later day."""
-        return self._day if self._day.date >= date else Day(date=date)
+        """What is counted for ``date``; a clock that was set back by a day or two counts on with the later day.
+
+        One that was years ahead, as after a start without network, was wrong.
+        """
+        return self._day if date <= self._day.date <= _days_later(date) else Day(date=date)
 
     def take(self, date: str, assignment: str, down: int) -> None:
         """``assignment`` is taken, and ``down`` bytes are about to be asked for; again for more of its bytes."""
@@ -65,3 +72,7 @@ class DayAccount:
             file.write(encode_json(day))
             sync(file)
         publish_file(temporary, self._path)
+
+
+def _days_later(date: str) -> str:
+    return (datetime.date.fromisoformat(date) + datetime.timedelta(days=SET_BACK)).isoformat()

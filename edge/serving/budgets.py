@@ -1,7 +1,7 @@
 """What one device may ask of a coordinator or relay: messages, bytes and answers. The surplus is dropped unread.
 
 An honest device needs little. It beats every 5 s, repeats an offer, a report, keys or shares every 5 s, and says about
-ten more things a round. Up go its update and these messages, the largest being shares for a cohort of 800, 160 kB every
+ten more things a round. Up go its update and these messages, the largest being shares for a cohort of 800, 250 kB every
 5 s; down come the blobs that its order names, and its orders. So each device has
 
 - messages other than blocks and requests for them: :data:`CONTROL`, and :data:`CONTROL_OF_AN_ORDER` more an order;

@@ -62,7 +62,7 @@ def audit(site: Site, story: Story, planned: Schedule, reference: bytes | None) 
     try:
         with site.open_ledger() as ledger:
             _audit_ledger(ledger, story, planned, found)
-            _audit_liars(ledger, site, planned.liars, found)
+            _audit_liars(ledger, site, story, planned.liars, found)
             if planned.mode == "synchronous":
                 _audit_sums(ledger, site, found)
     except Exception as error:
@@ -73,9 +73,9 @@ def audit(site: Site, story: Story, planned: Schedule, reference: bytes | None) 
     return found
 
 
-def _audit_liars(ledger: Ledger, site: Site, liars: Sequence[Liar], found: Verdict) -> None:
+def _audit_liars(ledger: Ledger, site: Site, story: Story, liars: Sequence[Liar], found: Verdict) -> None:
     log = "".join(path.read_text(errors="replace") for path in sorted(site.logs.glob(COORDINATOR_LOG)))
-    found.naming = naming_of(ledger, liars, device_names(), log)
+    found.naming = naming_of(ledger, liars, device_names(), log, heard=story.heard)
     found.differing += found.naming.counted
 
 

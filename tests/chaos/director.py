@@ -309,7 +309,8 @@ class Director:
         verdict = Verdict([packet])
         if self._liar_between is not None:
             verdict = self._liar_between.lies_beside(party, direction, packet)
-        if self._liars.intersection(words):
+        if liars := self._liars.intersection(words):
+            self.story.heard[liars.pop(), self._starts] += direction == DOWN and kind not in ("get", "put")
             return verdict  # what they say is no event: the same event is the same moment with other liars
         for fault in await self._passed(f"{party}{direction}{kind}"):
             verdict = await tampered(fault, packet)

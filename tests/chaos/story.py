@@ -20,6 +20,8 @@ class Story:
         acknowledged: assignment ids that the coordinator acknowledged as accepted, with the number of times.
         stops: how coordinators ended that were not killed here: exit status and their last words.
         resumes: coordinators started for a run that was there already.
+        heard: by a liar and the number of a coordinator's start, its messages that reached that process, blocks and
+            requests for them apart.
         finished_in: the directory of the coordinator that ended the run.
         trouble: what may not happen: a hang, a traceback, a process that ended with a bug.
     """
@@ -32,6 +34,7 @@ class Story:
     trouble: list[str] = field(default_factory=list)
     wall_s: float = 0.0
     lost_between: list[str] = field(default_factory=list)
+    heard: Counter[tuple[str, int]] = field(default_factory=Counter)
     finished_in: Path = Path()
 
 

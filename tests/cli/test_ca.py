@@ -101,7 +101,7 @@ def test_device_in_a_browser_is_listed_given_to_the_broker_and_revoked(identity:
     same = command("ca", "mosquitto", "--out", "broker", "--web-socket-port", "8883", "--json")
     assert (same.status, same.error["code"]) == (2, "bad-config")
     written = command("ca", "mosquitto", "--out", "broker", "--web-socket-port", "8084", "--json").line
-    assert "\nlistener 8084\nprotocol websockets\n" in Path(written["config"]).read_text()
+    assert "\nlistener 8084\nmax_connections 11100\nprotocol websockets\n" in Path(written["config"]).read_text()
     assert Path("broker/passwords").read_text().startswith("phone-1:$7$101$")
     assert command("ca", "revoke", "phone-1", "--json").line["revoked"] == [row["serial"]]
     assert command("ca", "ls", "--json").line["browsers"][0]["status"] == "revoked"

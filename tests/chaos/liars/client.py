@@ -35,6 +35,7 @@ class Client:
     Attributes:
         order: the newest one; None before the first.
         acks: by assignment id, in order of arrival.
+        calls: how often a coordinator asked who is there: each process does at its start.
     """
 
     def __init__(self, url: str, federation: str, device: str) -> None:
@@ -43,6 +44,7 @@ class Client:
         self.orders: dict[str, WorkOrder] = {}
         self.acks: dict[str, list[Ack]] = {}
         self.examples = EXAMPLES
+        self.calls = 0
         self._weights: dict[str, bytes] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._transport = MqttTransport(
@@ -70,6 +72,7 @@ class Client:
 
     def _take(self, envelope: Envelope) -> None:
         if envelope.kind == "hello":
+            self.calls += 1
             self.hello()
             return
         body = envelope.read(BODIES[envelope.kind])

@@ -187,11 +187,15 @@ class Doubled(Liar):
 class Flooding(Liar):
     """More of everything than anybody needs, as much as a hundred honest devices say; then it goes away."""
 
+    heard_of = ("", 0)
+
     def ordered(self, order: WorkOrder) -> None:
-        """Three bursts for an order, and none once it is settled."""
+        """Three bursts for an order and each coordinator that asks who is there, and none once it is settled."""
         client = self.client
         if client.is_settled(order):
             return
+        if self.heard_of != (heard_of := (order.assignment_id, client.calls)):
+            self.heard_of, self.told = heard_of, 0
         if self.told < 3:
             self.told += 1
             client.accept(order)
@@ -214,7 +218,6 @@ class Flooding(Liar):
         order = self.client.order
         if order is None or self.client.is_settled(order):
             self.client.say("heartbeat", Heartbeat(state="idle"))
-            self.told = 0
 
 
 class Colluding(Liar):

@@ -6,7 +6,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.audit_log import actors
@@ -18,6 +18,10 @@ from tests.chaos.liars.kinds import KINDS, Liar
 
 EVIDENCE = ("device-named", "update-quarantined", "device-barred")
 """Entries of the audit log about a device that did what no honest one does."""
+
+FLOOD = 1500
+"""Messages to one coordinator process after which a liar has to be named for their number: budgets are a process's, and
+one that is killed in the middle of a flood names nobody."""
 
 GIVEN_UP = 1
 """Orders of a liar that may end unanswered before the one that it is rejected for: a fault may eat an attempt."""
@@ -44,7 +48,9 @@ class Naming:
     honest_barred: list[str] = field(default_factory=list)
 
 
-def naming_of(ledger: Ledger, liars: Sequence[Liar], honest: Sequence[str], log: str) -> Naming:
+def naming_of(
+    ledger: Ledger, liars: Sequence[Liar], honest: Sequence[str], log: str, *, heard: Mapping[tuple[str, int], int]
+) -> Naming:
     """What ``ledger`` and ``log``, everything the coordinators said, hold against ``liars`` and ``honest`` devices."""
     found = Naming(liars=len(liars))
     rounds = ledger.rounds.all()
@@ -57,7 +63,8 @@ def naming_of(ledger: Ledger, liars: Sequence[Liar], honest: Sequence[str], log:
             continue
         own = [row for row in rows if row.device == liar.name]
         evidence = [e for e in entries if e.subject == actors.device(liar.name) and e.action in EVIDENCE]
-        _judge(found, liar, own, aside, [line for line in lines if liar.name in line], evidence)
+        most = max((count for (name, _), count in heard.items() if name == liar.name), default=0)
+        _judge(found, liar, own, aside, [line for line in lines if liar.name in line], evidence, is_flood=most > FLOOD)
     names = {liar.name for liar in liars}
     for attempt in rounds:
         counted = {u.assignment.device for u in ledger.updates.counted(attempt.round, attempt.attempt)}
@@ -85,12 +92,14 @@ def _judge(
     aside: dict[str, str],
     lines: Sequence[str],
     evidence: Sequence[Entry],
+    *,
+    is_flood: bool,
 ) -> None:
     states = ", ".join(f"{row.round}.{row.attempt} {row.state} {row.code}" for row in own) or "no order"
     if not KINDS[liar.kind].is_caught:
         over = [row for row in own if row.state in ("expired", "rejected") and row.code and row.reason]
         told = any(_says_late(line) or _says_bad(line) for line in lines)
-        if own and len(over) == len(own) and told and (evidence or liar.kind != "flooding"):
+        if own and len(over) == len(own) and told and (evidence or not is_flood):
             found.named += 1
         else:
             found.unnamed.append(f"{liar}: {states}")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.cli.command import main
+from coordinator.ledger.ledger import Ledger
 from tests.coordinator.simulation.small_simulation import TEXT
 
 
@@ -88,6 +89,6 @@ def test_bad_input_is_refused_before_the_first_round(
 
 def test_directory_of_a_run_is_left_alone(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "ledger.sqlite").touch()
+    Ledger.create(tmp_path / "run" / "ledger.sqlite", federation="fed", config="", seed=0).close()
     assert main(["simulate", str(config), "--run-dir", str(tmp_path / "run"), "--json"]) == 2
     assert "holds a run already" in line(capsys)["error"]["message"]
