@@ -60,6 +60,15 @@ FINDINGS = {
     "thin coverage": "one device at full width among many",
     "control characters": "control characters in what a device says",
     "a false peak": "a false peak of memory",
+    "a kill between tables and first row": "a kill between a ledger's tables",
+    "fsync after EIO": "a disk that is full, or fails",
+    "garbage collection against another's start": "a leader that was followed",
+    "two runs of one S3 prefix": "two runs at one S3 prefix",
+    "tokens in arguments": "whoever lists the processes",
+    "an unsigned grant": "a grant, blocks or messages without end",
+    "an audit log": "an entry of the audit log",
+    "a site's policy": "an order that a device's owner",
+    "a Byzantine member in chaos": "a member that lies in a run",
 }
 """What a hostile review found -> how its row among the attacks begins."""
 LIMITS = re.findall(r"^\| [^|]+ \| [^|]+ \| (`[^|]+`) \|$", PAGE, re.MULTILINE)
