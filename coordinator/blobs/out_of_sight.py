@@ -32,8 +32,11 @@ class OutOfSight:
 
     def bring_back(self, path: Path) -> bool:
         """Whether the blob at ``path`` was out of sight; it is there again."""
+        held = self._folder / f"{PREFIX}{path.name}"
+        if not held.exists():
+            return False
         try:
-            (self._folder / f"{PREFIX}{path.name}").rename(path)
+            held.rename(path)
         except FileNotFoundError:
             return False
         return True

@@ -45,7 +45,7 @@ elif where == "between":
     database.migrate = then_killed(database.migrate)
 elif where == "between-committed":
     ledger._begin = committed
-    assembly._run = killed
+    ledger.Ledger.create = then_killed(ledger.Ledger.create)
 elif where == "after-row":
     assembly._run = killed
 assembly.start_run(config, folder, assembly.RunOptions())
