@@ -43,6 +43,8 @@ CLASSES, BATCH = 10, 32
 SIZE = 64
 LIMIT_S = 900
 STEPS, LR = 30, 0.01
+ORDERS = 8
+"""Of the examples in each batch: runs of torch that differ in rounding alone."""
 
 
 def network(name: str) -> tuple[Any, Any]:
@@ -159,7 +161,7 @@ def mutate(name: str) -> None:
 
 
 def train(name: str) -> None:
-    """Print losses of 30 steps on the same batches: ONNX Runtime's device session, and five runs of torch float32."""
+    """Print losses of 30 steps on the same batches: ONNX Runtime's device session, and torch float32 13 times."""
     import torch
 
     from edge.runtimes import runtime
@@ -181,16 +183,18 @@ def train(name: str) -> None:
         if drawn:
             raise SystemExit(f"{name} draws at random; take a network without dropout to compare with torch")
         losses = {"onnxruntime": [session.run(TRAIN, {**fixed, "input": x, "target": y})["loss"] for x, y in batches]}
-    # Kernels that sum in other orders: two threads, another layout of memory, without oneDNN.
-    runs = {"torch": (1, False, True), "two threads": (2, False, True), "channels last": (1, True, True)}
-    runs |= {"without oneDNN": (1, False, False), "channels last, two threads": (2, True, True)}
-    for run, (threads, is_channels_last, has_onednn) in runs.items():
+    # Sums in other orders: two threads, another layout of memory, without oneDNN, a batch's examples in another order.
+    runs = {"torch": (1, False, True, 0), "two threads": (2, False, True, 0), "channels last": (1, True, True, 0)}
+    runs |= {"without oneDNN": (1, False, False, 0), "channels last, two threads": (2, True, True, 0)}
+    runs |= {f"examples in order {seed}": (1, False, True, seed) for seed in range(1, ORDERS + 1)}
+    for run, (threads, is_channels_last, has_onednn, seed) in runs.items():
         torch.set_num_threads(threads)
         layout = torch.channels_last if is_channels_last else torch.contiguous_format
         copied = network(name)[0].train().to(memory_format=layout)
         rule = torch.optim.SGD(copied.parameters(), **hyper)
         losses[run] = []
-        for x, y in batches:
+        order = np.random.default_rng(seed).permutation(BATCH) if seed else np.arange(BATCH)
+        for x, y in ((x[order], y[order]) for x, y in batches):
             with torch.backends.mkldnn.flags(enabled=has_onednn):
                 rule.zero_grad()
                 logits = copied(torch.from_numpy(x).contiguous(memory_format=layout))
