@@ -60,9 +60,9 @@ def test_password_of_a_broker_is_not_kept(
     broker = BrokerProcess("mosquitto", tmp_path / "broker", user="someone", password=password)
     broker.start()
     try:
-        monkeypatch.setenv("APPORTION_BROKER_PASSWORD", password)
+        monkeypatch.setenv("APPORTION_TEST_PASSWORD", password)
         address = broker.address.url
-        printed = run(tmp_path, f'url = "{address}"\nuser = "someone"\npassword-env = "APPORTION_BROKER_PASSWORD"', capfd)
+        printed = run(tmp_path, f'url = "{address}"\nuser = "someone"\npassword-env = "APPORTION_TEST_PASSWORD"', capfd)
     finally:
         broker.stop()
     assert holding(tmp_path / "run", b"someone") != []  # the search finds what is there
