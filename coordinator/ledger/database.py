@@ -195,7 +195,7 @@ class LedgerFile:
                     yield connection
                     is_committing = True
             except SQLAlchemyError as error:
-                if is_committing and _kind(error) is LedgerAway:
+                if is_committing and _kind(error) is LedgerAway and not _was_idle(error):
                     raise LedgerAway(
                         f"{self.where}: the answer to COMMIT was lost ({_reason(error)}); what was written is there or "
                         "it is not, whole: whoever resumes reads which"
@@ -339,6 +339,12 @@ def _kind(error: Exception) -> type[LedgerError]:
         return LedgerError
     is_refused = getattr(error.orig, "sqlstate", "") is None and isinstance(error, OperationalError)
     return LedgerAway if error.connection_invalidated or is_refused else LedgerError
+
+
+def _was_idle(error: SQLAlchemyError) -> bool:
+    """Whether the server ended the connection, and undid its writes, since nothing came: COMMIT did not either."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    return getattr(cause, "sqlstate", None) == "25P03" or "idle-in-transaction timeout" in str(cause)
 
 
 def _next_step(error: SQLAlchemyError) -> str:
