@@ -1,12 +1,12 @@
-# setup, demo, web, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, web, wheel, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
 # Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), and npm's.
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
 # searched besides yours, and a CPU build wins over a plain one of the same version):
 #     make setup TORCH_INDEX=<address of a wheel index with CPU builds of torch>
 
-SUPPORTED = import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
-PYTHON ?= $(shell for name in python3 python3.11 python3.12; do \
+SUPPORTED = import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.14; do \
   $$name -c '$(SUPPORTED)' 2>/dev/null && { echo $$name; break; }; done)
 TORCH_INDEX ?=
 TORCH = torch==2.13.0
@@ -34,17 +34,18 @@ WEB_SOURCES = $(wildcard $(WEB)/*.*) \
 HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo web test test-runtimes test-system ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web wheel test test-runtimes test-system ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 or 3.12 with venv on PATH (on Debian: python3-venv);" \
+	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 to 3.14 with venv on PATH (on Debian: python3-venv);" \
 	  "install one, or name it: make setup PYTHON=..." >&2; exit 1; }
 	@echo "setup: $$($(PYTHON) -V) into .venv, pip's own configuration decides where from"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@# Named again: torchvision, of the extra dev, takes the release that fits this torch, not a newer torch with it.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)' -e '.[$(EXTRAS)]'
 	@# The wheel's own dependencies (1 GB of other backends) are not what its exporter imports; that is in the extra dev.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps '$(EXECUTORCH)' || \
 	  echo "setup: no executorch for this machine; its exporter's tests are skipped with that reason" >&2
@@ -97,6 +98,12 @@ $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
 	npm --prefix $(WEB) install --no-save --no-audit --no-fund
 	@touch $@
 
+# The wheel in dist/, with the page for phones where node is. An old build folder would add files that are gone.
+wheel: setup
+	@if $(HAS_NODE); then $(MAKE) --no-print-directory web; else echo "wheel: without the page for phones, it $(NO_NODE)" >&2; fi
+	rm -rf build
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 # The web agent's own checks, then its page in a browser. Chromium is found on PATH, or named: APPORTION_CHROMIUM.
 test-web: setup
 	@if $(HAS_NODE); then $(MAKE) --no-print-directory test-web-here; else echo "test-web: skipped, it $(NO_NODE)"; fi
@@ -133,7 +140,7 @@ bench: setup
 runtime-executorch: .venv-executorch/.ready
 
 .venv-executorch/.ready: pyproject.toml $(wildcard edge/runtimes/executorch/native/*)
-	@test -n "$(PYTHON)" || { echo "runtime-executorch: no Python 3.11 or 3.12 with venv on PATH" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "runtime-executorch: no Python 3.11 to 3.14 with venv on PATH" >&2; exit 1; }
 	@test -x .venv-executorch/bin/python || $(PYTHON) -m venv .venv-executorch
 	.venv-executorch/bin/python -m pip install --quiet --disable-pip-version-check -e .
 	.venv-executorch/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(EXECUTORCH)'
@@ -145,7 +152,7 @@ runtime-executorch: .venv-executorch/.ready
 runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 
 .venv-onnxruntime-training/.ready: pyproject.toml
-	@test -n "$(PYTHON)" || { echo "runtime-onnxruntime-training: no Python 3.11 or 3.12 with venv on PATH" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "runtime-onnxruntime-training: no Python 3.11 to 3.14 with venv on PATH" >&2; exit 1; }
 	@test -x .venv-onnxruntime-training/bin/python || $(PYTHON) -m venv .venv-onnxruntime-training
 	.venv-onnxruntime-training/bin/python -m pip install --quiet --disable-pip-version-check -e .
 	.venv-onnxruntime-training/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(ORT_TRAINING)'
@@ -154,5 +161,5 @@ runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 
 clean:
 	rm -rf $(WEB)/node_modules $(WEB)/dist
-	rm -rf .arm .rabbitmq .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .arm .debian13 .rabbitmq .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,16 +1,22 @@
-"""The ``apportion`` command: ``agent``, ``relay``, ``csr`` and ``enrol`` run here, others in ``coordinator.cli``.
+"""The ``apportion`` command: ``agent``, ``relay``, ``csr``, ``enrol`` and ``predict`` run here.
 
-Devices lack that. Of its verbs ``verify`` and ``profile`` have a form of their own for devices."""
+Others are in ``coordinator.cli``, which devices lack.
+Of its verbs ``verify`` and ``profile`` have a form of their own for devices."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 
+from edge.contracts.release import RELEASE
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and give its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
+    if words == ["--version"]:
+        print(f"apportion {RELEASE}")
+        return 0
     if words[:1] == ["agent"]:
         from edge.system.startup_pages import import_in_stages, supervisor_modules
 
@@ -30,6 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
         from edge.commands.enrol import enrol_command
 
         return enrol_command(words[1:])
+    if words[:1] == ["predict"]:
+        from edge.commands.predict import predict_command
+
+        return predict_command(words[1:])
     try:
         commands = import_module("coordinator.cli")
     except ImportError as error:

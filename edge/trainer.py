@@ -106,9 +106,7 @@ class Trainer:
         manifest, session = self._load(request)
         examples = Examples(self._local_data(request.data), manifest)
         constants = Path(request.constants) if request.constants else None
-        session.load_state(
-            WeightsFile(Path(request.weights), where=f"weights of round {order.round}", constants=constants)
-        )
+        session.load_state(_starting_weights(request, constants))
         last_sent = time.monotonic()
 
         def progress(step: int, total: int, loss: float) -> None:
@@ -147,7 +145,7 @@ class Trainer:
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                for path in filter(None, (request.update, request.new_left_over)):
+                for path in filter(None, (request.update, request.new_left_over, request.new_personal)):
                     Path(path).unlink(missing_ok=True)  # what fitted is of no use, and somebody else may have room
                 reason = f"the update waits in memory for room on the disk: {error}"
                 self._send(Storing(request.order.assignment_id, reason))
@@ -158,6 +156,8 @@ class Trainer:
     ) -> tuple[str, int, int]:
         """As :func:`edge.training.update_file.write_update`, of the session's values, in the order's precision."""
         order, path = request.order, Path(request.update)
+        if request.new_personal:
+            write_update(Path(request.new_personal), {name: session.read(name) for name in order.own_layers}, "raw")
         if order.masking is not None and request.masks is not None:
             from edge.masking.numbers import masked_update
 
@@ -202,6 +202,19 @@ class Trainer:
 
     def _send(self, reply: Reply) -> None:
         write_frame(self._out, reply)
+
+
+def _starting_weights(request: Train, constants: Path | None) -> WeightsFile:
+    """What an order starts from: the received weights, and in their place the layers that the device keeps for itself.
+
+    Those whose file is damaged are lost, and the device begins with the received ones.
+    """
+    path, where = Path(request.weights), f"weights of round {request.order.round}"
+    if request.order.own_layers and request.personal:
+        with contextlib.suppress(ArtifactCorrupt, OSError):
+            own = request.order.own_layers, Path(request.personal)
+            return WeightsFile(path, where=where, constants=constants, own=own)
+    return WeightsFile(path, where=where, constants=constants)
 
 
 def follow_parent(parent: int) -> None:

@@ -24,7 +24,7 @@ from export.formats import FEATURES, format_for
 from export.forward_check import check_forward
 from export.refused_layer import with_layer_type
 from export.self_test import self_test_of
-from export.training_step import StepSpec, export_key
+from export.training_step import StepSpec, export_key, step_values
 from export.written_programs import WrittenPrograms
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def export_artifact(
         cost=_cost(written, spec, exporter.predicted_peak_bytes(written.memory)),
         self_test=self_test_of(module, spec, exporter, written, calm=parity.torch_fp32_rel_err <= CLEAN),
         parity=parity,
-        build={**(build or {}), "step": msgspec.to_builtins(spec)},
+        build={**(build or {}), "step": step_values(spec)},
         export_key=artifact_key(module, spec, runtime=runtime, build=build),
         micro_batches=spec.micro_batches,
     )

@@ -55,6 +55,7 @@ HYPER = {
     "momentum": 0.9,
     "weight_decay": 0.01,
     "frobenius_lambda": 0.01,
+    "proximal_mu": 0.2,
     "clip_norm": 0.5,
     "beta1": 0.9,
     "beta2": 0.999,

@@ -38,6 +38,7 @@ from export.program_inputs import (
 from export.step_functions import (
     STEP_SLOT,
     add_penalty,
+    add_proximal,
     clipped,
     distillation_loss,
     masked_logits,
@@ -148,6 +149,10 @@ def _seen(module: nn.Module, spec: StepSpec, between: list[StepInput]) -> list[S
     if spec.distillation:
         params = dict(module.named_parameters())
         inputs += [state_input(teacher_name(n), v, "teacher") for n, v in (params | buffers).items()]
+    elif spec.proximal:
+        inputs += [
+            state_input(teacher_name(n), p, "teacher") for n, p in module.named_parameters() if n not in spec.frozen
+        ]
     return inputs
 
 
@@ -227,6 +232,9 @@ def _gradients(
     if spec.frobenius:
         weight = scalars["frobenius_lambda"]
         add_penalty(gradients, values, spec, weight / spec.micro_batches if spec.accumulates else weight)
+    if spec.proximal:
+        weight = scalars["proximal_mu"]
+        add_proximal(gradients, values, weight / spec.micro_batches if spec.accumulates else weight)
     return {"loss": loss.detach(), "correct": correct}, gradients, live
 
 

@@ -58,6 +58,9 @@ class ReferenceStep:
         self.squares = {n: torch.zeros_like(self.trained[n]) for n in spec.squared_gradient}
         self.masks = {n: torch.from_numpy(np.array(values[f"{n}#mask"])) for n in spec.masked if n in self.trained}
         self.teacher = self._teacher(values) if spec.distillation else None
+        self.received = {
+            n: torch.from_numpy(np.array(values[f"{n}#teacher"])).to(dtype) for n in self.trained if spec.proximal
+        }
         mask = values.get("label_mask")
         self.mask = None if mask is None else torch.from_numpy(np.array(mask)).to(dtype)
         x = torch.from_numpy(np.array(values["input"]))
@@ -148,13 +151,17 @@ class ReferenceStep:
                     value *= mask
 
     def _penalty(self) -> Tensor:
-        """lambda/2 * sum of ||U V||_F^2, with the product formed as the dense layer it stands for."""
+        """lambda/2 * sum of ||U V||_F^2, with the product formed as the dense layer it stands for; and mu/2 * sum of
+        ||w - w_received||^2."""
         total = torch.zeros((), dtype=self.dtype)
         named = dict(self.module.named_parameters())
         for pair in self.spec.frobenius:
             u, v = named[pair.u], named[pair.v]
             total = total + torch.tensordot(u, v, dims=([1], [0])).square().sum()
-        return 0.5 * self.hyper["frobenius_lambda"] * total if self.spec.frobenius else total
+        total = 0.5 * self.hyper["frobenius_lambda"] * total if self.spec.frobenius else total
+        for name, received in self.received.items():
+            total = total + 0.5 * self.hyper["proximal_mu"] * (named[name] - received).square().sum()
+        return total
 
     def _optimizer(self) -> torch.optim.Optimizer:
         rule, hyper = self.spec.optimizer, self.hyper

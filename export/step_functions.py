@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edge.contracts.tensors import TEACHER
 from export.training_step import FactorPair, StepSpec
 
 STEP_SLOT = "optimizer#step"
@@ -79,6 +80,15 @@ def add_penalty(gradients: dict[str, Tensor], params: Mapping[str, Tensor], spec
         ):
             if name in gradients:
                 gradients[name] = gradients[name] + extra
+
+
+def add_proximal(gradients: dict[str, Tensor], values: Mapping[str, Tensor], weight: Tensor) -> None:
+    """Add the gradient of weight/2 * ||w - w_received||^2 to those of every parameter, in place.
+
+    Source: FedProx (Li et al., MLSys 2020), equation 2.
+    """
+    for name, gradient in gradients.items():
+        gradients[name] = gradient + weight * (values[name] - values[name + TEACHER])
 
 
 def check_pair(pair: FactorPair, params: Mapping[str, Tensor]) -> None:

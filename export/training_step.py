@@ -131,6 +131,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         distillation: the received model, tensors ``<name>#teacher``, teaches: the loss gets
             ``distillation_weight`` T^2 KL(softmax(teacher / T) || softmax(logits / T)) with T =
             ``distillation_temperature``, mean over targets. Source: FedHM preprint, self-distillation.
+        proximal: whether ``proximal_mu``/2 ||w - w_received||^2 is added for every trained parameter w; w_received are
+            tensors ``<name>#teacher``, as of distillation. Source: FedProx (Li et al.), equation 2.
         variants: further training programs, see :class:`Variant`.
         sparse: masked weights of linear layers and plain convolutions that are held as kept entries alone: masks are
             values still, any that keeps at most ``capacity`` entries. What a mask drops is 0.
@@ -157,6 +159,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     sparse: tuple[SparseWeight, ...] = ()
     micro_batches: int = 1
     recompute: bool = False
+    proximal: bool = False
 
     def __post_init__(self) -> None:
         for weight in self.sparse:
@@ -164,6 +167,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"sparse weight '{weight.name}': capacity {weight.capacity}, at least 1 is needed")
             if weight.name not in self.masked:
                 raise ValueError(f"sparse weight '{weight.name}' has no mask; name it in masked too")
+            if self.proximal:
+                raise ValueError(f"sparse weight '{weight.name}': the received weights are dense; hold it dense, too")
             if weight.name in self.squared_gradient:
                 raise ValueError(
                     f"sparse weight '{weight.name}': squared gradients are those of all entries; hold it dense"
@@ -184,6 +189,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Names of the scalar float32 inputs of the ``train`` program, in graph order."""
         names = self.optimizer.hyper
         names += ("frobenius_lambda",) if self.frobenius else ()
+        names += ("proximal_mu",) if self.proximal else ()
         names += ("clip_norm",) if self.clip_norm else ()
         return names + (("distillation_weight", "distillation_temperature") if self.distillation else ())
 
@@ -191,6 +197,14 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     def factors(self) -> frozenset[str]:
         """Names of all factor parameters; they get no ordinary weight decay."""
         return frozenset(name for pair in self.frobenius for name in (pair.u, pair.v))
+
+
+def step_values(spec: StepSpec) -> dict[str, Any]:
+    """The step as manifests and keys have it: what came after the first releases is left out where it is not used."""
+    values: dict[str, Any] = msgspec.to_builtins(spec)
+    if not spec.proximal:
+        del values["proximal"]
+    return values
 
 
 def export_key(module: nn.Module, spec: StepSpec, *, runtime: str, runtime_version: str, build: dict[str, Any]) -> str:
@@ -221,7 +235,7 @@ def export_key(module: nn.Module, spec: StepSpec, *, runtime: str, runtime_versi
         "torch": str(torch.__version__),
         "runtime": runtime,
         "runtime_version": runtime_version,
-        "step": msgspec.to_builtins(spec),
+        "step": step_values(spec),
         "build": build,
         "layers": [(name, f"{type(part).__qualname__}({part.extra_repr()})") for name, part in module.named_modules()],
         "tensors": [(name, list(value.shape), str(value.dtype)) for name, value in module.state_dict().items()],

@@ -11,17 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("profiles", "edge", "export", "coordinator")
+PACKAGES = ("profiles", "edge", "export", "coordinator", "apportion")
 
 
 def install_device(folder: Path) -> Path:
     """Folder of the scripts of the environment made in ``folder``; skips where no package index can be reached."""
-    source = folder / "source"
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        if (ROOT / name).exists():
-            shutil.copy(ROOT / name, source / name)
+    source = copy_sources(folder / "source")
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
     scripts = folder / "venv" / "bin"
     pip = [str(scripts / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -30,6 +25,16 @@ def install_device(folder: Path) -> Path:
         pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     return scripts
+
+
+def copy_sources(folder: Path) -> Path:
+    """``folder`` with all that a wheel is built from."""
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__", "node_modules")
+        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
 def clean_environment() -> dict[str, str]:

@@ -150,13 +150,15 @@ class BlobStore:
         path = self.path(digest)
         if (data := self._marks.mapped(digest, path)) is not None:
             return data
+        hint = "apportion fsck RUN_DIR --deep --repair sets it aside, then resume repeats the round"
         try:
             self.verify(digest)
+            self._marks.note(digest, path)
+            return whole_file(path)
         except ArtifactCorrupt as error:
-            hint = "apportion fsck RUN_DIR --deep --repair sets it aside, then resume repeats the round"
             raise ArtifactCorrupt(f"{where}: {error}", hint=hint) from error
-        self._marks.note(digest, path)
-        return whole_file(path)
+        except FileNotFoundError as error:  # deleted since, as damaged
+            raise ArtifactCorrupt(f"{where}: {missing_blob(digest)}", hint=hint) from error
 
     def verify_at_rest(self, digest: str) -> None:
         """As :meth:`verify`, of the bytes that last; a store elsewhere has copies beside them."""

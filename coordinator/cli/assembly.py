@@ -23,6 +23,7 @@ from coordinator.blobs.blob_store import BlobStore
 from coordinator.blobs.garbage import collect_at_start
 from coordinator.blobs.opening import open_blobs
 from coordinator.brokers.opening import open_broker
+from coordinator.cli.device_invitation import device_invitation
 from coordinator.cli.federation_parts import blob_service, name_cut_off, publisher_to
 from coordinator.cli.identity_handler import IdentityHandler
 from coordinator.cli.own_code import needs_record
@@ -52,7 +53,7 @@ from coordinator.reporting.progress import Progress
 from coordinator.rounds.control import CONTROL
 from coordinator.rounds.crash_points import known_only
 from coordinator.rounds.evaluation import Evaluator, Score
-from coordinator.rounds.federation import Federation, Stages
+from coordinator.rounds.federation import Federation, RoundStage, Stages
 from coordinator.rounds.global_model import write_atomically
 from coordinator.rounds.remote_devices import MqttDevices, RemoteDevices
 from coordinator.rounds.round_clock import RoundClock
@@ -63,10 +64,11 @@ from coordinator.run_file.loading import load_config_text
 from coordinator.shards.leadership import LEADER, Leadership
 from coordinator.submodels.values import State
 from edge.contracts import topics
-from edge.contracts.errors import LedgerError
+from edge.contracts.errors import ConfigError, LedgerError
 from edge.masking.keys import ABILITY
 from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
+from edge.supervisor import personal_layers
 from edge.transport.base import Transport
 from edge.transport.mqtt import MqttTransport
 
@@ -80,6 +82,7 @@ class RunOptions:
     Attributes:
         local_devices: agents to start here; None starts those of ``[[cohort.local]]``, 0 none.
         on_point: see :class:`coordinator.rounds.federation.Federation`.
+        watchers: stages that only look; they come after the run's own.
         max_epsilon: in place of ``$.privacy.max-epsilon``, which a resumed run's file cannot change.
     """
 
@@ -87,6 +90,7 @@ class RunOptions:
     max_epsilon: float | None = None
     quiet: bool = False
     on_point: Callable[[str], None] = lambda point: None
+    watchers: tuple[RoundStage, ...] = ()
 
 
 def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str, Any]:
@@ -203,6 +207,9 @@ def _run(config: RunConfig, run_dir: Path, options: RunOptions, *, is_joined: bo
     if not config.store.ledger:
         return _lead(config, run_dir, options, prepare(config), progress)
     if config.store.shards > 1:
+        if options.watchers:
+            why = "rounds of a run in shards are led by several processes, and a callback belongs to one"
+            raise ConfigError([f"$.store.shards: {config.store.shards} with a callback; {why}; leave one of them out"])
         return run_shards(config, run_dir, options.local_devices, options.on_point, progress, is_joined=is_joined)
     return take_turns(
         config,
@@ -241,6 +248,8 @@ def _lead(
         )
         progress.say(f"federation {name}: {address.kind} broker at {address.url}")
         progress.say(f"run directory {run_dir}")
+        if config.cohort.size > len(devices):
+            progress.invite(device_invitation(config, name, address, run_dir / "broker"))
         connection = connection_address(address)
         transport = MqttTransport(
             connection,
@@ -265,6 +274,7 @@ def _lead(
                 options,
                 page=page,
                 leadership=leadership,
+                checkpoints=run_dir / "checkpoints",
             )
         )
         remote = federation.devices
@@ -304,12 +314,14 @@ def open_federation(
     *,
     page: PageService | None = None,
     leadership: Leadership | None = None,
+    checkpoints: Path | None = None,
 ) -> Iterator[Federation]:
     """The federation of ``ledger``, answering devices over ``transport`` while the context is open.
 
     Args:
         page: where devices in browsers have blobs from; others have them from ``$.broker.bulk`` or over MQTT.
         leadership: the lease without which no device is answered; None where there is one coordinator.
+        checkpoints: folder of the models that the run file asks to keep; None: they are not kept.
 
     Raises:
         BrokerUnreachable: as :meth:`edge.transport.base.Transport.start`; also AccessDenied.
@@ -326,7 +338,9 @@ def open_federation(
     is_masked = config.privacy.secure_aggregation
     masking = MaskingHandler(name, ledger, publisher, lambda: inbox.notify(), progress.say)
     known = IdentityHandler(config, name, publisher, progress.say, ledger.nonce)
-    cohort = Cohort(config.runtime.names, needs=[ABILITY] if is_masked else [])
+    needs = [ABILITY] if is_masked else []
+    needs += [personal_layers.ABILITY] if config.personal.layers else []
+    cohort = Cohort(config.runtime.names, needs=needs)
     clock = RoundClock(order_s=config.cohort.deadline_s if is_buffered else 0.0)
     on_point = known_only(options.on_point if leadership is None else held_at(leadership, options.on_point))
     lane = BlockLane(publisher.block, transport)
@@ -381,6 +395,7 @@ def open_federation(
             devices=MqttDevices(cohort, publisher, inbox, clock),
             progress=progress,
             evaluate=evaluate,
-            stages=Stages(stages_of(config)),
+            stages=Stages([*stages_of(config), *options.watchers]),
             on_point=on_point,
+            checkpoints=checkpoints,
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,9 @@ from coordinator.cli.command import verb
 from coordinator.planning.planner import MB
 from edge.runtimes import DEFAULT
 from export.step_form import StepForm
+
+if TYPE_CHECKING:
+    from coordinator.cli.model_arguments import ModelArguments
 
 EXAMPLE = "Example: apportion bench step --model resnet20 --threads 1 --json"
 
@@ -32,7 +35,12 @@ def register(app: typer.Typer) -> None:
 
 @verb("bench")
 def bench_step(
-    model: Annotated[str, typer.Option(help="name of a model, or package.module:function")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="name of a model, timm:NAME, torchvision:NAME, transformers:TYPE, or package.module:function"
+        ),
+    ],
     runtime: Annotated[str, typer.Option(help="device runtime")] = DEFAULT,
     batch: Annotated[int, typer.Option(min=1, help="examples per step")] = 32,
     threads: Annotated[int, typer.Option(min=1, help="intra-op threads of both sides")] = 1,
@@ -50,14 +58,32 @@ def bench_step(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Time and memory of a training step, as ratios to torch."""
-    from coordinator.cli.bench_device import exported_inputs, measure_agent
-    from coordinator.cli.bench_sides import DeviceSide, TorchSide
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
 
     form = StepForm(micro_batches, recompute)
     arguments = ModelArguments(
         model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer, form, tuple(option or ())
     )
+    values = measured_step(arguments, runtime, threads, blocks)
+    if not as_json:
+        print(
+            f"{model} on {runtime}, {form.name}, batch {batch}, {threads} threads: {values['step_ms']:.1f} ms, "
+            f"{values['ratio_to_torch']:.2f} x torch ({values['torch_step_ms']:.1f} ms, {values['torch_layout']}); "
+            f"trainer {values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
+            f"torch {values['torch_peak_rss_mb']:.0f} MB"
+        )
+    return values
+
+
+def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks: int) -> dict[str, Any]:
+    """Time and memory of a step on ``runtime`` and in torch, each with ``threads``; the medians of ``blocks`` blocks.
+
+    Raises:
+        ConfigError: as :meth:`ModelArguments.prepare`; ExportRefused; ParityError.
+    """
+    from coordinator.cli.bench_device import exported_inputs, measure_agent
+    from coordinator.cli.bench_sides import DeviceSide, TorchSide
+
     with tempfile.TemporaryDirectory(prefix="apportion-bench-") as name:
         folder = Path(name)
         inputs = exported_inputs(arguments, runtime, folder)
@@ -70,14 +96,14 @@ def bench_step(
                 torch_ms.append(torch_side.block())
             torch_peak, layout = torch_side.peak_bytes, torch_side.layout
         memory = measure_agent(inputs, folder, threads)
-    values = {
-        "model": model,
+    return {
+        "model": arguments.model,
         "runtime": runtime,
-        "form": form.name,
-        "batch": batch,
+        "form": arguments.form.name,
+        "batch": arguments.batch,
         "threads": threads,
         "device_threads": memory.threads,
-        "optimizer": optimizer,
+        "optimizer": arguments.optimizer,
         "ratio_to_torch": round(statistics.median(device_ms) / statistics.median(torch_ms), 3),
         "step_ms": round(statistics.median(device_ms), 3),
         "torch_step_ms": round(statistics.median(torch_ms), 3),
@@ -91,14 +117,6 @@ def bench_step(
         "torch_fp32_rel_err": manifest.parity.torch_fp32_rel_err,
         "parameters": manifest.cost.parameters,
     }
-    if not as_json:
-        print(
-            f"{model} on {runtime}, {form.name}, batch {batch}, {threads} threads: {values['step_ms']:.1f} ms, "
-            f"{values['ratio_to_torch']:.2f} x torch ({values['torch_step_ms']:.1f} ms, {layout}); trainer "
-            f"{values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
-            f"torch {values['torch_peak_rss_mb']:.0f} MB"
-        )
-    return values
 
 
 def _mb(count: int) -> float:

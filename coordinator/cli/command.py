@@ -19,16 +19,18 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from coordinator.audit_log import actors
 from edge.contracts.errors import ApportionError, ConfigError
+from edge.contracts.release import RELEASE
 from edge.system.printable import escape_last_resort, printable_lines
 
 VERBS: dict[str, str] = {
     "demo": "coordinator.cli.demo",
+    "init": "coordinator.cli.init",
     "run": "coordinator.cli.run",
     "resume": "coordinator.cli.resume",
     "join": "coordinator.cli.join",
@@ -42,12 +44,14 @@ VERBS: dict[str, str] = {
     "simulate": "coordinator.cli.simulate",
     "plan": "coordinator.cli.plan",
     "export": "coordinator.cli.export",
+    "deploy": "coordinator.cli.deploy",
     "verify": "coordinator.cli.verify",
     "bench": "coordinator.cli.bench",
     "costs": "coordinator.cli.costs",
     "loadtest": "coordinator.cli.loadtest",
     "doctor": "coordinator.cli.doctor",
     "conformance": "coordinator.cli.conformance",
+    "data": "coordinator.cli.data",
     "profile": "coordinator.cli.profile",
     "ca": "coordinator.cli.ca",
     "device": "coordinator.cli.device",
@@ -106,12 +110,21 @@ def main(argv: list[str]) -> int:
 def _app(wanted: str | None) -> typer.Typer:
     app = typer.Typer(
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         help="Train a model that is too big for every device, on the devices.",
         epilog="Example: apportion demo --json",
     )
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", is_eager=True, callback=_show_release, help="the release")
+        ] = False,
+    ) -> None:
+        """Options without a verb; their callbacks do the work."""
+
     # Only the verb that runs is imported; help needs them all.
     for module in dict.fromkeys(module for name, module in VERBS.items() if wanted in (None, name)):
         importlib.import_module(module).register(app)
@@ -124,6 +137,10 @@ def _app(wanted: str | None) -> typer.Typer:
     def relay() -> None:
         """As with the agent: shown in help only."""
 
+    @app.command("predict", help="What a deployed model says of examples (apportion predict --help).")
+    def predict() -> None:
+        """As with the agent: shown in help only."""
+
     @app.command("csr", help="Make a device's key and certificate request (apportion csr --help).")
     def csr() -> None:
         """As with the agent: shown in help only."""
@@ -133,6 +150,12 @@ def _app(wanted: str | None) -> typer.Typer:
         """As with the agent: shown in help only."""
 
     return app
+
+
+def _show_release(is_asked: bool) -> None:
+    if is_asked:
+        print(f"apportion {RELEASE}")
+        raise typer.Exit
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""``apportion conformance``: hold an agent in any language against the wire protocol."""
+"""``apportion conformance``: hold an agent in any language against the wire protocol, or a method of one's own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,15 @@ def conformance(
         str, typer.Option(help=f"whose artifacts the agent trains; {DEFAULT}, with --page {BROWSER}, if unset")
     ] = "",
     broker: Annotated[str, typer.Option(help="mosquitto or embedded; Mosquitto if unset and installed")] = "",
-    only: Annotated[list[str] | None, typer.Option(help="play this scenario alone; may be repeated")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="play this scenario, or make this check, alone; may be repeated")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="check a method instead of an agent: its name, or your own as package.module:Class")
+    ] = "",
+    config: Annotated[
+        Path | None, typer.Option(help="with --method: run file whose model and options it is tried with")
+    ] = None,
     show: Annotated[bool, typer.Option("--list", help="list the scenarios and play none")] = False,
     patience: Annotated[float, typer.Option(min=0.01, help="multiplies every time that the agent is given")] = 1.0,
     log: Annotated[Path | None, typer.Option(help="file for what the agent says; thrown away if unset")] = None,
@@ -57,10 +65,16 @@ def conformance(
 ) -> dict[str, Any]:
     """Play a coordinator opposite an agent and hold what it does against docs/wire-protocol.md.
 
+    With --method, check a federated method instead: what it cuts, sums and refuses (docs/own-methods.md).
+
     Exit status 0: every scenario that applies holds.
     """
     from coordinator.conformance.session import KitOptions, named_scenarios, run_conformance
 
+    if config is not None and not method:
+        raise parse_problem("--config", "goes with --method")
+    if method:
+        return _of_method(method, config, only or [], show=show, quiet=as_json)
     if broker not in ("", "mosquitto", "embedded"):
         raise parse_problem("--broker", f"{broker!r} is neither mosquitto nor embedded")
     if sum((attach, page, bool(agent))) > 1:
@@ -82,6 +96,19 @@ def conformance(
             options = KitOptions(runtime=runtime or DEFAULT, tls=tls, broker=broker, patience=patience)
             findings = run_conformance(driver, scenarios, options=options, tell=_tell)
     return _result(findings)
+
+
+def _of_method(name: str, config: Path | None, only: list[str], *, show: bool, quiet: bool) -> dict[str, Any]:
+    """What came of the checks of a method."""
+    from coordinator.conformance.methods.session import check_names, run_checks, shown_name, subject_of, summary
+
+    checks = check_names(only)
+    if show:
+        if not quiet:
+            for check in checks:
+                print(f"{shown_name(check)}\n    {summary(check)}")
+        return {"checks": [{"name": shown_name(check), "summary": summary(check)} for check in checks]}
+    return _result(run_checks(subject_of(name, config), checks, tell=_tell), what="checks of the method")
 
 
 def _driver(agent: str, *, attach: bool, hook: str, log: Path) -> tuple[AgentDriver, bool]:
@@ -109,7 +136,7 @@ def _tell(finding: Finding) -> None:
     sys.stdout.flush()
 
 
-def _result(findings: list[Finding]) -> dict[str, Any]:
+def _result(findings: list[Finding], what: str = "scenarios") -> dict[str, Any]:
     counts = {outcome: sum(f.outcome == outcome for f in findings) for outcome in _MARKS}
     failed = [finding.scenario for finding in findings if finding.outcome == "failed"]
     print(f"\n{counts['ok']} hold, {counts['failed']} failed, {counts['not applicable']} not applicable")
@@ -124,7 +151,7 @@ def _result(findings: list[Finding]) -> dict[str, Any]:
         ],
     }
     if failed:
-        message = f"{len(failed)} of {len(findings)} scenarios failed: {', '.join(failed)}"
+        message = f"{len(failed)} of {len(findings)} {what} failed: {', '.join(failed)}"
         values["error"] = {"code": "not-conformant", "message": message, "hint": "play one alone with --only and --log"}
     elif not counts["ok"]:
         message = "no scenario applies to this agent"

@@ -19,7 +19,12 @@ def register(app: typer.Typer) -> None:
 @verb("costs")
 def costs(
     method: Annotated[str, typer.Option(help="name of a method")],
-    model: Annotated[str, typer.Option(help="name of a model, or package.module:function")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="name of a model, timm:NAME, torchvision:NAME, transformers:TYPE, or package.module:function"
+        ),
+    ],
     level: Annotated[str, typer.Option(help="level of the method, as in --cut: a rank factor, a ratio")],
     batch: Annotated[int, typer.Option(min=1, help="batch size of the memory figures")] = 32,
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",

@@ -11,7 +11,8 @@ from coordinator.cli.command import verb
 from coordinator.cli.run import check_new, default_run_dir, resumable, show, with_seed
 
 EXAMPLE = "Example: apportion demo --json"
-CONFIG = Path(__file__).parents[2] / "examples" / "digits.toml"
+CONFIG = Path(__file__).with_name("demo.toml")
+"""Part of the package, so that an installed wheel has it; ``examples/digits.toml`` of a checkout is a link to it."""
 
 
 def register(app: typer.Typer) -> None:

@@ -18,6 +18,7 @@ from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.finding import Finding
 from coordinator.cli.own_code import ENV_HELP, check_variable
 from edge.contracts.errors import ApportionError
+from edge.contracts.release import PYTHON_RANGE, PYTHONS
 from edge.runtimes import DEFAULT, RUNTIMES, traits_of
 from profiles.system_files import SystemFiles
 from profiles.system_memory import memory
@@ -40,7 +41,7 @@ def register(app: typer.Typer) -> None:
 @verb("doctor")
 def doctor(
     subject: Annotated[
-        str, typer.Argument(metavar="[MODEL|CONFIG]", help="a run file, a model's name, or package.module:function")
+        str, typer.Argument(metavar="[MODEL|CONFIG]", help="a run file, a model as for export --model")
     ] = "",
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, for an own model")] = "",
     classes: Annotated[int, typer.Option(min=0, help="number of classes, for an own model")] = 0,
@@ -54,17 +55,17 @@ def doctor(
 
     Of a model: a table of its layers against the runtimes; the exit status is 1 when no runtime trains it whole.
     """
-    from coordinator.cli.page_findings import page_finding
-
-    findings = [*machine_findings(), *package_findings(), page_finding()]
+    findings = here_findings()
     if fix:
         findings = [_mended(finding) for finding in findings]
     report = None
     if subject.endswith(".toml"):
         findings += config_findings(Path(subject), allow_env or ())
     elif subject:
-        report = _report(subject, input_shape, classes, freeze, cut)
-        findings.append(_model_finding(report))
+        from coordinator.cli.model_arguments import parse_shape
+
+        report = report_of(subject, parse_shape(input_shape), classes, freeze, cut)
+        findings.append(model_finding(report))
     stream = sys.stderr if as_json else sys.stdout
     if report is not None:
         from coordinator.cli.doctor_table import print_report
@@ -94,14 +95,24 @@ def _print_finding(finding: Finding, stream: TextIO) -> None:
         print(f"      -> {finding.fix}", file=stream)
 
 
-def _report(subject: str, input_shape: str, classes: int, freeze: int, cut: str) -> ModelReport:
+def here_findings() -> list[Finding]:
+    """Of this machine and this installation."""
+    from coordinator.cli.page_findings import page_finding
+
+    return [*machine_findings(), *package_findings(), page_finding()]
+
+
+def report_of(
+    model: str, input_shape: tuple[int, ...] = (), classes: int = 0, freeze: int = 0, cut: str = ""
+) -> ModelReport:
+    """A model's layers against the runtimes; the model's own input and classes unless they are given."""
     from coordinator.cli.doctor_model import model_report
-    from coordinator.cli.model_arguments import ModelArguments, parse_shape
+    from coordinator.cli.model_arguments import ModelArguments
 
-    return model_report(ModelArguments(subject, parse_shape(input_shape), classes, BATCH, freeze, cut))
+    return model_report(ModelArguments(model, input_shape, classes, BATCH, freeze, cut))
 
 
-def _model_finding(report: ModelReport) -> Finding:
+def model_finding(report: ModelReport) -> Finding:
     if report.trained_by:
         return Finding(report.model, "ok", f"{', '.join(report.trained_by)} would train it; export proves it")
     refusals = report.refusals()
@@ -117,13 +128,13 @@ def machine_findings() -> list[Finding]:
     free_gb = 0.0 if free is None else free.value / 1e9
     disk = shutil.disk_usage(Path.cwd()).free / 1e9
     mosquitto = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-    version_ok = (3, 11) <= sys.version_info[:2] < (3, 13)
+    version_ok = sys.version_info[:2] in PYTHONS
     return [
         Finding(
             "python",
             "ok" if version_ok else "fail",
             f"{platform.python_version()} on {platform.machine()}",
-            "use Python 3.11 or 3.12: the training runtimes have no wheels for others",
+            f"use Python {PYTHON_RANGE}: the training runtimes have no wheels for others",
         ),
         Finding("64-bit", "ok" if bits == 64 else "fail", f"{bits}-bit", "install a 64-bit system"),
         Finding("processors", "ok", f"{os.cpu_count()}"),
@@ -194,12 +205,6 @@ def config_findings(path: Path, allow_env: Collection[str] = ()) -> list[Finding
     Raises:
         ConfigError: there is no such file.
     """
-    from coordinator.cli.identity_findings import identity_findings
-    from coordinator.cli.page_findings import page_findings
-    from coordinator.cli.runtime_findings import runtime_findings
-    from coordinator.data.datasets import load_dataset
-    from coordinator.exporting.cut_exporter import dense_module
-    from coordinator.methods import build_method
     from coordinator.run_file.loading import load_config
     from edge.contracts.errors import ConfigError
 
@@ -209,16 +214,26 @@ def config_findings(path: Path, allow_env: Collection[str] = ()) -> list[Finding
         config = load_config(path)
     except ConfigError as error:
         return [Finding(str(path), "fail", problem, "mend the run file", 2) for problem in error.problems]
-    findings = [Finding(str(path), "ok", f"federation '{config.federation.name}', {config.federation.rounds} rounds")]
+    return findings_of(config, str(path), allow_env)
+
+
+def findings_of(config: RunConfig, name: str, allow_env: Collection[str] = ()) -> list[Finding]:
+    """Whether the data of ``config`` opens, its model is built, its runtimes and broker answer; ``name`` is its own."""
+    from coordinator.cli.identity_findings import identity_findings
+    from coordinator.cli.page_findings import page_findings
+    from coordinator.cli.runtime_findings import runtime_findings
+    from coordinator.exporting.cut_exporter import dense_module
+    from coordinator.exporting.run_data import load_run_data
+    from coordinator.run_file.checks import method_of_run
+
+    findings = [Finding(name, "ok", f"federation '{config.federation.name}', {config.federation.rounds} rounds")]
     try:
-        dataset = load_dataset(
-            config.data.source, config.data_path(), config.federation.seed, config.evaluation.holdout
-        )
+        dataset = load_run_data(config)
         findings.append(Finding("data", "ok", f"{len(dataset.y_train)} examples, {len(dataset.y_test)} held out"))
     except ApportionError as error:
         findings.append(Finding.failure("data", error))
     try:
-        method = build_method(config.method.name, dense_module(config), config.method.options)
+        method = method_of_run(config, dense_module(config))
         findings.append(Finding("method", "ok", ", ".join(level.name for level in method.levels())))
     except ApportionError as error:
         findings.append(Finding.failure("method", error))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coordinator.cli.command import parse_problem, verb
-from coordinator.cli.model_arguments import ModelArguments, parse_shape
 from edge.runtimes import DEFAULT
 from export.step_form import StepForm
+
+if TYPE_CHECKING:
+    from coordinator.cli.model_arguments import ModelArguments
 
 EXAMPLE = "Example: apportion export --model resnet20 --batch 32 --out artifact --json"
 
@@ -22,7 +24,12 @@ def register(app: typer.Typer) -> None:
 
 @verb("export")
 def export(
-    model: Annotated[str, typer.Option(help="name of a model, or package.module:function")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="name of a model, timm:NAME, torchvision:NAME, transformers:TYPE, or package.module:function"
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="folder to write; new or empty")],
     input_shape: Annotated[str, typer.Option("--input", help="shape of one example, e.g. 3,32,32")] = "",
     classes: Annotated[int, typer.Option(min=0, help="number of classes; 0: the model's own")] = 0,
@@ -38,29 +45,42 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Export the whole training step of a model, check it against torch, and write it."""
-    from export.bundle import export_artifact
+    from coordinator.cli.model_arguments import ModelArguments, parse_shape
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise parse_problem("--out", f"{out} is there already and is not an empty folder; name a new one")
     form = StepForm(micro_batches, recompute)
     arguments = ModelArguments(
         model, parse_shape(input_shape), classes, batch, freeze, cut, form=form, options=tuple(option or ())
     )
+    values, told = exported(arguments, runtime, out)
+    if not as_json:
+        print(told)
+    return values
+
+
+def exported(arguments: ModelArguments, runtime: str, out: Path) -> tuple[dict[str, Any], str]:
+    """Write the verified artifact of a step into ``out``; its figures, and what to say of them.
+
+    Raises:
+        ConfigError: ``out`` is not empty, or what :meth:`ModelArguments.prepare` raises; ExportRefused; ParityError.
+    """
+    from export.bundle import export_artifact
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise parse_problem("--out", f"{out} is there already and is not an empty folder; name a new one")
     prepared = arguments.prepare()
     manifest = export_artifact(
         prepared.module, prepared.step, out, build=prepared.build, classes=prepared.class_names, runtime=runtime
     )
     parity, cost = manifest.parity, manifest.cost
-    if not as_json:
-        print(
-            f"{out}: {len(manifest.programs)} programs, {cost.parameters:,} parameters "
-            f"({cost.trained_parameters:,} trained), {cost.predicted_peak_bytes / 1e6:.1f} MB above an idle trainer; "
-            f"gradients {parity.max_grad_rel_err:.2e} from float64 (torch float32: {parity.torch_fp32_rel_err:.2e})"
-        )
-    return {
+    told = (
+        f"{out}: {len(manifest.programs)} programs, {cost.parameters:,} parameters "
+        f"({cost.trained_parameters:,} trained), {cost.predicted_peak_bytes / 1e6:.1f} MB above an idle trainer; "
+        f"gradients {parity.max_grad_rel_err:.2e} from float64 (torch float32: {parity.torch_fp32_rel_err:.2e})"
+    )
+    values = {
         "out": str(out),
         "runtime": runtime,
-        "form": form.name,
+        "form": arguments.form.name,
         "programs": [p.name for p in manifest.programs],
         "files": {f.name: f.size for f in manifest.files},
         "parameters": cost.parameters,
@@ -71,3 +91,4 @@ def export(
         "torch_fp32_rel_err": parity.torch_fp32_rel_err,
         "export_key": manifest.export_key,
     }
+    return values, told

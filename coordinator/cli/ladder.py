@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from coordinator.cli.model_arguments import ModelArguments
 from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.manifest import ArtifactManifest
 from edge.measuring.ladder import Ladder, Rung, ladder_path, read_ladder
@@ -139,6 +138,7 @@ def _write(folder: Path, rungs: Iterable[Rung]) -> None:
 
 
 def _export(folder: Path, shape: Shape, batch: int, runtime: str) -> Rung:
+    from coordinator.cli.model_arguments import ModelArguments
     from export.bundle import export_artifact
 
     name = f"{shape.name.replace(':', '-')}-b{batch}-{runtime}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from coordinator.cli.command import parse_problem
@@ -10,6 +11,7 @@ from coordinator.exporting.step import rebuilt_from, step_of
 from coordinator.methods import METHODS, build_method
 from coordinator.methods.method import Method
 from coordinator.models.catalog import build_model, input_spec, model_entry
+from coordinator.models.libraries.config_file import with_config_file
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.freeze import frozen_prefix
 from coordinator.submodels.record import Cut
@@ -69,13 +71,14 @@ class ModelArguments:
 
         if self.optimizer not in OPTIMIZERS:
             raise parse_problem("--optimizer", f"'{self.optimizer}' is unknown, known are {', '.join(OPTIMIZERS)}")
-        spec = input_spec(self.model, input_shape=self.input_shape or None)
-        entry = model_entry(self.model)
+        given = dict(key_and_value("--option", pair) for pair in self.options)
+        model, options = with_config_file(self.model, given, Path.cwd())
+        spec = input_spec(model, input_shape=self.input_shape or None, options=options)
+        entry = model_entry(model)
         classes = self.classes or (entry.classes if entry else 0)
         if classes <= 0:
-            raise parse_problem("--classes", f"own model {self.model} needs its number of classes")
-        options = dict(key_and_value("--option", pair) for pair in self.options)
-        dense = build_model(self.model, input_shape=spec.shape, classes=classes, **options)
+            raise parse_problem("--classes", f"model {model} needs its number of classes")
+        dense = build_model(model, input_shape=spec.shape, classes=classes, **options)
         cut, program = parse_cut(dense, self.cut)
         module = apply_cut(dense, cut)
         optimizer = Optimizer(kind=cast('Literal["sgd", "adam", "adamw"]', self.optimizer))
@@ -88,7 +91,7 @@ class ModelArguments:
             batch=self.batch,
             optimizer=optimizer,
         )
-        build = rebuilt_from(self.model, dense, cut, shape=spec.shape, classes=classes, options=options)
+        build = rebuilt_from(model, dense, cut, shape=spec.shape, classes=classes, options=options)
         return Prepared(dense, cut, module, in_form(step, self.form), build, tuple(str(i) for i in range(classes)))
 
 

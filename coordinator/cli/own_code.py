@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordinator.models.libraries import is_own
 from edge.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +31,13 @@ NEVER_SENT = frozenset({"APPORTION_ROOT_PASSPHRASE"})
 def named_by(config: RunConfig) -> list[str]:
     """What a run file names that may be code of its author's: functions, and interpreters of trainers."""
     environments = [f"environment:{path}" for path in config.runtime.environments.values()]
-    return [config.model.build, config.data.source, str(config.method.options.get("proxy", "")), *environments]
+    named = [*model_code(config.model.build), config.method.name, config.data.source]
+    return [*named, str(config.method.options.get("proxy", "")), *environments]
+
+
+def model_code(build: str) -> list[str]:
+    """The model's name where it is the author's code; a model of another package by name is not."""
+    return [build] if is_own(build) else []
 
 
 def check_code(names: Iterable[object], where: Path | str, *, is_allowed: bool) -> None:

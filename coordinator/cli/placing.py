@@ -21,13 +21,13 @@ from coordinator.config.run_config import RunConfig, canonical_toml
 from coordinator.distillation.proxy import require_proxy
 from coordinator.exporting.cut_exporter import CutExporter, dense_module
 from coordinator.ledger.ledger import Ledger
-from coordinator.methods import build_method
 from coordinator.methods.method import Method
 from coordinator.planning.artifacts import Artifacts
 from coordinator.planning.capacity_levels import group_level
 from coordinator.planning.planner import MB, Placement, choose_runtimes, place, require_able
 from coordinator.planning.requests import Requests
 from coordinator.planning.steps import ArtifactSteps
+from coordinator.run_file.checks import method_of_run
 from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.errors import ConfigError, DeviceRefused, ExportRefused, ParityError, PlanError
@@ -112,7 +112,7 @@ class _Handler:
     @classmethod
     @contextlib.contextmanager
     def open(cls, config: RunConfig) -> Iterator[_Handler]:
-        method = build_method(config.method.name, dense_module(config), config.method.options)
+        method = method_of_run(config, dense_module(config))
         require_proxy(method)
 
         @cache

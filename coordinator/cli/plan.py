@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from edge.contracts.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from coordinator.cli.placing import Placed
+    from coordinator.config.run_config import RunConfig
 
 EXAMPLE = "Example: apportion plan examples/digits.toml --device pi-zero-2w --device pi-4-2gb --explain"
 
@@ -38,26 +40,11 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Place devices on the largest cuts that fit them: those of [[cohort.local]], or the ones named."""
-    from coordinator.cli.placing import place_devices, place_groups
     from coordinator.run_file.loading import load_config
 
-    settings = load_config(config)
-    placed: list[tuple[dict[str, Any], str, Placed]] = []
-    if device or profiles:
-        for found in place_devices(settings, _names(device, profiles), profiles, budget_mb):
-            placed.append(({"device": found.profile.device}, found.profile.device, found))
-    elif settings.cohort.local:
-        for group, found in place_groups(settings):
-            row = {"count": group.count, "budget_mb": group.budget_mb, "runtime": settings.runtime.of_group(group)}
-            placed.append((row, f"{group.count} devices", found))
-    else:
-        problem = (
-            "$.cohort.local: no devices to plan for; add [[cohort.local]] with count and budget-mb, or give --device"
-        )
-        raise ConfigError([problem])
     rows = []
-    for head, name, found in placed:
-        rows.append({**head, **_row(found)})
+    for name, found, row in planned(load_config(config), device or (), profiles, budget_mb):
+        rows.append(row)
         if not as_json:
             _print(name, found, explain)
     unplaced = [row["error"] for row in rows if row["level"] is None]
@@ -68,12 +55,42 @@ def plan(
     return values
 
 
-def _names(device: list[str] | None, profiles: Path | None) -> list[str]:
+def planned(
+    settings: RunConfig, devices: Sequence[str] = (), profiles: Path | None = None, budget_mb: float = 0.0
+) -> list[tuple[str, Placed, dict[str, Any]]]:
+    """The name, the placement and the row of every device: of the run's local groups, or of those named.
+
+    Args:
+        devices: names of the catalog, or of the folder ``profiles``, all of whose devices are meant when none is named.
+        budget_mb: what an agent on each of them may use; 0: all of its memory.
+
+    Raises:
+        ConfigError: there is no device to plan for, or an unknown one. Also as :func:`place_groups`.
+    """
+    from coordinator.cli.placing import place_devices, place_groups
+
+    placed: list[tuple[dict[str, Any], str, Placed]] = []
+    if devices or profiles:
+        for found in place_devices(settings, _names(devices, profiles), profiles, budget_mb):
+            placed.append(({"device": found.profile.device}, found.profile.device, found))
+    elif settings.cohort.local:
+        for group, found in place_groups(settings):
+            row = {"count": group.count, "budget_mb": group.budget_mb, "runtime": settings.runtime.of_group(group)}
+            placed.append((row, f"{group.count} devices", found))
+    else:
+        problem = (
+            "$.cohort.local: no devices to plan for; add [[cohort.local]] with count and budget-mb, or give --device"
+        )
+        raise ConfigError([problem])
+    return [(name, found, {**head, **_row(found)}) for head, name, found in placed]
+
+
+def _names(device: Sequence[str], profiles: Path | None) -> list[str]:
     """The devices asked for, else all of the folder."""
     from profiles.stored_profile import ProfileUnusable, read_profiles
 
     if device or profiles is None:
-        return list(device or ())
+        return list(device)
     try:
         names = list(read_profiles(profiles))
     except ProfileUnusable as error:

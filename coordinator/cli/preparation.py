@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from coordinator.config.run_config import RunConfig
-from coordinator.data.datasets import Dataset, load_dataset
+from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import open_proxy
 from coordinator.exporting.cut_exporter import dense_module, run_input_spec
-from coordinator.methods import build_method
+from coordinator.exporting.run_data import load_run_data
 from coordinator.methods.method import Method
 from coordinator.planning.heap import share_one_heap
 from coordinator.rounds.evaluation import Evaluator
 from coordinator.rounds.staleness import require_rebasing
+from coordinator.run_file.checks import method_of_run
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,10 @@ def prepare(config: RunConfig) -> Prepared:
     started = time.monotonic()
     share_one_heap()  # before this process has threads that allocate
     dense = dense_module(config)
-    method = build_method(config.method.name, dense, config.method.options)
+    method = method_of_run(config, dense)
     if config.aggregation.mode == "buffered":
         require_rebasing(method)
-    dataset = load_dataset(
-        config.data.source,
-        Path(config.data.path) if config.data.path else None,
-        config.federation.seed,
-        config.evaluation.holdout,
-    )
+    dataset = load_run_data(config)
     dataset = open_proxy(method, config, dataset, run_input_spec(config))
     evaluator = Evaluator(
         lambda: dense_module(config),

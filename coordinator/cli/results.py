@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from coordinator.cli import audit_head
+from coordinator.exporting.inference_program import inference_program
 from coordinator.local_devices.control_groups import CeilingReport
 from coordinator.reporting.report_page import report_page
 from coordinator.rounds.evaluation import Evaluator
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.global_model import write_atomically, write_final
+from coordinator.rounds.stages.checkpoints import best_summary
 from coordinator.rounds.stages.differential_privacy import privacy_summary
 from coordinator.rounds.stages.traffic_account import write_account
 from coordinator.submodels.values import State
@@ -46,10 +48,10 @@ def finish_run(
         label: {"accuracy": score.accuracy, "loss": score.loss, "examples": score.examples}
         for label, score in scores.items()
     }
-    previous = _previous_wall_s(run_dir)
+    previous, config = _previous_wall_s(run_dir), federation.config
     summary = {
         "accuracy": scores["server"].accuracy,
-        "rounds": federation.config.federation.rounds,
+        "rounds": federation.training_rounds,
         "devices": len(table),
         "levels": len({row["level"] for row in table}),
         "runtimes": dict(sorted(Counter(row["runtime"] for row in table).items())),
@@ -73,10 +75,10 @@ def finish_run(
         "device_table": table,
         **ceiling_summary(ceilings or {}),
         **privacy_summary(federation),
+        **best_summary(config, [{**r.metrics, "round": r.round} for r in rounds], federation.training_rounds),
     }
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
-    config = federation.config
-    trained = [r.metrics for r in rounds if r.round < config.federation.rounds]
+    trained = [r.metrics for r in rounds if r.round < federation.training_rounds]
     page = report_page(federation.name, config.method.name, config.model.build, summary, trained)
     write_atomically(run_dir / "report.html", page.encode())
     if federation.ledger.federation().state == "running":
@@ -124,10 +126,7 @@ def _write_and_score_onnx(
 
     submodel = federation.method.eval_models(state)["server"]
     # Whatever the devices trained with, the model users deploy is made from the ONNX programs.
-    program = submodel.program
-    if program.norm == "batch" and evaluator.norm != "batch":
-        # Trained on batch statistics and evaluated with those gathered at the end: deployed with them, too.
-        program = replace(program, norm="running")
+    program = inference_program(submodel, evaluator.norm)
     artifact = federation.artifacts.get(submodel.cut, program, DEFAULT)
     folder = checkpoints / "artifact"
     federation.artifacts.write_folder(artifact, folder)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,9 @@ from coordinator.cli.own_code import ENV_HELP, FOREIGN_HELP, KEYS_HELP, check_fo
 from coordinator.cli.own_runs import is_own
 from coordinator.cli.run import resumable, show
 from coordinator.cli.run_directory import is_begun
+
+if TYPE_CHECKING:
+    from coordinator.cli.assembly import RunOptions
 
 EXAMPLE = "Example: apportion resume runs/first"
 
@@ -37,7 +41,31 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Resume an interrupted run; the result is the one of a run that was never interrupted."""
-    from coordinator.cli.assembly import RunOptions, resume_run, start_run
+    from coordinator.cli.assembly import RunOptions
+
+    options = RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, quiet=quiet)
+    summary = go_on(run_dir, options, allow_code=allow_code, allow_keys=allow_keys, allow_env=allow_env or ())
+    show(summary, quiet=quiet, as_json=as_json)
+    return summary
+
+
+def go_on(
+    run_dir: Path,
+    options: RunOptions,
+    *,
+    allow_code: bool = False,
+    allow_keys: bool = False,
+    allow_env: Collection[str] = (),
+) -> dict[str, Any]:
+    """Run what is left of the run in ``run_dir``; the values of ``summary.json``.
+
+    Args:
+        allow_code, allow_keys, allow_env: what a run that was not begun here may use of this account's.
+
+    Raises:
+        ConfigError: there is no run, or one that was not begun here and names what is not allowed.
+    """
+    from coordinator.cli.assembly import resume_run, start_run
     from coordinator.cli.run_directory import ledger_of, not_begun
     from coordinator.run_file.loading import load_config_text
 
@@ -51,9 +79,6 @@ def resume(
     else:
         config, is_ours = unbegun, False
     if not is_ours:
-        check_foreign(config, run_dir, allow_code=allow_code, allow_keys=allow_keys, allow_env=allow_env or ())
-    options = RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, quiet=quiet)
+        check_foreign(config, run_dir, allow_code=allow_code, allow_keys=allow_keys, allow_env=allow_env)
     with resumable(run_dir):
-        summary = resume_run(run_dir, options) if unbegun is None else start_run(unbegun, run_dir, options)
-    show(summary, quiet=quiet, as_json=as_json)
-    return summary
+        return resume_run(run_dir, options) if unbegun is None else start_run(unbegun, run_dir, options)

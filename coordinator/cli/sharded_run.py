@@ -14,6 +14,7 @@ from coordinator.blobs.garbage import collect_at_start
 from coordinator.blobs.opening import open_blobs
 from coordinator.brokers.opening import BrokerAddress as Broker
 from coordinator.brokers.opening import open_broker
+from coordinator.cli.device_invitation import device_invitation
 from coordinator.cli.federation_parts import publisher_to
 from coordinator.cli.identity_handler import IdentityHandler
 from coordinator.cli.preparation import Prepared, prepare
@@ -83,6 +84,7 @@ def run_shards(
         address = stack.enter_context(open_broker(config.broker, run_dir / "broker", federation=name))
         progress.say(f"federation {name}: {config.store.shards} shards, {address.kind} broker at {address.url}")
         progress.say(f"run directory {run_dir}")
+        progress.invite(device_invitation(config, name, address, run_dir / "broker"))
         addresses = [_address_of(address, name, number) for number in range(config.store.shards)]
         served = Served(
             federation=name,
@@ -192,6 +194,7 @@ def _lead(
             evaluate=evaluate,
             stages=Stages(stages_of(config)),
             on_point=known_only(held_at(leadership, on_point)),
+            checkpoints=run_dir / "checkpoints",
         )
         status = RoundStatus(config, ledger, cohort, devices.clock, say=progress.say)
         with progress.watching(status.line):

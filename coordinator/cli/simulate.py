@@ -15,6 +15,7 @@ from coordinator.config.run_config import RunConfig, canonical_toml
 from edge.contracts.errors import ApportionError
 
 if TYPE_CHECKING:
+    from coordinator.simulation.assembly import SimulationOptions
     from coordinator.simulation.record import Record
 
 EXAMPLE = "Example: apportion simulate examples/digits.toml --rounds 2 --run-dir runs/simulated --json"
@@ -40,30 +41,41 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Run a federation with simulated devices: same cuts, batches and aggregation; no broker, no export."""
-    from coordinator.cli.assembly import lock_run
     from coordinator.run_file.loading import load_config
     from coordinator.simulation.assembly import SimulationOptions
+
+    settings = with_rounds(with_seed(load_config(config), seed), rounds)
+    options = SimulationOptions(workers=workers, device=device, quiet=quiet)
+    summary = simulate_in(settings, run_dir or default_run_dir(settings), options)
+    if not as_json:
+        print(describe(summary))
+    return summary
+
+
+def simulate_in(config: RunConfig, run_dir: Path, options: SimulationOptions) -> dict[str, Any]:
+    """Simulate ``config`` in ``run_dir``, from where an unfinished one there ended; the values of ``summary.json``.
+
+    Raises:
+        ConfigError: the folder is another run's, or torch cannot compute on the options' device; LedgerError: another
+            process simulates there.
+    """
+    from coordinator.cli.assembly import lock_run
     from coordinator.simulation.assembly import simulate as run_simulation
     from coordinator.simulation.local_training import checked_device
     from coordinator.simulation.results import finished_summary
 
-    settings = with_rounds(with_seed(load_config(config), seed), rounds)
-    options = SimulationOptions(workers=workers, device=checked_device(device), quiet=quiet)
-    folder = run_dir or default_run_dir(settings)
-    check_new(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock_run(folder):
-        record = begin(settings, folder)
-        summary = finished_summary(folder) if record.finished else None
+    checked_device(options.device)
+    check_new(run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with lock_run(run_dir):
+        record = begin(config, run_dir)
+        summary = finished_summary(run_dir) if record.finished else None
         try:
-            summary = summary or run_simulation(settings, folder, record, options)
+            return summary or run_simulation(config, run_dir, record, options)
         except (KeyboardInterrupt, ApportionError):
             if record.done:
-                print(f"{record.done} rounds are in {folder}; the same command goes on from there", file=sys.stderr)
+                print(f"{record.done} rounds are in {run_dir}; the same command goes on from there", file=sys.stderr)
             raise
-    if not as_json:
-        print(describe(summary))
-    return summary
 
 
 def with_rounds(config: RunConfig, rounds: int | None) -> RunConfig:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
-from coordinator.cli.own_code import HELP, check_code
+from coordinator.cli.own_code import HELP, check_code, model_code
 
 EXAMPLE = "Example: apportion verify artifact --json"
 
@@ -38,7 +38,7 @@ def verify(
     from export.bundle import verify_artifact
 
     manifest, _ = read_artifact_folder(folder)
-    check_code([manifest.build.get("model", "")], f"{folder}:", is_allowed=allow_code)
+    check_code(model_code(manifest.build.get("model", "")), f"{folder}:", is_allowed=allow_code)
     parity = verify_artifact(folder, rebuild_module(manifest.build))
     if not as_json:
         print(

@@ -14,23 +14,37 @@ import msgspec
 
 from coordinator.config.aggregation import BUFFERED_KEYS, AggregationConfig, DefencesConfig, UpdatesConfig
 from coordinator.config.cohort import CohortConfig, LocalGroup, PlannerConfig, RuntimeConfig
+from coordinator.config.personal import PersonalConfig
 from coordinator.config.privacy import PrivacyConfig
+from coordinator.config.server_optimizer import ServerOptimizerConfig
 from edge.contracts.plan import LastBatch
 
 
 class FederationConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[federation]``: ``name`` (part of every topic), ``seed`` of every stream, number of ``rounds``."""
+    """``[federation]``: ``name`` (part of every topic), ``seed`` of every stream, number of ``rounds``.
+
+    Attributes:
+        patience: evaluations in a row without a better one after which training ends; 0 = never.
+        metric: of the global model, by which one is better: ``accuracy`` or ``loss``.
+        keep_best: leave the best evaluated model in ``checkpoints/best.safetensors``; as ``patience`` does.
+        keep_every: leave the model of each so many rounds in ``checkpoints/round-NNNNN.safetensors``; 0 = none.
+    """
 
     name: str
     seed: int = 0
     rounds: int
+    patience: int = 0
+    metric: Literal["accuracy", "loss"] = "accuracy"
+    keep_best: bool = False
+    keep_every: int = 0
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[model]``: the dense torch module.
 
     Attributes:
-        build: a name of ``coordinator.models`` or ``package.module:function``.
+        build: a name of ``coordinator.models``, ``timm:NAME``, ``torchvision:NAME``, ``transformers:TYPE``, or
+            ``package.module:function``.
         input: shape of one example; empty = the model's own.
         classes: their names in order; ``classes = 10`` in the file names them "0" to "9". Empty = the model's own.
         options: ``[model.options]``, handed to the builder.
@@ -63,6 +77,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
         momentum, nesterov: of ``sgd``.
         clip_norm: largest gradient norm; 0 = no clipping.
         frobenius_lambda: weight of Frobenius decay on factor pairs, for methods that have them.
+        proximal_mu: mu of FedProx: every step is also pulled back to the received weights; 0 = not.
         loss: one of ``export.training_step.Loss``.
     """
 
@@ -82,6 +97,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     weight_decay: float = 0.0
     clip_norm: float = 0.0
     frobenius_lambda: float = 0.0
+    proximal_mu: float = 0.0
     loss: str = "cross_entropy"
 
 
@@ -89,7 +105,8 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[data]``: the data the coordinator evaluates on and hands to devices it starts itself.
 
     Attributes:
-        source: a name of ``coordinator.data.datasets`` or ``package.module:function``.
+        source: a name of ``coordinator.data.datasets``, ``folder`` for files in ``path``, or
+            ``package.module:function``. May be left out where ``[evaluation] data`` is given and devices bring theirs.
         path: folder of the source; APPORTION_DATA when the source needs one and the file names none.
         partition: how examples are dealt to local devices, told in ``coordinator.data.partition``: ``iid``;
             ``file-order`` (equal slices, not shuffled); over classes with ``alpha``: ``dirichlet``, ``dirichlet-equal``
@@ -127,12 +144,14 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
         every: rounds between evaluations, 0 for none; the last round is always evaluated.
         norm: statistics of batch norms: ``static`` (a statistics pass), of the ``batch``, or ``running`` ones.
         holdout: share of the examples held out, for sources that have no test set of their own.
+        data: folder of the held-out examples, read as a device reads its own; in place of the source's.
     """
 
     batch: int = 256
     every: int = 1
     norm: Literal["static", "batch", "running"] = "static"
     holdout: float = 1 / 3
+    data: str = ""
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,6 +258,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     aggregation: AggregationConfig = AggregationConfig()
+    server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
+    personal: PersonalConfig = PersonalConfig()
     defences: DefencesConfig = DefencesConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     updates: UpdatesConfig = UpdatesConfig()
@@ -258,6 +279,8 @@ def canonical_toml(config: RunConfig) -> str:
     out: list[str] = []
     for name in config.__struct_fields__:
         section = getattr(config, name)
+        if section in (ServerOptimizerConfig(), PersonalConfig()):  # not asked for
+            continue
         groups = section.local if isinstance(section, CohortConfig) else ()
         values = {key: getattr(section, key) for key in section.__struct_fields__ if key != "local"}
         if name == "method":
@@ -266,7 +289,7 @@ def canonical_toml(config: RunConfig) -> str:
             values = {"name": values.pop("names"), **values}
         for key in _not_written(section):
             del values[key]
-        out.append(f"[{name}]")
+        out.append(f"[{_kebab(name)}]")
         # A method's own options keep their spelling; ours are kebab-case.
         out += [f"{key if name == 'method' else _kebab(key)} = {_toml(value)}" for key, value in values.items()]
         out.append("")
@@ -280,10 +303,14 @@ def canonical_toml(config: RunConfig) -> str:
 
 def _not_written(section: Any) -> list[str]:
     """Keys whose value stands for "not given", which a file says by leaving them out."""
+    if isinstance(section, FederationConfig):
+        unused = [] if section.keep_best else ["metric", "keep_best"]
+        return unused + [key for key in ("patience", "keep_every") if not getattr(section, key)]
     if isinstance(section, ModelConfig):
         return [] if section.classes else ["classes"]
     if isinstance(section, TrainingConfig):
-        return ["epochs" if section.steps else "steps"]
+        unused = ["epochs" if section.steps else "steps"]
+        return unused if section.proximal_mu else [*unused, "proximal_mu"]
     if isinstance(section, DataConfig):
         unused = ["alpha"] if not section.partition.startswith("dirichlet") else []
         return unused if section.devices else [*unused, "devices"]

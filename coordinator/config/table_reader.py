@@ -45,14 +45,14 @@ class TableReader:
             self.problem(key, "must not be empty")
         return value
 
-    def choice(self, key: str, known: Iterable[str], default: str = REQUIRED, *, own: bool = False) -> Any:
-        """One of ``known``, or with ``own`` also ``package.module:function``."""
+    def choice(self, key: str, known: Iterable[str], default: str = REQUIRED, *, own: str = "") -> Any:
+        """One of ``known``, or with ``own``, which says what it is, also ``package.module:function``."""
         value = self._take(key, str, "a string", default, "")
         names = sorted(known)
-        is_own = own and _is_import_path(value)
+        is_own = bool(own) and _is_import_path(value)
         if self.has(key) and value not in names and not is_own:
             near = _did_you_mean(value, names)
-            extra = ", or your own as package.module:function" if own else ""
+            extra = f", or your own as package.module:{own}" if own else ""
             self.problem(key, f"'{value}' is not known{near}; known: {', '.join(names)}{extra}")
         return value
 

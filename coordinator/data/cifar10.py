@@ -1,4 +1,4 @@
-"""CIFAR-10 packed as the JPEG bytes of its images: ``cifar10_jpeg.npz``, decoded when it is opened."""
+"""CIFAR-10: ``cifar10_jpeg.npz``, the JPEG bytes of its images, decoded when opened; or ``cifar10.npz``, its pixels."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 FILE = "cifar10_jpeg.npz"
+PLAIN_FILE = "cifar10.npz"
+"""Arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``; read where the packed file is not there."""
+
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _SIDE = 32
 
@@ -56,13 +59,17 @@ def packed_arrays(path: Path | None) -> dict[str, np.ndarray]:
 
 
 def load_cifar10(path: Path | None, seed: int, holdout: float) -> Dataset:
-    """CIFAR-10: images [3, 32, 32] uint8 decoded from ``cifar10_jpeg.npz`` in ``path``, its own test set held out.
+    """CIFAR-10: images [3, 32, 32] uint8 of the file in ``path``, its own test set held out.
 
     Raises:
         DataError: the file is not there, or holds something else.
     """
     import numpy as np
 
+    if path is not None and not (path / FILE).exists() and (path / PLAIN_FILE).exists():
+        plain = open_arrays(path, PLAIN_FILE, ("x_train", "y_train", "x_test", "y_test"))
+        labels = (plain["y_train"].astype(np.int64), plain["y_test"].astype(np.int64))
+        return Dataset(plain["x_train"], labels[0], plain["x_test"], labels[1], CLASSES)
     arrays = packed_arrays(path)
     x = {s: decoded(arrays[f"jpeg_{s}"], arrays[f"offset_{s}"], where=f"{FILE} ({s})") for s in ("train", "test")}
     y = {s: arrays[f"y_{s}"].astype(np.int64) for s in ("train", "test")}

@@ -8,10 +8,11 @@ and one line in :data:`SOURCES`.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordinator.data.folder import Takes, read_examples, read_folder, require_takes
 from edge.contracts.errors import ApportionError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ class DataSource:
     needs_folder: bool = True
 
 
+FOLDER = "folder"
+"""The source that reads files as devices do."""
+
 SOURCES: dict[str, DataSource] = {
+    FOLDER: DataSource("coordinator.data.folder:read_folder"),
     "digits": DataSource("coordinator.data.digits:load_digits_dataset", needs_folder=False),
     "mnist-writers": DataSource("coordinator.data.mnist_writers:load_mnist_writers"),
     "cifar10": DataSource("coordinator.data.cifar10:load_cifar10"),
@@ -58,16 +63,41 @@ SOURCES: dict[str, DataSource] = {
 }
 
 
-def load_dataset(source: str, path: Path | None, seed: int, holdout: float = 1 / 3) -> Dataset:
+def load_dataset(
+    source: str,
+    path: Path | None,
+    seed: int,
+    holdout: float = 1 / 3,
+    *,
+    takes: Takes | None = None,
+    held_out: Path | None = None,
+) -> Dataset:
     """The dataset called ``source``, or what the user's ``package.module:function`` gives for (path, seed, holdout).
 
     Args:
+        source: empty for none, where there is ``held_out``: devices bring their own examples.
         holdout: share of the examples to hold out, for a source without a test set of its own.
+        takes: what the model takes, for files.
+        held_out: folder of the held-out examples, in place of the source's.
 
     Raises:
         ConfigError: unknown source; the message lists the known ones.
         DataError: the data cannot be read.
     """
+    test = read_examples(held_out, require_takes(takes, str(held_out))) if held_out else None
+    if not source and test is not None:
+        x, y = test
+        return Dataset(x[:0], y[:0], x, y, require_takes(takes, source).classes)
+    if source == FOLDER and path is not None:
+        wanted = require_takes(takes, source)
+        arrays = read_folder(path, seed, holdout, wanted, is_all_for_training=test is not None)
+        dataset = Dataset(*arrays, wanted.classes)
+    else:
+        dataset = _opened(source, path, seed, holdout)
+    return dataset if test is None else replace(dataset, x_test=test[0], y_test=test[1])
+
+
+def _opened(source: str, path: Path | None, seed: int, holdout: float) -> Dataset:
     module_name, _, function = (SOURCES[source].target if source in SOURCES else source).partition(":")
     if not function:
         known = ", ".join(sorted(SOURCES))

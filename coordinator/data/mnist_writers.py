@@ -7,6 +7,8 @@ from pathlib import Path
 from coordinator.data.datasets import Dataset
 from coordinator.data.npz_folder import open_arrays
 
+FILE = "mnist.npz"
+
 
 def load_mnist_writers(path: Path | None, seed: int, holdout: float) -> Dataset:
     """MNIST by writer: images [1, 28, 28] uint8, the writer of each; train and test writers are disjoint.
@@ -16,7 +18,7 @@ def load_mnist_writers(path: Path | None, seed: int, holdout: float) -> Dataset:
     """
     import numpy as np
 
-    arrays = open_arrays(path, "mnist.npz", ("x_train", "y_train", "writer_train", "x_test", "y_test"))
+    arrays = open_arrays(path, FILE, ("x_train", "y_train", "writer_train", "x_test", "y_test"))
     return Dataset(
         x_train=arrays["x_train"][:, None],
         y_train=arrays["y_train"].astype(np.int64),

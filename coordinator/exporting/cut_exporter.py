@@ -130,6 +130,7 @@ class CutExporter:
             ),
             loss=training.loss,
             clip_norm=training.clip_norm > 0,
+            proximal=training.proximal_mu > 0,
         )
 
     def build(self, cut: Cut) -> dict[str, Any]:
@@ -174,7 +175,8 @@ def run_input_spec(config: RunConfig) -> InputSpec:
     """How examples become the model's input in this run: the model's layout, the run's normalisation."""
     import msgspec
 
-    spec = input_spec(config.model.build, input_shape=config.model.input or None)
+    model = config.model
+    spec = input_spec(model.build, input_shape=model.input or None, options=model.options)
     data = config.data
     return msgspec.structs.replace(spec, mean=data.mean, std=data.std, scale=data.scale, augment=data.augment)
 
@@ -189,7 +191,5 @@ def class_names(config: RunConfig) -> tuple[str, ...]:
         return config.model.classes
     entry = model_entry(config.model.build)
     if entry is None:
-        raise ConfigError(
-            [f"$.model.classes: own model {config.model.build} needs its classes, a count or their names"]
-        )
+        raise ConfigError([f"$.model.classes: {config.model.build} needs its classes, a count or their names"])
     return tuple(str(i) for i in range(entry.classes))

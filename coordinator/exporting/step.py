@@ -27,6 +27,7 @@ def step_of(
     optimizer: Optimizer,
     loss: str = "cross_entropy",
     clip_norm: bool = False,
+    proximal: bool = False,
 ) -> StepSpec:
     """The step of ``program`` with the training of a run.
 
@@ -47,11 +48,17 @@ def step_of(
         frozen=program.frozen,
         squared_gradient=program.accumulators,
         masked=program.masked,
-        sparse=tuple(SparseWeight(name, room) for name, room in program.sparse if has_sparse_kernels(dense, name)),
+        # The received weights are dense, and what a sparse layer holds is compared with them.
+        sparse=tuple(
+            SparseWeight(name, room)
+            for name, room in program.sparse
+            if has_sparse_kernels(dense, name) and not proximal
+        ),
         distillation=program.distillation,
         norm=cast('Literal["running", "batch"]', program.norm),
         variants=tuple(Variant(v.name, v.sizes, v.submodule) for v in program.variants),
         probe=program.probe,
+        proximal=proximal,
     )
 
 

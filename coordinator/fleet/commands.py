@@ -11,8 +11,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from coordinator.fleet.facts import PYTHONS, SEARCHED
+from coordinator.fleet.facts import PYTHON_NAMES, SEARCHED
 from coordinator.fleet.installation import Installation, home_path
+from edge.contracts.release import PYTHON_RANGE, PYTHONS
 
 CHANGED = "changed"
 
@@ -41,7 +42,8 @@ def use_python(path: str) -> str:
 
 def find_python(pythons: Sequence[tuple[int, int]] = PYTHONS) -> str:
     """Sets ``$python`` to the first usable interpreter; ends with status 1 and the reason when there is none."""
-    wanted = " or ".join(f"{major}.{minor}" for major, minor in pythons)
+    (major, minor), *others = pythons
+    wanted = PYTHON_RANGE if others else f"{major}.{minor}"
     test = (
         "import struct, ssl, sys, venv; "
         f"sys.exit(sys.version_info[:2] not in {tuple(pythons)!r} or struct.calcsize('P') != 8)"
@@ -49,7 +51,7 @@ def find_python(pythons: Sequence[tuple[int, int]] = PYTHONS) -> str:
     return (
         f"{SEARCHED}\n"
         "python=\n"
-        "for name in python3 python3.12 python3.11; do\n"
+        f"for name in {PYTHON_NAMES}; do\n"
         f'  if [ -z "$python" ] && "$name" -c {shlex.quote(test)} 2>/dev/null; then python=$name; fi\n'
         "done\n"
         f'if [ -z "$python" ]; then echo "Python {wanted} with venv, in 64 bits, is needed" >&2; exit 1; fi\n'

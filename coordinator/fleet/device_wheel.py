@@ -14,18 +14,15 @@ from collections.abc import Mapping
 from importlib import metadata, resources
 from pathlib import Path
 
+from edge.contracts.release import PYTHONS, RELEASE
 from edge.runtimes import INSTALLABLE
 
 DISTRIBUTION = "apportion"
 PACKAGES = ("edge", "profiles")
 EXTRAS = (*INSTALLABLE, "identity", "images")
 _SUFFIXES = frozenset({".py", ".toml", ".typed", ".cpp", ".h"})
+_REQUIRED = ">={}.{},<{}.{}".format(*PYTHONS[0], PYTHONS[-1][0], PYTHONS[-1][1] + 1)
 _DATE = (1980, 1, 1, 0, 0, 0)
-
-
-def release() -> str:
-    """The release of this project that runs here."""
-    return metadata.version(DISTRIBUTION)
 
 
 def requirements(extra: str = "") -> list[str]:
@@ -45,7 +42,7 @@ def write_device_wheel(folder: Path, extra_files: Mapping[str, bytes] | None = N
     Args:
         extra_files: path in the environment (``lib/...``) -> contents, installed with it.
     """
-    version = release()
+    version = RELEASE
     files: dict[str, bytes] = {}
     for package in PACKAGES:
         root = Path(str(resources.files(package)))
@@ -81,7 +78,7 @@ def write_wheel(path: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def _metadata(version: str) -> bytes:
-    lines = ["Metadata-Version: 2.1", f"Name: {DISTRIBUTION}", f"Version: {version}", "Requires-Python: >=3.11,<3.13"]
+    lines = ["Metadata-Version: 2.1", f"Name: {DISTRIBUTION}", f"Version: {version}", f"Requires-Python: {_REQUIRED}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in requirements()]
     for extra in EXTRAS:
         # What an exporter imports of a runtime stays away from devices.

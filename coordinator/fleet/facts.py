@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from coordinator.fleet.host import CommandFailed, Host, HostUnfit
 from coordinator.fleet.installation import Installation, home_path
+from edge.contracts.release import PYTHON_RANGE, PYTHONS
 
 MACHINES = ("aarch64", "x86_64")
-PYTHONS = ((3, 11), (3, 12))
 OLDEST_GLIBC = (2, 28)
 """Of the wheels: a runtime's are built for 2.28, NumPy's for 2.27 (releases of 2026-11)."""
 
@@ -17,7 +17,8 @@ SPARE_BYTES = 64 * 2**20
 """Left free for the agent's store and log, beside what is installed."""
 
 SEARCHED = 'PATH="$PATH:$HOME/.local/bin"'
-_NAMES = "python3 python3.12 python3.11"
+PYTHON_NAMES = " ".join(("python3", *(f"python{major}.{minor}" for major, minor in reversed(PYTHONS))))
+"""Commands that are looked for, in this order: the system's own, then the newest."""
 
 _USABLE = "|".join(f"{major}.{minor}.*';64;1;'*" for major, minor in PYTHONS)
 
@@ -51,7 +52,7 @@ for loader in /lib/ld-musl-*; do [ -e "$loader" ] && say musl "$loader"; done
 [ -e /system/bin/linker64 ] && say android yes
 [ -n "${{TERMUX_VERSION:-}}" ] && say termux "$TERMUX_VERSION"
 case "${{PREFIX:-}}" in */com.termux/*) say termux "$PREFIX" ;; esac
-for name in {_NAMES}; do
+for name in {PYTHON_NAMES}; do
   found=$(command -v "$name" 2>/dev/null) || continue
   told=$("$found" -S -c {shlex.quote(_TELL_PYTHON)} 2>/dev/null) || continue
   say python "$told"
@@ -217,7 +218,7 @@ def require_fit(facts: HostFacts, installation: Installation, needed_bytes: int)
             hint="upgrade its system: Debian 10, Ubuntu 18.10, Raspberry Pi OS of 2019 are the first with it",
         )
     if facts.python is None:
-        raise HostUnfit(_python_missing(facts.pythons), hint=_PYTHON_HINT)
+        raise HostUnfit(_python_missing(facts.pythons), hint=_python_hint(facts.pythons))
     if "sha256sum" not in facts.programs:
         raise HostUnfit(
             "it has no sha256sum, by which copies are checked", hint="install coreutils, or a busybox with it"
@@ -236,20 +237,30 @@ def require_fit(facts: HostFacts, installation: Installation, needed_bytes: int)
         )
 
 
-_PYTHON_HINT = (
-    "sudo apt install python3 python3-venv (Debian 12 and Raspberry Pi OS bookworm have 3.11, Ubuntu 24.04 has 3.12); "
-    "or, on any system that has uv: uv python install 3.12"
-)
+_NEWEST = "{}.{}".format(*PYTHONS[-1])
+
+
+def _python_hint(pythons: tuple[FoundPython, ...]) -> str:
+    if pythons and all(python.version[:2] > PYTHONS[-1] for python in pythons):
+        return (
+            f"put {_NEWEST} beside it, which needs no rights: install uv there, then `uv python install {_NEWEST}`; "
+            "add the device again, or see whether a later release of apportion knows that Python"
+        )
+    return (
+        "sudo apt install python3 python3-venv (Debian and Raspberry Pi OS: bookworm has 3.11, trixie 3.13; Ubuntu "
+        f"24.04 has 3.12); or, on any system that has uv: uv python install {_NEWEST}"
+    )
 
 
 def _python_missing(pythons: tuple[FoundPython, ...]) -> str:
-    wanted = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
     if not pythons:
-        return f"it has no Python; {wanted} is needed"
+        return f"it has no Python; {PYTHON_RANGE} is needed"
     fitting = [python for python in pythons if python.version[:2] in PYTHONS]
     reasons = [f"{p} is 32-bit" if p.bits != 64 else f"{p} lacks venv or ssl" for p in fitting]
     found = "; ".join(reasons or sorted({str(python) for python in pythons}))
-    return f"it has no usable Python: found {found}; {wanted} with venv, in 64 bits, is needed"
+    if all(python.version[:2] > PYTHONS[-1] for python in pythons):
+        return f"its Python is newer than this release knows: found {found}; {PYTHON_RANGE} is needed"
+    return f"it has no usable Python: found {found}; {PYTHON_RANGE} with venv, in 64 bits, is needed"
 
 
 def _python(line: str) -> FoundPython | None:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.fleet import commands
-from coordinator.fleet.facts import MACHINES, PYTHONS, SPARE_BYTES, FoundPython, HostFacts
+from coordinator.fleet.facts import MACHINES, SPARE_BYTES, FoundPython, HostFacts
 from coordinator.fleet.installation import Installation, home_path
 from coordinator.fleet.service import SESSION, install_service, remove_all, show_log, start_service, stop_service
 from coordinator.fleet.wheelhouse import Wheelhouse
 from coordinator.identity.folder import PUBLIC, IdentityFolder, write_file
 from edge.contracts.errors import ConfigError
+from edge.contracts.release import PYTHONS
 
 NAME = "install.sh"
 PRIVATE_PROGRAM = 0o700

@@ -1,7 +1,8 @@
 """The packages of a device as wheels for its processor, C library and Python, fetched here: a host needs no index.
 
 ``pip`` fetches them from wherever its configuration here says, of the releases that are installed here, so that both
-sides run the same. Our own wheel is made here (:mod:`coordinator.fleet.device_wheel`).
+sides run the same; of a package whose release here is not built for the host's Python, the newest that is. Our own
+wheel is made here (:mod:`coordinator.fleet.device_wheel`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ FETCH_S = 900.0
 SESSION = "session"
 _STAMP = "wheelhouse.json"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+_OTHERS = "(it has other releases)"
 
 
 class WheelsUnavailable(ApportionError):
@@ -90,7 +92,8 @@ def build_wheelhouse(
     if facts.python is None:
         raise HostUnfit("it has no Python that can be used")
     python, minor = "{}.{}".format(*facts.python.version), facts.libc_version[1]
-    wanted = _releases(runtime, extras)
+    required = _requirements(runtime, extras)
+    wanted = _releases(required)
     stamped = dict(wanted)
     build, compiled = native_build(runtime), traits_of(runtime).distribution
     if build is not None:
@@ -105,8 +108,12 @@ def build_wheelhouse(
         fetched = _fetched(stamp, stamped)
         if not fetched:
             with _replaced(place) as unfinished:
-                plain = [asked for name, asked in wanted.items() if build is None or name != compiled]
-                _download(unfinished, plain, python, platforms)
+                plain = {
+                    asked: asked if name == compiled else required.get(name, asked)
+                    for name, asked in wanted.items()
+                    if build is None or name != compiled
+                }
+                _download_near(unfinished, plain, python, platforms)
                 if build is not None:
                     _fetch_compiled(build, unfinished, wanted[compiled], python, platforms, facts)
                 fetched = {path.name: _digest(path) for path in sorted(unfinished.glob("*.whl"))}
@@ -124,18 +131,22 @@ def build_wheelhouse(
     )
 
 
-def _releases(runtime: str, extras: Sequence[str]) -> dict[str, str]:
-    """Name -> what pip is asked for: exactly what is installed here, or what this project requires."""
+def _requirements(runtime: str, extras: Sequence[str]) -> dict[str, str]:
+    """Name -> what this project requires of it on a device."""
     asked = [r for extra in ("", "identity", runtime, *extras) for r in requirements(extra)]
+    named = {name[0]: requirement for requirement in asked if (name := _NAME.match(requirement))}
+    # What exporters import of a runtime stays away from devices.
+    return {name: requirement for name, requirement in named.items() if name != "torch"}
+
+
+def _releases(required: Mapping[str, str]) -> dict[str, str]:
+    """Name -> what pip is asked for: exactly what is installed here, or what this project requires."""
     wanted = {"pip": "pip"}
-    for requirement in asked:
-        name = _NAME.match(requirement)
-        if name is None or name[0] == "torch":  # what exporters import of a runtime stays away from devices
-            continue
+    for name, requirement in required.items():
         try:
-            wanted[name[0]] = f"{name[0]}=={metadata.version(name[0]).partition('+')[0]}"
+            wanted[name] = f"{name}=={metadata.version(name).partition('+')[0]}"
         except metadata.PackageNotFoundError:
-            wanted[name[0]] = requirement
+            wanted[name] = requirement
     return dict(sorted(wanted.items()))
 
 
@@ -182,6 +193,26 @@ def _fetch_compiled(
         slim_wheel(build, whole, place)
 
 
+def _download_near(place: Path, wanted: Mapping[str, str], python: str, platforms: Sequence[str]) -> None:
+    """Fetch what is asked for, or what will do instead where that release is not built for the host's Python.
+
+    Args:
+        wanted: what is asked for -> what will do instead; the same where nothing else will.
+
+    Raises:
+        WheelsUnavailable: as :func:`_download`.
+    """
+    asked = list(wanted)
+    while True:
+        try:
+            return _download(place, asked, python, platforms)
+        except WheelsUnavailable as error:
+            missed = next((one for one in asked if f"requirement {one} {_OTHERS}" in str(error)), "")
+            if wanted.get(missed, missed) == missed:
+                raise
+            asked[asked.index(missed)] = wanted[missed]
+
+
 def _download(
     place: Path,
     wanted: Sequence[str],
@@ -205,7 +236,7 @@ def _download(
     lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
     reason = " ".join(line.removeprefix("ERROR:").strip() for line in lines[:2])
     # Every release there is of a package, one of which was asked for, is no help.
-    reason = re.sub(r"\(from versions: (?!none)[^)]*\)", "(it has other releases)", reason)[-500:]
+    reason = re.sub(r"\(from versions: (?!none)[^)]*\)", _OTHERS, reason)[-500:]
     if "No module named pip" in done.stderr:
         raise WheelsUnavailable(
             "pip, which fetches a device's wheels, is not installed here", hint=f"{sys.executable} -m ensurepip"

@@ -14,6 +14,7 @@ from coordinator.planning.planner import choose_runtimes
 from edge.contracts.errors import DeadlineExpired, MessageRejected, PlanError
 from edge.contracts.messages import Heartbeat, Hello
 from edge.contracts.streams import permutation, stream_seed
+from profiles.budget import budget_in_words
 
 PRESENCE_S = 60.0
 """A device unheard of for this long is away; agents send a heartbeat every few seconds."""
@@ -136,13 +137,15 @@ class Cohort:
         except PlanError as error:
             return str(error)
         if missing := sorted(set(self._needs) - set(hello.abilities)):
-            return f"{hello.device} lacks what this run needs: {', '.join(missing)} (pip install 'apportion[identity]')"
+            return (
+                f"{hello.device} lacks what this run needs: {', '.join(missing)} (pip install -U 'apportion[identity]')"
+            )
         return ""
 
     def arrival(self, hello: Hello) -> str:
         """One line for people about a device that has come: what it has, and why it cannot take part if it cannot."""
         has = ", ".join([f"{hello.num_examples} examples", *sorted(hello.runtimes)])
-        line = f"{hello.device} is here: budget {hello.profile.budget_bytes / 2**20:g} MB, {has}"
+        line = f"{hello.device} is here: budget {budget_in_words(hello.profile.budget_bytes)}, {has}"
         trouble = f", data: {hello.data_error}" if hello.data_error else ""
         mismatch = self.unusable_for(hello)
         return line + trouble + (f"; {mismatch}" if mismatch else "")

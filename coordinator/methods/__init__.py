@@ -1,4 +1,7 @@
-"""Federated methods by name. A new method is one new file here and one line in :data:`METHODS`."""
+"""Federated methods by name. A new method is one new file here and one line in :data:`METHODS`.
+
+Those of users are found without either: :mod:`coordinator.methods.own`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from coordinator.methods.method import Method
+from coordinator.methods.own import installed_methods, is_import_path, own_class
 from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update
 from edge.contracts.errors import ConfigError
 
@@ -47,16 +51,20 @@ METHODS: dict[str, str] = {
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of the method ``name``.
+    """The class of the method ``name``: one of :data:`METHODS`, an installed one, or ``package.module:Class``.
 
     Raises:
-        ConfigError: an unknown method; lists the known ones.
+        ConfigError: an unknown method (lists the known ones), or a class that is no method.
     """
-    if name not in METHODS:
-        raise ConfigError([f"$.method.name: unknown method '{name}'; known: {', '.join(sorted(METHODS))}"])
-    module_name, _, class_name = METHODS[name].partition(":")
-    found: type[Method] = getattr(importlib.import_module(module_name), class_name)
-    return found
+    if name in METHODS:
+        module_name, _, class_name = METHODS[name].partition(":")
+        found: type[Method] = getattr(importlib.import_module(module_name), class_name)
+        return found
+    if target := name if is_import_path(name) else installed_methods().get(name):
+        own: type[Method] = own_class(target)
+        return own
+    known = ", ".join(sorted({*METHODS, *installed_methods()}))
+    raise ConfigError([f"$.method.name: unknown method '{name}'; known: {known}, or your own as package.module:Class"])
 
 
 def build_method(name: str, module: nn.Module, options: Mapping[str, Any]) -> Method:

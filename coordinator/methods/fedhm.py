@@ -62,6 +62,9 @@ class FedHM:
     synchronous_only = (
         "its factors come from a decomposition of each state, and a step in one basis means nothing in another"
     )
+    refuses_server_optimizer = (
+        "a device's factors lack what its rank cuts away, and a server optimizer would take that for a step"
+    )
     needs_each_update = (
         "its aggregate is a mean of products of factors, which the mean of the factors does not determine"
     )

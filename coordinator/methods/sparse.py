@@ -45,6 +45,7 @@ class SparseMethod:
     name: ClassVar[str]
     synchronous_only: ClassVar[str] = "its masks change between rounds, and what an update has trained may be masked"
     needs_each_update: ClassVar[str] = ""
+    refuses_personal_layers: ClassVar[str] = "its layers travel as the values that one mask for all devices keeps"
     can_compact: ClassVar[bool] = True
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:

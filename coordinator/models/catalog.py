@@ -1,7 +1,8 @@
 """From a model's name to a torch module, its input and its number of classes.
 
 ``package.module:function`` builds the user's own module: the function (or ``nn.Module`` class) is called with
-``input_shape`` and ``classes`` where its signature takes them, and with the run's model options.
+``input_shape`` and ``classes`` where its signature takes them, and with the run's model options. ``timm:NAME`` and the
+like are :mod:`coordinator.models.libraries`'.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from coordinator.models import MODELS, ModelEntry
+from coordinator.models.libraries import LIBRARIES, Library, library_of
 from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.manifest import InputSpec
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def model_entry(name: str) -> ModelEntry | None:
-    """The registry line of ``name``; None for a ``package.module:function``, which has no canonical input.
+    """The registry line of ``name``; None for one of another package or of the user's, which have no line here.
 
     Raises:
         ConfigError: an unknown name; lists the known ones.
@@ -31,7 +33,10 @@ def model_entry(name: str) -> ModelEntry | None:
         return None
     known = ", ".join(sorted(MODELS))
     raise ConfigError(
-        [f"$.model.build: unknown model '{name}'; known: {known}, or your own as package.module:function"]
+        [
+            f"$.model.build: unknown model '{name}'; known: {known}, one of a package as "
+            f"{', '.join(f'{n}:NAME' for n in LIBRARIES)}, or your own as package.module:function"
+        ]
     )
 
 
@@ -60,12 +65,17 @@ def build_model(
     import torch
     from torch import nn
 
-    entry = model_entry(name)
-    builder = _import_builder(entry.target if entry else name)
+    entry, library = model_entry(name), library_of(name)
+    if library is not None:
+        input_shape = input_spec(name, input_shape=input_shape, options=options).shape
+        builder, arguments = _library_builder(library, name, input_shape, classes, options)
+    else:
+        builder = _import_builder(entry.target if entry else name)
     if entry is not None:
         input_shape = entry.input_shape if input_shape is None else tuple(input_shape)
         classes = entry.classes if classes is None else classes
-    arguments = _arguments(name, builder, input_shape, classes, options, own=entry is None)
+    if library is None:
+        arguments = _arguments(name, builder, input_shape, classes, options, own=entry is None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -73,23 +83,30 @@ def build_model(
         except ApportionError:
             raise
         except Exception as error:  # the builder may be anyone's
-            given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+            given = ", ".join(f"{key}={value!r}"[:80] for key, value in arguments.items())
             raise ConfigError([f"$.model: {name}({given}) failed: {type(error).__name__}: {error}"]) from error
     if not isinstance(module, nn.Module):
         raise ConfigError([f"$.model.build: {name} gave a {type(module).__name__}, a torch.nn.Module expected"])
     if input_shape is not None:
-        module.input_spec = input_spec(name, input_shape=input_shape)
+        module.input_spec = input_spec(name, input_shape=input_shape, options=options)
     module.initial_seed = seed
     return module
 
 
-def input_spec(name: str, *, input_shape: tuple[int, ...] | None = None) -> InputSpec:
+def input_spec(
+    name: str, *, input_shape: tuple[int, ...] | None = None, options: Mapping[str, Any] | None = None
+) -> InputSpec:
     """The model's input without normalisation; for own models the layout follows from the number of dimensions.
 
+    Args:
+        options: of the model; what another package's model takes follows from them.
+
     Raises:
-        ConfigError: unknown name, or an own model without ``input_shape``.
+        ConfigError: unknown name, an own model without ``input_shape``, or a package that is not installed.
     """
-    entry = model_entry(name)
+    entry, library = model_entry(name), library_of(name)
+    if library is not None:
+        return library.models().input_of(name.partition(":")[2], input_shape, options or {})
     if entry is None:
         if input_shape is None:
             raise ConfigError([f"$.model.input: own model {name} needs the shape of one example, e.g. [3, 32, 32]"])
@@ -122,6 +139,19 @@ def _import_builder(target: str) -> Callable[..., Any]:
     if not callable(builder):
         raise ConfigError([f"$.model.build: {target} is a {type(builder).__name__}, a function or class expected"])
     return builder
+
+
+def _library_builder(
+    library: Library, name: str, input_shape: tuple[int, ...], classes: int | None, options: Mapping[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    if not classes:
+        raise ConfigError([f"$.model.classes: {name} needs its classes, a count or their names"])
+    spec = input_spec(name, input_shape=input_shape, options=options)
+
+    def builder(*, input: list[int], classes: int, **options: Any) -> nn.Module:
+        return library.models().build(name.partition(":")[2], spec, classes, options)
+
+    return builder, {"input": list(input_shape), "classes": classes, **options}
 
 
 def _arguments(

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -54,6 +54,14 @@ class Progress:
         """One line for people."""
         self._write(text)
         self._patience_s = self._quiet_s
+
+    def invite(self, lines: Sequence[str]) -> None:
+        """Lines for people, the last of them to be copied: it stands alone, with no time before it, broken nowhere."""
+        for line in lines[:-1]:
+            self.say(line)
+        if lines and self._stream is not None:
+            with self._lock:
+                print(printable(lines[-1]), file=self._stream, flush=True)
 
     def record(self, event: str, **values: Any) -> None:
         """One line of ``metrics.jsonl``."""

@@ -9,14 +9,18 @@ from coordinator.rounds.batch_norm_statistics import state_with_statistics
 from coordinator.rounds.faulty_updates import Watched, set_aside
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.participants import rule_of, updates_of
+from coordinator.rounds.stage_tensors import apart, joined
 from coordinator.submodels.values import NotFinite, State
 from edge.contracts.errors import UpdateRejected
 
 
 def renew(federation: Federation, state: State, current: Round, program: str) -> State:
     """The state that the updates of ``current`` make of ``state``; the same bits however often."""
-    new_state = aggregate(federation, state, current, program)
-    return refresh(federation, new_state) if program == "train" else new_state
+    own, kept = apart(state)
+    new_state = aggregate(federation, own, current, program)
+    if program == "train":
+        new_state = refresh(federation, federation.stages.aggregated(federation, own, new_state, kept))
+    return joined(new_state, kept)
 
 
 def aggregate(federation: Federation, state: State, current: Round, program: str) -> State:

@@ -69,7 +69,7 @@ def needs_statistics(federation: Federation) -> bool:
 def gathered_by_artifacts(federation: Federation) -> bool:
     """Whether some device of the last training round had a program for statistics, and nothing was committed since."""
     last = federation.ledger.rounds.last_committed()
-    if last is None or last.round >= federation.config.federation.rounds:
+    if last is None or last.round >= federation.training_rounds:
         return False
     counted = federation.ledger.updates.counted(last.round, last.attempt)
     used = {update.assignment.artifact_digest: update for update in counted}

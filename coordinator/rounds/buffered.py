@@ -88,12 +88,17 @@ class BufferedRounds:
     def _idle(self, version: int, attempt: int) -> list[Hello]:
         """Devices that are here without work and have had none of this attempt: as many as may be at work beside.
 
-        Who has reported in an earlier attempt at the version has done its part: it would send the same again.
+        Whose update of an earlier attempt at the version waits, or is in quarantine, has done its part: it would send
+        the same again. What was given up with a damaged attempt is needed once more.
         """
         federation, ledger = self._federation, self._federation.ledger
         had = {entry.device for entry in ledger.assignments.of_attempt(version, attempt)}
-        for earlier in range(attempt):
-            had |= {entry.device for entry in ledger.assignments.of_attempt(version, earlier, "reported")}
+        if attempt:
+            kept = {update.assignment.assignment_id for update in ledger.updates.waiting()}
+            kept |= {entry.assignment_id for entry in ledger.quarantine.all()}
+            for earlier in range(attempt):
+                reported = ledger.assignments.of_attempt(version, earlier, "reported")
+                had |= {entry.device for entry in reported if entry.assignment_id in kept}
         idle = [h for h in federation.devices.present() if h.device not in had]
         idle = [h for h in idle if ledger.assignments.open_of(h.device) is None]
         allowed = federation.stages.eligible(federation, [h.device for h in idle], version)

@@ -9,6 +9,7 @@ from coordinator.methods.method import ObservesScores
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.global_model import encode_state
 from coordinator.rounds.metrics import describe_metrics, effective_ranks, forms_of_layers, round_metrics
+from coordinator.rounds.stage_tensors import observed
 from coordinator.submodels.values import State
 
 
@@ -23,12 +24,12 @@ def commit(federation: Federation, current: Round, state: State, program: str, s
     if program == "train":
         metrics |= effective_ranks(federation.method, state)
     every = federation.config.evaluation.every
-    is_last = current.round + 1 >= rounds
+    is_last = program == "stats" or current.round + 1 >= rounds
     if is_last or (every and (current.round + 1) % every == 0):
         scores = federation.evaluate(state)
         metrics["evaluation"] = {label: {"accuracy": s.accuracy, "loss": s.loss} for label, s in scores.items()}
         if program == "train" and isinstance(federation.method, ObservesScores):
-            state = federation.method.observe(state, {label: s.accuracy for label, s in scores.items()})
+            state = observed(federation.method, state, {label: s.accuracy for label, s in scores.items()})
     federation.stages.before_commit(federation)
     data = encode_state(state)
     digest = federation.blobs.put(data)

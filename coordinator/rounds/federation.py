@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from coordinator.blobs.blob_store import BlobStore
@@ -22,7 +23,7 @@ from coordinator.planning.artifacts import Artifacts
 from coordinator.reporting.progress import Progress
 from coordinator.rounds.evaluation import Score
 from coordinator.rounds.round_clock import RoundClock
-from coordinator.submodels.values import State, Update
+from coordinator.submodels.values import State, Tensors, Update
 from edge.contracts.messages import Error, Hello
 from edge.serving.traffic import Traffic
 
@@ -117,6 +118,13 @@ class RoundStage:
     def begun(self, federation: Federation) -> None:
         """The run begins, or goes on where another process left it."""
 
+    def restored(self, federation: Federation, state: State) -> None:
+        """Rounds go on from ``state``, that of the last committed round or the first."""
+
+    def training_rounds(self, federation: Federation, planned: int) -> int:
+        """How many rounds of training the run has; at most ``planned``."""
+        return planned
+
     def ended(self, federation: Federation) -> None:
         """Every round is committed."""
 
@@ -151,6 +159,14 @@ class RoundStage:
         """What is aggregated in place of ``updates``; asked before the first of them is read."""
         return updates
 
+    def aggregated(self, federation: Federation, before: State, mean: State, kept: dict[str, Tensors]) -> State:
+        """What is refreshed in place of ``mean``, the method's aggregate of a round that began with ``before``.
+
+        Args:
+            kept: stage -> tensors that it keeps from round to round; it puts its new ones there.
+        """
+        return mean
+
     def metrics(self, federation: Federation, current: Round, program: str, state: State) -> Mapping[str, Any]:
         """Figures of the round, which ends with ``state``."""
         return {}
@@ -171,6 +187,15 @@ class Stages(RoundStage):
     def begun(self, federation: Federation) -> None:
         for stage in self._stages:
             stage.begun(federation)
+
+    def restored(self, federation: Federation, state: State) -> None:
+        for stage in self._stages:
+            stage.restored(federation, state)
+
+    def training_rounds(self, federation: Federation, planned: int) -> int:
+        for stage in self._stages:
+            planned = stage.training_rounds(federation, planned)
+        return planned
 
     def ended(self, federation: Federation) -> None:
         for stage in self._stages:
@@ -215,6 +240,11 @@ class Stages(RoundStage):
             updates = stage.updates(federation, state, current, program, updates)
         return updates
 
+    def aggregated(self, federation: Federation, before: State, mean: State, kept: dict[str, Tensors]) -> State:
+        for stage in self._stages:
+            mean = stage.aggregated(federation, before, mean, kept)
+        return mean
+
     def metrics(self, federation: Federation, current: Round, program: str, state: State) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for stage in self._stages:
@@ -239,6 +269,7 @@ class Federation:
         evaluate: scores of every model the method evaluates, by label.
         on_point: called with the name of each of :data:`coordinator.rounds.crash_points.POINTS` as it is passed; tests
             stop the process there.
+        checkpoints: folder for the models that the run file asks to keep; None where they are not kept.
         tries: attempts that this process has begun, by round: what ended an earlier one may be mended.
     """
 
@@ -253,4 +284,10 @@ class Federation:
     evaluate: Callable[[State], dict[str, Score]]
     stages: Stages
     on_point: Callable[[str], None] = field(default=lambda point: None)
+    checkpoints: Path | None = None
     tries: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def training_rounds(self) -> int:
+        """How many rounds of training the run has, as far as its committed rounds say."""
+        return self.stages.training_rounds(self, self.config.federation.rounds)

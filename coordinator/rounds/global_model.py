@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.submodels.values import State
+from edge.contracts.errors import LedgerError
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
 from edge.system.atomic_files import write_whole
 
@@ -45,3 +46,16 @@ def write_atomically(path: Path, data: bytes) -> None:
 def write_final(state: State, path: Path) -> None:
     """Write the global model alone."""
     write_atomically(path, encode_tensors(state.tensors))
+
+
+def read_final(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file that :func:`write_final` wrote, by name; read-only.
+
+    Raises:
+        LedgerError: it is not there; ArtifactCorrupt: it is damaged.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error.strerror}); the run may not have ended") from error
+    return decode_tensors(data, where=str(path))

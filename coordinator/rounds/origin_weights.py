@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,16 +29,37 @@ def origin_weights(federation: Federation, assignment: Assignment, *, where: str
         ArtifactCorrupt: they are damaged or gone, and so is the model they were cut from.
     """
     digest = assignment.weights_digest
-    try:
-        federation.blobs.check(digest, where=f"{where}, its weights")
-    except ArtifactCorrupt as error:
-        _make_again(federation, assignment, error)
-        federation.progress.say(f"{error}; made again from the model of that time, with the same digest")
+    _check(federation, assignment, digest, where=f"{where}, its weights")
     sent = read_tensor_file(federation.blobs.path(digest), where=f"{where}, its weights")
     return dict(unpacked(sent, order_masks(federation.blobs, read_order(assignment.order)), where=where))
 
 
-def _make_again(federation: Federation, assignment: Assignment, found: ArtifactCorrupt) -> None:
+def restore_weights(federation: Federation, assignments: Iterable[Assignment]) -> None:
+    """Have what ``assignments`` were trained from, weights and masks, whole in the store.
+
+    What a disk damages after some devices have fetched it is deleted when another one says so; these have trained.
+
+    Raises:
+        ArtifactCorrupt: it cannot be made again.
+    """
+    seen = set[str]()
+    for assignment in assignments:
+        order = read_order(assignment.order)
+        for digest in [ref.digest for ref in (order.weights, order.constants) if ref is not None]:
+            if digest not in seen:
+                seen.add(digest)
+                _check(federation, assignment, digest, where=f"what {assignment.device} was sent")
+
+
+def _check(federation: Federation, assignment: Assignment, digest: str, *, where: str) -> None:
+    try:
+        federation.blobs.check(digest, where=where)
+    except ArtifactCorrupt as error:
+        _make_again(federation, assignment, digest, error)
+        federation.progress.say(f"{error}; made again from the model of that time, with the same digest")
+
+
+def _make_again(federation: Federation, assignment: Assignment, digest: str, found: ArtifactCorrupt) -> None:
     level = next(level for level in federation.method.levels() if level.name == assignment.level)
     submodel = federation.method.cut(
         _model_before(federation, assignment.round),
@@ -46,11 +68,12 @@ def _make_again(federation: Federation, assignment: Assignment, found: ArtifactC
         device=assignment.device,
         seed=federation.config.federation.seed,
     )
-    data = encode_tensors(split_tensors(submodel)[0])
-    if hashlib.sha256(data).hexdigest() != assignment.weights_digest:
-        raise ArtifactCorrupt(f"{found}; cut again from the model of that time they have other bits") from found
-    federation.blobs.set_aside(assignment.weights_digest)
-    federation.ledger.blobs.add(federation.blobs.put(data), len(data))
+    for data in map(encode_tensors, split_tensors(submodel)):
+        if hashlib.sha256(data).hexdigest() == digest:
+            federation.blobs.set_aside(digest)
+            federation.ledger.blobs.add(federation.blobs.put(data), len(data))
+            return
+    raise ArtifactCorrupt(f"{found}; cut again from the model of that time it has other bits") from found
 
 
 def _model_before(federation: Federation, round_index: int) -> State:

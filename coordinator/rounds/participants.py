@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.choice import chosen_rule
 from coordinator.aggregation.parts import FiniteTensors
-from coordinator.blobs.marks import whole_file
 from coordinator.ledger.records import RecordedUpdate
 from coordinator.rounds.federation import Federation
 from coordinator.submodels.packed_tensors import order_masks
@@ -90,5 +89,5 @@ def sent_tensors(federation: Federation, entry: RecordedUpdate) -> Mapping[str, 
 def origin_of(federation: Federation, entry: RecordedUpdate) -> Mapping[str, np.ndarray]:
     """The weights an update was trained from, as they were sent."""
     where = f"device {entry.assignment.device}, round {entry.assignment.round}, its weights"
-    path = federation.blobs.path(read_order(entry.assignment.order).weights.digest)
-    return decode_tensors(whole_file(path), where=where)
+    digest = read_order(entry.assignment.order).weights.digest
+    return decode_tensors(federation.blobs.check(digest, where=where), where=where)

@@ -13,6 +13,7 @@ from coordinator.ledger.records import Round
 from coordinator.methods.method import ObservesScores
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.global_model import decode_state, encode_state
+from coordinator.rounds.stage_tensors import observed
 from coordinator.submodels.values import State
 from edge.contracts.errors import ApportionError, ArtifactCorrupt
 
@@ -52,8 +53,8 @@ def committed_state(federation: Federation, last: Round, again: Again) -> State:
 
 
 def _read(federation: Federation, committed: Round) -> State:
-    done = min(committed.round + 1, federation.config.federation.rounds)
-    return decode_state(federation.blobs.path(committed.model_digest).read_bytes(), round_index=done)
+    done = min(committed.round + 1, federation.training_rounds)
+    return decode_state(federation.blobs.read(committed.model_digest), round_index=done)
 
 
 def _made_again(federation: Federation, last: Round, again: Again) -> State:
@@ -61,9 +62,9 @@ def _made_again(federation: Federation, last: Round, again: Again) -> State:
     if before:
         federation.blobs.verify(before[-1].model_digest)
     state = _read(federation, before[-1]) if before else federation.method.init()
-    program = "train" if last.round < federation.config.federation.rounds else "stats"
+    program = "train" if last.round < federation.training_rounds else "stats"
     state = again(state, last, program)
     scores = last.metrics.get("evaluation")
     if program == "train" and scores and isinstance(federation.method, ObservesScores):
-        state = federation.method.observe(state, {label: score["accuracy"] for label, score in scores.items()})
+        state = observed(federation.method, state, {label: score["accuracy"] for label, score in scores.items()})
     return state

@@ -20,8 +20,9 @@ def run_rounds(federation: Federation, state: State | None = None) -> State:
     """
     federation.stages.begun(federation)
     state = restore(federation) if state is None else state
+    federation.stages.restored(federation, state)
     buffered = BufferedRounds(federation) if federation.config.aggregation.mode == "buffered" else None
-    while state.round < federation.config.federation.rounds:
+    while state.round < federation.training_rounds:
         obey_between_rounds(federation)
         state = buffered.run(state) if buffered else run_round(federation, state, program="train")
     if buffered:

@@ -6,9 +6,8 @@ import msgspec
 
 from coordinator.rounds.federation import Federation
 from edge.contracts.messages import Hello
+from profiles.budget import budget_in_words
 from profiles.device import DeviceProfile
-
-MB = 2**20
 
 
 def profile_of(federation: Federation, hello: Hello) -> DeviceProfile:
@@ -23,6 +22,7 @@ def profile_of(federation: Federation, hello: Hello) -> DeviceProfile:
     changed = msgspec.structs.replace(profile, budget_bytes=hello.profile.budget_bytes)
     federation.ledger.profiles.replace(changed)
     federation.progress.say(
-        f"{hello.device}: budget {profile.budget_bytes / MB:g} MB before, {changed.budget_bytes / MB:g} MB from now on"
+        f"{hello.device}: budget {budget_in_words(profile.budget_bytes)} before, "
+        f"{budget_in_words(changed.budget_bytes)} from now on"
     )
     return changed

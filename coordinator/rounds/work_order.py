@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from coordinator.config.run_config import RunConfig, TrainingConfig
 from coordinator.planning.artifacts import Artifact
 from coordinator.privacy.one_cut import is_summable
@@ -47,6 +49,7 @@ def hyper_parameters(
         "momentum": training.momentum,
         "weight_decay": training.weight_decay,
         "clip_norm": training.clip_norm,
+        "proximal_mu": training.proximal_mu,
         "frobenius_lambda": training.frobenius_lambda or training.weight_decay,
         "beta1": 0.9,
         "beta2": 0.999,
@@ -95,6 +98,9 @@ def build_order(
     else:
         schedule = Schedule(epochs=1, turns=(Turn(program),))
         upload = [s.name for s in manifest.specs("buffer")]
+    names = [spec.name for spec in manifest.specs("parameter", "buffer")]
+    personal = config.personal.of(names)
+    upload = [name for name in upload if name not in personal]
     # A page sends what it trained as it is.
     is_browser = traits_of(manifest.runtime).is_in_browser
     lr = learning_rate(training, round_index, config.federation.rounds)
@@ -115,6 +121,7 @@ def build_order(
         data_seed=stream_seed(config.federation.seed, "batch-order", round_index, profile.device),
         hyper=hyper_parameters(training, device_program, manifest, program, lr=lr),
         upload=tuple(upload),
+        personal=personal or msgspec.UNSET,
         peak_bytes=peak_bytes,
         threads=threads,
         report_labels=device_program.reports_labels and program == "train",

@@ -1,4 +1,4 @@
-"""What of a run cannot go together with its defences, its privacy or its shards; told before anything starts."""
+"""What of a run cannot go together with its method, its defences, its privacy or its shards; told before it starts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,59 @@ from typing import TYPE_CHECKING
 
 from coordinator.aggregation import AGGREGATIONS
 from coordinator.aggregation.choice import rule_class
+from coordinator.config.personal import PersonalConfig
 from coordinator.config.run_config import RunConfig
-from coordinator.methods import METHODS, method_class
+from coordinator.methods import build_method, method_class
+from coordinator.methods.own import is_import_path
 from coordinator.privacy.one_cut import refusal_of, summable_methods
+from edge.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from coordinator.config.run_config import RunConfig
+    from coordinator.methods.method import Method
+
+
+def method_of_run(config: RunConfig, module: nn.Module) -> Method:
+    """The method of ``config`` for its dense ``module``, and nothing that it cannot be combined with.
+
+    A method that the file names by its path is imported here, and not before: reading a file runs no code.
+
+    Raises:
+        ConfigError: as :func:`coordinator.methods.build_method`, or what the method's class refuses.
+    """
+    problems: list[str] = []
+    if is_import_path(config.method.name):
+        method_class(config.method.name)
+        check_method(config, problems)
+    if config.personal.layers:
+        check_personal_names(config, module, problems)
+    if problems:
+        raise ConfigError(problems)
+    return build_method(config.method.name, module, config.method.options)
+
+
+def check_method(config: RunConfig, problems: list[str]) -> None:
+    """Add what the class of the run's method refuses to ``problems``; nothing of a method that is unknown."""
+    name, privacy = config.method.name, config.privacy
+    rule = config.aggregation.rule
+    try:
+        method_class(name)
+    except ConfigError:  # which is a problem of its own
+        return
+    if rule in AGGREGATIONS and (reason := rules_refused_by(name)):
+        problems.append(f"$.aggregation.rule: method {name} {reason}; use mean")
+    if config.server_optimizer.name and (reason := server_optimizers_refused_by(name)):
+        problems.append(f"$.server-optimizer.name: method {name}: {reason}; leave $.server-optimizer out")
+    if config.personal.layers and (reason := personal_layers_refused_by(name)):
+        problems.append(f"$.personal.layers: method {name}: {reason}; leave $.personal out")
+    asked = ["secure-aggregation"] * privacy.secure_aggregation
+    asked += ["noise-multiplier"] * bool(privacy.clip_norm and privacy.noise_multiplier)
+    for key in asked:
+        if reason := refusal_of(name):
+            methods = ", ".join(summable_methods())
+            problems.append(f"$.privacy.{key}: method '{name}': {reason}; use one of {methods}")
 
 
 def check_defences(config: RunConfig, problems: list[str]) -> None:
@@ -30,8 +77,6 @@ def check_defences(config: RunConfig, problems: list[str]) -> None:
         )
     if rule not in AGGREGATIONS:  # the mean; an unknown rule is a problem of its own
         return
-    if reason := rules_refused_by(config.method.name):
-        problems.append(f"$.aggregation.rule: method {config.method.name} {reason}; use mean")
     if config.privacy.secure_aggregation:
         problems.append(
             f"$.aggregation.rule: {rule} needs every device's values, and with $.privacy.secure-aggregation the "
@@ -53,10 +98,51 @@ def check_defences(config: RunConfig, problems: list[str]) -> None:
         )
 
 
+def personal_layers_refused_by(method: str) -> str:
+    """Why devices of ``method`` cannot keep a layer for themselves, as a clause; empty where they can.
+
+    A layer of one's own has to mean the same in every round: the same part of the model, beside the same body.
+    """
+    of = method_class(method)
+    return str(getattr(of, "refuses_personal_layers", "")) or of.synchronous_only or of.needs_each_update
+
+
+def check_personal(config: RunConfig, problems: list[str]) -> None:
+    """Add what does not go together with personal layers to ``problems``, each with its path."""
+    if not config.personal.layers:
+        return
+    where, privacy = "$.personal.layers", config.privacy
+    for key, is_on in (("secure-aggregation", privacy.secure_aggregation), ("clip-norm", privacy.clip_norm > 0)):
+        if is_on:
+            problems.append(f"{where}: $.privacy.{key} counts every trained tensor as sent; leave one of them out")
+    if config.store.shards > 1:
+        problems.append(f"{where}: is not asked of the devices of several coordinators; use one shard")
+
+
+def check_personal_names(config: RunConfig, module: nn.Module, problems: list[str]) -> None:
+    """Check that each pattern names tensors of ``module``, and that some parameter is left to learn together."""
+    parameters = [name for name, _ in module.named_parameters()]
+    names = [*parameters, *(name for name, _ in module.named_buffers())]
+    for index, pattern in enumerate(config.personal.layers):
+        if not PersonalConfig(layers=(pattern,)).of(names):
+            known = ", ".join(names[-6:])
+            problems.append(f"$.personal.layers[{index}]: no tensor is named '{pattern}'; the last ones are {known}")
+    if len(config.personal.of(parameters)) == len(parameters):
+        problems.append("$.personal.layers: name every parameter, and nothing is left to learn together; name fewer")
+
+
+def server_optimizers_refused_by(method: str) -> str:
+    """Why the aggregate of ``method`` is no step that a server optimizer could take, as a clause; empty where it is.
+
+    A class says so in ``refuses_server_optimizer``; where it does not, what cannot be added to a later state is none.
+    """
+    of = method_class(method)
+    return str(getattr(of, "refuses_server_optimizer", of.synchronous_only))
+
+
 def rules_refused_by(method: str) -> str:
     """Why ``method`` takes no rule but the mean, as a clause; empty when it does."""
-    # An unknown method is a problem of its own.
-    return str(getattr(method_class(method), "refuses_rules", "")) if method in METHODS else ""
+    return str(getattr(method_class(method), "refuses_rules", ""))
 
 
 def check_privacy(config: RunConfig, problems: list[str]) -> None:
@@ -77,8 +163,6 @@ def check_privacy(config: RunConfig, problems: list[str]) -> None:
 
 def _check_masking(config: RunConfig, problems: list[str]) -> None:
     where, sees = "$.privacy.secure-aggregation", "the coordinator sees the sum alone"
-    if reason := refusal_of(config.method.name):
-        problems.append(f"{where}: method '{config.method.name}': {reason}; use one of {', '.join(summable_methods())}")
     if config.method.options.get("weight-by-examples") is False:
         problems.append(f"{where}: a masked sum is weighted by examples; leave out $.method.weight-by-examples")
     if config.aggregation.rule != "mean":
@@ -99,8 +183,6 @@ def _check_masking(config: RunConfig, problems: list[str]) -> None:
 
 def _check_noise(config: RunConfig, problems: list[str]) -> None:
     where = "$.privacy.noise-multiplier"
-    if reason := refusal_of(config.method.name):
-        problems.append(f"{where}: method '{config.method.name}': {reason}; use one of {', '.join(summable_methods())}")
     if config.aggregation.rule != "mean":
         problems.append(
             f"{where}: is measured for a mean, and $.aggregation.rule is '{config.aggregation.rule}'; use 'mean'"

@@ -13,6 +13,7 @@ from coordinator.config.aggregation import read_aggregation, read_defences, read
 from coordinator.config.broker import read_broker
 from coordinator.config.cohort import PlannerConfig, RuntimeConfig, read_cohort
 from coordinator.config.device_speed import SPEEDS
+from coordinator.config.personal import read_personal
 from coordinator.config.privacy import read_privacy
 from coordinator.config.run_config import (
     DataConfig,
@@ -25,10 +26,21 @@ from coordinator.config.run_config import (
     StoreConfig,
     TrainingConfig,
 )
+from coordinator.config.server_optimizer import read_server_optimizer
 from coordinator.config.store import has_password, has_unsafe_option, url_problem
 from coordinator.config.table_reader import TableReader, absolute
-from coordinator.run_file.checks import MOST_SHARDS, check_defences, check_privacy, check_shards
+from coordinator.methods import METHODS
+from coordinator.methods.own import installed_methods, is_import_path
+from coordinator.run_file.checks import (
+    MOST_SHARDS,
+    check_defences,
+    check_method,
+    check_personal,
+    check_privacy,
+    check_shards,
+)
 from coordinator.run_file.extends import read_document
+from coordinator.server_optimizers import SERVER_OPTIMIZERS
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.plan import LastBatch
 from edge.contracts.topics import check_name
@@ -60,9 +72,18 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
         ConfigError: not TOML, or any number of problems, all of them listed with their paths.
     """
     folder = folder or Path.cwd()
+    return read_config(read_document(text, folder), folder=folder, environ=environ)
+
+
+def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[str, str] = os.environ) -> RunConfig:
+    """The configuration in the tables of ``document``; relative paths in it are relative to ``folder``.
+
+    Raises:
+        ConfigError: any number of problems, all of them listed with their paths.
+    """
     problems: list[str] = []
-    root = TableReader(read_document(text, folder), "$", problems)
-    tables = {name: root.table(name) for name in _SECTIONS}
+    root = TableReader(document, "$", problems)
+    tables = {name: root.table(name.replace("_", "-")) for name in _SECTIONS}
     root.finish()
     runtime = _runtime(tables["runtime"], folder)
     cohort, local = read_cohort(tables["cohort"], runtime)
@@ -70,11 +91,13 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
         federation=_federation(tables["federation"]),
         model=_model(tables["model"], folder),
         method=_method(tables["method"]),
-        data=_data(tables["data"], local, folder, environ),
+        data=_data(tables["data"], local, folder, environ, has_held_out=bool(tables["evaluation"].raw("data"))),
         cohort=cohort,
         training=_training(tables["training"]),
-        evaluation=_evaluation(tables["evaluation"]),
+        evaluation=_evaluation(tables["evaluation"], folder),
         aggregation=read_aggregation(tables["aggregation"], AGGREGATIONS),
+        personal=read_personal(tables["personal"]),
+        server_optimizer=read_server_optimizer(tables["server_optimizer"], SERVER_OPTIMIZERS),
         defences=read_defences(tables["defences"]),
         privacy=read_privacy(tables["privacy"]),
         updates=read_updates(tables["updates"]),
@@ -86,6 +109,11 @@ def load_config_text(text: str, *, folder: Path | None = None, environ: Mapping[
     )
     for name in _SECTIONS:
         tables[name].finish()
+    if not is_import_path(config.method.name):  # which is imported when it is built
+        check_method(config, problems)
+    if config.federation.patience and not config.evaluation.every:
+        problems.append("$.federation.patience: counts evaluations, and $.evaluation.every = 0 makes none; raise that")
+    check_personal(config, problems)
     check_privacy(config, problems)
     check_defences(config, problems)
     check_shards(config, problems)
@@ -101,17 +129,31 @@ def _federation(table: TableReader) -> FederationConfig:
             check_name(name, what="federation")
         except MessageRejected as error:
             table.problem("name", str(error))
-    return FederationConfig(
+    default = FederationConfig(name="", rounds=1)
+    patience = table.integer("patience", default.patience, low=1, high=1_000_000)
+    federation = FederationConfig(
         name=name,
         seed=table.integer("seed", 0, low=0, high=2**63 - 1),
         rounds=table.integer("rounds", low=1, high=1_000_000),
+        patience=patience,
+        metric=table.choice("metric", _choices(FederationConfig, "metric"), default.metric),
+        keep_best=table.flag("keep-best", patience > 0),
+        keep_every=table.integer("keep-every", default.keep_every, low=1, high=1_000_000),
     )
+    if patience and not federation.keep_best:
+        table.problem("keep-best", "is false, and with patience the best model is what is wanted; leave it out")
+    if table.has("metric") and not federation.keep_best:
+        table.problem("metric", "says which model is the best; give patience or keep-best = true, too")
+    return federation
 
 
 def _model(table: TableReader, folder: Path) -> ModelConfig:
     from coordinator.models import MODELS
+    from coordinator.models.libraries import is_own, library_of
+    from coordinator.models.libraries.config_file import with_config_file
 
-    build = table.choice("build", MODELS, own=True)
+    named = str(table.raw("build", ""))
+    build = table.text("build") if library_of(named) else table.choice("build", MODELS, own="function")
     shape = table.list_of("input", int, "whole numbers", ())
     if any(size < 1 for size in shape):
         table.problem("input", f"sizes of {list(shape)} must be at least 1")
@@ -124,10 +166,15 @@ def _model(table: TableReader, folder: Path) -> ModelConfig:
         names = tuple(str(index) for index in range(table.integer("classes", low=2, high=1_000_000)))
     else:
         names = ()
-    if ":" in build and not shape:
+    if is_own(build) and not shape:
         table.problem("input", "is missing; your own model needs the shape of one example, e.g. [3, 32, 32]")
     if ":" in build and not names:
-        table.problem("classes", "is missing; your own model needs a number of classes or their names")
+        table.problem("classes", f"is missing; {build} needs a number of classes or their names")
+    options = table.table("options").rest()
+    try:
+        build, options = with_config_file(build, options, folder)
+    except ConfigError as error:
+        table.problems.extend(error.problems)
     weights = absolute(table.text("weights", ""), folder)
     exceptions = table.list_of("weights-except", str, "name patterns", ())
     if weights and not Path(weights).is_file():
@@ -138,16 +185,16 @@ def _model(table: TableReader, folder: Path) -> ModelConfig:
         build=build,
         input=shape,
         classes=names,
-        options=table.table("options").rest(),
+        options=options,
         weights=weights,
         weights_except=exceptions,
     )
 
 
 def _method(table: TableReader) -> MethodConfig:
-    from coordinator.methods import METHODS
-
-    return MethodConfig(name=table.choice("name", METHODS), options=table.rest())
+    given = table.raw("name")
+    known = [*METHODS] if given in [*METHODS] else [*METHODS, *installed_methods()]
+    return MethodConfig(name=table.choice("name", known, own="Class"), options=table.rest())
 
 
 def _training(table: TableReader) -> TrainingConfig:
@@ -174,6 +221,7 @@ def _training(table: TableReader) -> TrainingConfig:
         weight_decay=table.number("weight-decay", default.weight_decay, low=0.0),
         clip_norm=table.number("clip-norm", default.clip_norm, low=0.0),
         frobenius_lambda=table.number("frobenius-lambda", default.frobenius_lambda, low=0.0),
+        proximal_mu=table.number("proximal-mu", default.proximal_mu, low=0.0, high=1e6),
         loss=table.choice("loss", get_args(Loss), default.loss),
     )
     if training.optimizer != "sgd" and training.momentum:
@@ -187,11 +235,15 @@ def _training(table: TableReader) -> TrainingConfig:
     return training
 
 
-def _data(table: TableReader, local: int, folder: Path, environ: Mapping[str, str]) -> DataConfig:
+def _data(
+    table: TableReader, local: int, folder: Path, environ: Mapping[str, str], *, has_held_out: bool
+) -> DataConfig:
     from coordinator.data.datasets import SOURCES
 
     default = DataConfig(source="")
-    source = table.choice("source", SOURCES, own=True)
+    # Devices that are not started here bring their own examples.
+    is_needed = bool(table.raw("source")) or not has_held_out or local > 0
+    source = table.choice("source", SOURCES, own="function") if is_needed else ""
     data = DataConfig(
         source=source,
         path=_data_path(table, source, folder, environ),
@@ -227,13 +279,17 @@ def _data_path(table: TableReader, source: str, folder: Path, environ: Mapping[s
     return path
 
 
-def _evaluation(table: TableReader) -> EvaluationConfig:
+def _evaluation(table: TableReader, folder: Path) -> EvaluationConfig:
     default = EvaluationConfig()
+    data = absolute(table.text("data", ""), folder)
+    if data and not Path(data).is_dir():
+        table.problem("data", f"{data} is not a folder; give one with held-out examples")
     return EvaluationConfig(
         batch=table.integer("batch", default.batch, low=1, high=65_536),
         every=table.integer("every", default.every, low=0),
         norm=table.choice("norm", _choices(EvaluationConfig, "norm"), default.norm),
         holdout=table.number("holdout", default.holdout, low=0.0, high=0.9, above_low=True),
+        data=data,
     )
 
 

@@ -14,15 +14,17 @@ import numpy as np
 from torch import nn
 
 from coordinator.config.run_config import RunConfig
-from coordinator.data.datasets import Dataset, load_dataset
+from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import open_proxy
 from coordinator.exporting.cut_exporter import dense_module, run_input_spec
+from coordinator.exporting.run_data import load_run_data
 from coordinator.local_devices.data_folders import device_shares
-from coordinator.methods import build_method
 from coordinator.methods.method import Method
 from coordinator.planning.capacity_levels import Capacities, device_names
 from coordinator.reporting.progress import Progress
 from coordinator.rounds.evaluation import Score, score_logits
+from coordinator.rounds.federation import RoundStage
+from coordinator.run_file.checks import method_of_run
 from coordinator.simulation.devices import Simulation
 from coordinator.simulation.local_training import LocalTraining, SimulatedData
 from coordinator.simulation.record import Record, write_record
@@ -40,11 +42,16 @@ from edge.contracts.errors import ConfigError
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """What a command line adds to a configuration: where and by how many processes it is computed."""
+    """What a command line adds to a configuration: where and by how many processes it is computed.
+
+    Attributes:
+        watchers: stages that only look; they come after the simulation's own.
+    """
 
     workers: int = 1
     device: str = "cpu"
     quiet: bool = False
+    watchers: tuple[RoundStage, ...] = ()
 
 
 def simulate(config: RunConfig, run_dir: Path, record: Record, options: SimulationOptions) -> dict[str, Any]:
@@ -76,7 +83,7 @@ def open_simulation(
         raise ConfigError([f'$.aggregation.mode: "{config.aggregation.mode}" given; {why}; use apportion run'])
     progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
     dense = dense_module(config)
-    method = build_method(config.method.name, dense, config.method.options)
+    method = method_of_run(config, dense)
     spec = run_input_spec(config)
 
     def costs_of(level: Level) -> Costs:
@@ -84,7 +91,7 @@ def open_simulation(
 
     capacities = Capacities(config, method.levels(), costs_of)
     clock = round_clock(config.simulation, method, dense, _macs(dense, config))
-    dataset = load_dataset(config.data.source, config.data_path(), config.federation.seed, config.evaluation.holdout)
+    dataset = load_run_data(config)
     dataset = open_proxy(method, config, dataset, spec, device=options.device)
     data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
     training = local_training(config, data, options.device)
@@ -108,6 +115,8 @@ def open_simulation(
             has_statistics=config.evaluation.norm == "static" and any(p.name == "stats" for p in programs),
             progress=progress,
             record=record,
+            labels=(dataset.y_train, dataset.y_test),
+            watchers=options.watchers,
         )
 
 

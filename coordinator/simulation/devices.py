@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +20,18 @@ from coordinator.planning.artifacts import Artifact
 from coordinator.planning.capacity_levels import Capacities
 from coordinator.reporting.progress import Progress
 from coordinator.rounds.evaluation import Score
-from coordinator.rounds.federation import Devices, Federation
+from coordinator.rounds.federation import Devices, Federation, RoundStage
 from coordinator.rounds.round_clock import RoundClock as TimeLeft
 from coordinator.rounds.work_order import build_order
 from coordinator.simulation.local_training import Trained
+from coordinator.simulation.own_layers import own_layers
 from coordinator.simulation.record import Record
 from coordinator.simulation.round_clock import DeviceRound, RoundClock
 from coordinator.simulation.spool import Spool
 from coordinator.simulation.traffic import Traffic
 from coordinator.simulation.workers import Refused, Work, Workers
 from coordinator.submodels.record import Cut
-from coordinator.submodels.values import DeviceProgram, State, Update
+from coordinator.submodels.values import DeviceProgram, State, Tensors, Update
 from edge.contracts.errors import UpdateRejected
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Hello
@@ -58,6 +59,8 @@ class Simulation:
         clock: simulated seconds of a device's round.
         evaluate: scores of every model the method evaluates, by label.
         has_statistics: whether a statistics round follows the last one.
+        watchers: stages that only look, after the simulation's own.
+        labels: of the training examples and of those held out.
     """
 
     config: RunConfig
@@ -72,15 +75,22 @@ class Simulation:
     has_statistics: bool
     progress: Progress
     record: Record
+    watchers: tuple[RoundStage, ...] = ()
+    labels: tuple[np.ndarray, np.ndarray] | None = None
 
 
 @dataclass
 class Tally:
-    """What the devices of one attempt at a round came to, beside what they report."""
+    """What the devices of one attempt at a round came to, beside what they report.
+
+    Attributes:
+        personal: device -> the layers that it keeps for itself.
+    """
 
     simulated_s: float = 0.0
     refused: list[str] = field(default_factory=list)
     levels: Counter[str] = field(default_factory=Counter)
+    personal: dict[str, Tensors] = field(default_factory=dict)
 
 
 class SimulatedDevices(Devices):
@@ -160,7 +170,7 @@ class SimulatedDevices(Devices):
 
     def gathers_statistics(self, federation: Federation) -> bool:
         """As :meth:`Devices.gathers_statistics`."""
-        return self._simulation.has_statistics and self._simulation.record.done == federation.config.federation.rounds
+        return self._simulation.has_statistics and self._simulation.record.done == federation.training_rounds
 
 
 def _hello(device: str, examples: int) -> Hello:
@@ -190,7 +200,8 @@ def work_of(simulation: Simulation, state: State, device: str, round_index: int,
         program=program,
         peak_bytes=0,
     )
-    return Work(order, submodel, simulation.shares[device])
+    own = own_layers(state, device)
+    return Work(order, replace(submodel, tensors={**submodel.tensors, **own}), simulation.shares[device])
 
 
 def train(
@@ -210,7 +221,8 @@ def train(
         if isinstance(result, Trained):
             try:
                 manifest = simulation.manifest(item.submodel.cut, item.submodel.program)
-                specs = [manifest.tensor(name.removesuffix(KEPT)) for name in item.order.upload]
+                mine = item.order.own_layers
+                specs = [manifest.tensor(name.removesuffix(KEPT)) for name in (*item.order.upload, *mine)]
                 check_trained(result.tensors, specs, where=where)
             except UpdateRejected as error:
                 result = Refused(str(error))
@@ -219,6 +231,10 @@ def train(
             simulation.progress.say(f"{where}: {result.reason}")
             yield result
             continue
+        if item.order.own_layers:
+            sent = {name: value for name, value in result.tensors.items() if name not in item.order.own_layers}
+            tally.personal[item.order.device] = {name: result.tensors[name] for name in item.order.own_layers}
+            result = replace(result, tensors=sent)
         update = Update(
             device=item.order.device,
             level=item.submodel.level,

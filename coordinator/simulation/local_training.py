@@ -105,7 +105,7 @@ class LocalTraining:
         examples = Examples(local, manifest)
         session.load_state(weights)
         outcome = train(session, manifest, order, examples)
-        whole = [name.removesuffix(KEPT) for name in order.upload]
+        whole = [name.removesuffix(KEPT) for name in (*order.upload, *order.own_layers)]
         tensors = {name: np.array(session.read(name)) for name in whole}
         return Trained(tensors, len(examples), outcome, examples.labels() if order.report_labels else None)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from coordinator.config.run_config import RunConfig
 from coordinator.rounds.global_model import write_atomically, write_final
+from coordinator.rounds.stages.checkpoints import best_summary
 from coordinator.simulation.record import Record
 from coordinator.submodels.values import State
 
@@ -26,7 +27,7 @@ def finish(
     trained = [entry for entry in record.rounds if entry["program"] == "train"]
     summary = {
         "accuracy": models["server"]["accuracy"],
-        "rounds": config.federation.rounds,
+        "rounds": len(trained),
         "devices": config.cohort.local_devices,
         "levels": len({name for entry in trained for name in entry["levels"]}),
         "wall_s": round(record.wall_s, 2),
@@ -41,6 +42,7 @@ def finish(
             "norm": config.evaluation.norm,
             "models": models,
         },
+        **best_summary(config, record.rounds, len(trained)),
         "simulation": dict(settings),
         "device_table": [_row(device, row) for device, row in sorted(record.devices.items())],
     }

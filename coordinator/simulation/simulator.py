@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Round
 from coordinator.planning.artifacts import Artifacts
 from coordinator.pruning.masks import density
+from coordinator.rounds.best_round import rounds_until_stop
 from coordinator.rounds.federation import Federation, RoundStage, Stages
 from coordinator.rounds.run import run_rounds as run_left
+from coordinator.rounds.stages.checkpoints import Checkpoints
+from coordinator.rounds.stages.server_optimizer import OptimizesMean
 from coordinator.simulation.devices import SimulatedDevices, Simulation
-from coordinator.simulation.record import commit_state, restored_state
+from coordinator.simulation.personal_layers import PersonalLayers
+from coordinator.simulation.record import Record, commit_state, restored_state
 from coordinator.simulation.spool import Spool
 from coordinator.submodels.packed_tensors import masks_of
 from coordinator.submodels.values import State
@@ -31,7 +35,8 @@ from edge.contracts.errors import PlanError
 def run_rounds(simulation: Simulation) -> State:
     """Run every round that is not on disk yet, then the statistics round; the final state."""
     config, record = simulation.config, simulation.record
-    state = restored_state(simulation.run_dir, record, rounds=config.federation.rounds) or simulation.method.init()
+    rounds = rounds_until_stop(record.rounds, config.federation)
+    state = restored_state(simulation.run_dir, record, rounds=rounds) or simulation.method.init()
     with tempfile.TemporaryDirectory(prefix="apportion-simulate-") as name:
         folder = Path(name)
         with Ledger.create(
@@ -43,6 +48,9 @@ def run_rounds(simulation: Simulation) -> State:
         ) as ledger:
             blobs = PassingStore(folder / "blobs")
             devices = SimulatedDevices(simulation, ledger, Spool(folder))
+            kept: list[RoundStage] = [OptimizesMean()] if OptimizesMean.is_used(config) else []
+            kept += [PersonalLayers(simulation, devices)] if config.personal.layers else []
+            kept += [RecordedCheckpoints(record)] if Checkpoints.is_used(config) else []
             federation = Federation(
                 name=config.federation.name,
                 config=config,
@@ -53,7 +61,8 @@ def run_rounds(simulation: Simulation) -> State:
                 devices=devices,
                 progress=simulation.progress,
                 evaluate=simulation.evaluate,
-                stages=Stages([SimulationRecord(simulation, devices)]),
+                stages=Stages([SimulationRecord(simulation, devices), *kept, *simulation.watchers]),
+                checkpoints=simulation.run_dir / "checkpoints",
             )
             return run_left(federation, state)
 
@@ -67,6 +76,17 @@ class PassingStore(BlobStore):
 
     def delete(self, digest: str) -> None:
         """As :meth:`BlobStore.delete`: there is nothing to delete."""
+
+
+class RecordedCheckpoints(Checkpoints):
+    """Those of a simulation, whose ledger knows the rounds since it was begun or went on."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def history(self, federation: Federation) -> Sequence[Mapping[str, Any]]:
+        """As :meth:`Checkpoints.history`."""
+        return self._record.rounds
 
 
 class SimulationRecord(RoundStage):

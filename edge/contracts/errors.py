@@ -26,7 +26,8 @@
     ├── AccessDenied          a connection refused for who we are                    exit 3
     └── DeadlineExpired       not done in time                                       exit 4
 
-Every message says what was expected, what arrived, where, and the next step.
+Every message says what was expected, what arrived, where, and the next step. A new code gets its section in
+docs/errors.md, which a test holds to this tree.
 This file holds no handling: the command line maps ``exit_code`` and ``code``, the agent reports ``code`` and text.
 """
 

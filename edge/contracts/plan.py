@@ -73,6 +73,8 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
         upload_to: ``https://...`` where the update may be put, the assignment id added to it; empty = over MQTT only.
         run: the run's nonce: what one run agreed on, signed or masked means nothing in another.
         method: the run's method, by its name, for the owner's policy; empty: not told.
+        personal: names of tensors that the device keeps for itself: it begins with its own values, where it has some of
+            that shape from this run, and sends none.
     """
 
     assignment_id: str
@@ -103,6 +105,12 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     upload_to: str = ""
     run: Name = ""
     method: Name = ""
+    personal: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def own_layers(self) -> tuple[str, ...]:
+        """The tensors that the device keeps for itself; an order without any is written without the field."""
+        return () if self.personal is msgspec.UNSET else self.personal
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int, run: str = "") -> str:

@@ -147,10 +147,13 @@ def read_tensor_file(path: Path, *, where: str) -> dict[str, np.ndarray]:
     """
     import mmap
 
-    with path.open("rb") as file:
-        if path.stat().st_size == 0:
-            raise ArtifactCorrupt(f"{where}: {path.name} is empty; send it again")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise ArtifactCorrupt(f"{where}: {path.name} is empty; send it again")
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError as error:
+        raise ArtifactCorrupt(f"{where}: {path.name} is not there; send it again") from error
     return decode_tensors(memoryview(mapped), where=where)
 
 

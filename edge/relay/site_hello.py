@@ -9,10 +9,10 @@ import msgspec
 from edge.contracts.errors import PolicyRefused
 from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.contracts.plan import WorkOrder
+from edge.contracts.release import RELEASE
 from edge.relay.settings import RelaySettings
 from edge.relay.site_devices import largest_weight, site_profile
 from edge.relay.site_work import SiteWork
-from edge.supervisor.presence import AGENT_VERSION
 from edge.transfer.artifact_store import ArtifactStore
 from profiles.bounds import MOST_EXAMPLES
 from profiles.device import DeviceProfile
@@ -34,7 +34,7 @@ def site_hello(settings: RelaySettings, served: Sequence[Hello], said: Hello | N
         profile = site_profile(settings.device, settings.runtime, served)
         hello = Hello(
             device=settings.device,
-            agent_version=AGENT_VERSION,
+            agent_version=RELEASE,
             profile=profile,
             runtimes=dict(profile.runtimes),
             num_examples=min(MOST_EXAMPLES, max(in_hand, sum(min(most, hello.num_examples) for hello in served))),
@@ -49,7 +49,7 @@ def nobody(settings: RelaySettings) -> Hello:
     """The hello of a relay that has heard of no device yet; never sent."""
     return Hello(
         device=settings.device,
-        agent_version=AGENT_VERSION,
+        agent_version=RELEASE,
         profile=DeviceProfile(device=settings.device),
         runtimes={},
         num_examples=0,

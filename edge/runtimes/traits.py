@@ -19,6 +19,7 @@ class RuntimeTraits:
         checked_by: the runtime that runs the same graphs here, where it does not run itself: artifacts are checked with
             it, and never trained.
         max_threads: most threads a step of it uses; 0: as many as ordered.
+        inference: what its inference models are called by, their files' suffix; empty: it has none here.
         unmeasured_threads: threads of a step where no step times of a device are known.
     """
 
@@ -32,3 +33,4 @@ class RuntimeTraits:
     checked_by: str = ""
     max_threads: int = 0
     unmeasured_threads: int = 1
+    inference: str = ""

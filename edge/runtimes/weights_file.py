@@ -7,7 +7,7 @@ them would be the peak of the whole assignment (measured: 17 of 191 MB for a 4.3
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +26,29 @@ class WeightsFile(Mapping[str, np.ndarray]):
 
     Args:
         constants: a second file, of what changes rarely.
+        own: names that are taken from a file of the device's own, where it has them in the same shape and type, and
+            that file.
 
     Raises:
         ArtifactCorrupt: not such a file.
     """
 
-    def __init__(self, path: Path, *, where: str, constants: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        where: str,
+        constants: Path | None = None,
+        own: tuple[Collection[str], Path] | None = None,
+    ) -> None:
         files = [_MappedFile(p, where=where) for p in (path, constants) if p is not None]
         self._where = where
         self._files = {name: file for file in files for name in file.header}
+        if own is not None and own[1].is_file():
+            names, mine = own[0], _MappedFile(own[1], where=f"{where}, the device's own layers")
+            for name in names:
+                if name in self._files and mine.header.get(name, ())[:2] == self._files[name].header[name][:2]:
+                    self._files[name] = mine
         self._masks: dict[str, np.ndarray] = {}
         packed = [name.removesuffix(SHAPE) for name in self._files if name.endswith(SHAPE)]
         hidden = {base + suffix for base in packed for suffix in (BITS, PLACES, SHAPE)}

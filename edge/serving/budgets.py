@@ -175,5 +175,8 @@ class Budgets:
 
 
 def over_budget(device: str, why: str) -> str:
-    """The line for people about a device that is over its budget."""
-    return f"{device} {why}: what is over its budget is dropped unread; if that is no fault of its own, revoke it"
+    """The line for people about a device that is over its budget: a broker can say things over again in its name."""
+    return (
+        f"{device} {why}: what is over its budget is dropped unread; mend or revoke it, or the broker that "
+        "repeats what it says"
+    )

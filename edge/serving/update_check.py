@@ -48,10 +48,13 @@ def check_update(path: Path, specs: Iterable[TensorSpec], *, where: str, weights
 
     Raises:
         UpdateRejected: it does not, or is no tensor file; its bytes are what the device meant to send.
+        ArtifactCorrupt: it, or ``weights``, is not there or damaged: the device is to send it again.
     """
     try:
         tensors = read_tensor_file(path, where=where)
     except ArtifactCorrupt as error:
+        if not path.exists():  # deleted here, and no fault of the device
+            raise
         raise UpdateRejected(f"{error}; the update is not a tensor file") from error
     if weights is not None:
         tensors = restored(tensors, read_tensor_file(weights, where=where), where=where)

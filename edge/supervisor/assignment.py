@@ -230,6 +230,8 @@ class Assignment:
             update=str(finished.new_update_path(order.assignment_id)),
             left_over=str(finished.left_over_path(order)),
             new_left_over=str(finished.new_left_over_path(order) or ""),
+            personal=str(finished.personal_path(order)),
+            new_personal=str(finished.new_personal_path(order) or ""),
             threads=min(order.threads, settings.threads or order.threads),
             progress_s=settings.heartbeat_s / 2,
             self_test=settings.self_test,

@@ -22,6 +22,7 @@ from edge.contracts.errors import ApportionError, MessageRejected, StoreFull
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.topics import check_name
+from edge.supervisor.personal_layers import kept_at
 from edge.system.atomic_files import publish_file, sync, write_whole
 from edge.transfer.artifact_store import CHUNK_BYTES, check_encoded
 
@@ -88,6 +89,20 @@ class FinishedWork:
             return None
         return self._path(order.assignment_id).with_name("left-over")
 
+    def personal_path(self, order: WorkOrder) -> Path:
+        """Where the device's own layers for the run of ``order`` lie, if it has any."""
+        return kept_at(self._folder.parent, order)
+
+    def new_personal_path(self, order: WorkOrder) -> Path | None:
+        """Where a trainer writes them for ``order`` before :meth:`save`; None where it names none."""
+        made = self._new_personal(order)
+        if made is not None:
+            self.update_path(order.assignment_id)
+        return made
+
+    def _new_personal(self, order: WorkOrder) -> Path | None:
+        return self._path(order.assignment_id).with_name("personal") if order.own_layers else None
+
     def _path(self, assignment_id: str) -> Path:
         return self._folder / check_name(assignment_id, what="assignment id") / "update"
 
@@ -125,6 +140,9 @@ class FinishedWork:
                 _sync_file(left_over)
             except OSError:
                 left_over.unlink()  # no more than a little accuracy
+        personal = self._new_personal(record.order)
+        if personal is not None and personal.exists():
+            _sync_file(personal)
         self._make_durable(path, record.report.update)
         write_whole(path.with_name("record"), encode_msgpack(record))
 
@@ -148,6 +166,13 @@ class FinishedWork:
 
     def settle(self, order: WorkOrder, *, is_accepted: bool) -> None:
         """Remove the assignment; where its update counts, what rounding took from it is added to the next one."""
+        personal = self._new_personal(order)
+        if is_accepted and personal is not None and personal.exists():
+            try:
+                self.personal_path(order).parent.mkdir(exist_ok=True)
+                publish_file(personal, self.personal_path(order))
+            except OSError as error:
+                log.warning("this round's own layers are lost, those of the round before are kept: %s", error)
         made, path = self._new_left_over(order), self.left_over_path(order)
         if is_accepted and made is not None and made.exists():
             try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge.contracts.messages import AgentState, Heartbeat, Hello
+from edge.contracts.release import RELEASE
 from edge.masking.keys import ABILITY, is_able
+from edge.supervisor import personal_layers
 from edge.supervisor.assignment import Assignment
 from edge.supervisor.settings import AgentSettings
 from edge.supervisor.trainer_messages import Described, Ready
@@ -14,8 +16,6 @@ from edge.transfer.link_rate import LinkRate
 from profiles.device import DeviceProfile
 from profiles.measured_lines import WatchedLines
 from profiles.probe import probe
-
-AGENT_VERSION = "0.1.0"
 
 
 class Presence:
@@ -82,14 +82,14 @@ class Presence:
         """Sent after every connect."""
         return Hello(
             device=self._settings.device,
-            agent_version=AGENT_VERSION,
+            agent_version=RELEASE,
             profile=self.profile(),
             runtimes=self._runtimes,
             num_examples=self._num_examples,
             data_error=self.data_error,
             state=state,
             assignment_id="" if work is None else work.order.assignment_id,
-            abilities=(ABILITY,) if is_able() else (),
+            abilities=(*([ABILITY] if is_able() else []), personal_layers.ABILITY),
         )
 
 

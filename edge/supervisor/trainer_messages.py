@@ -35,6 +35,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         self_test: repeat the artifact's self-test before its first use.
         left_over: file of what rounding took from earlier updates, which need not be there; ``new_left_over`` is
             written beside the update, empty where none is kept.
+        personal: file of the device's own layers, which need not be there; ``new_personal`` is written beside the
+            update, empty where the order names none.
         masks: of a masked order; the update is then written masked, and nowhere else.
     """
 
@@ -50,6 +52,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     constants: str = ""
     left_over: str = ""
     new_left_over: str = ""
+    personal: str = ""
+    new_personal: str = ""
     masks: MaskSeeds | None = None
 
 

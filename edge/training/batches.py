@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from edge.contracts.errors import DataError, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.contracts.plan import LastBatch, Schedule
 from edge.contracts.streams import permutation, stream_seed, uniform
-from edge.training.local_data import LocalData, pillow
+from edge.training.local_data import LocalData
+from edge.training.sources.images import pillow
 
 CROP_PADDING = 4
 
@@ -32,8 +34,11 @@ class Examples:
     def __init__(self, data: LocalData, manifest: ArtifactManifest) -> None:
         self._input = manifest.input
         self._classes = manifest.classes
-        self._x = _fit_input(data, manifest.input)
-        self._y = _fit_labels(data, manifest)
+        self._x = fit_input(data, manifest.input)
+        targets = manifest.specs("target")
+        dtype = np.dtype(targets[0].dtype if targets else "int64")
+        shape = tuple(int(size) for size in targets[0].shape[1:]) if targets else ()
+        self._y = fit_labels(data, manifest.classes, shape, dtype)
 
     def __len__(self) -> int:
         return len(self._y)
@@ -46,15 +51,7 @@ class Examples:
         x = self._x[indices].astype(np.float32)
         if spec.augment:
             x = augmented(x, spec.augment, augment_seed)
-        per_channel = (-1,) + (1,) * (len(spec.shape) - 1) if spec.layout == "chw" else (-1,)
-        # One pass each, in place: a batch is held once.
-        if spec.scale != 1.0:
-            x *= np.float32(spec.scale)
-        if any(spec.mean):
-            x -= np.asarray(spec.mean, np.float32).reshape(per_channel)
-        if any(value != 1.0 for value in spec.std):
-            x /= np.asarray(spec.std, np.float32).reshape(per_channel)
-        return np.ascontiguousarray(x), self._y[indices]
+        return normalised(x, spec), self._y[indices]
 
     def label_mask(self) -> np.ndarray:
         """float32 [classes]: 1 for classes with a local example."""
@@ -65,6 +62,25 @@ class Examples:
     def labels(self) -> tuple[int, ...]:
         """Classes with a local example, rising."""
         return tuple(int(label) for label in np.unique(self._y))
+
+
+def normalised(x: np.ndarray, spec: InputSpec) -> np.ndarray:
+    """Program inputs of examples that fit: ``(x * scale - mean) / std`` per channel, C-contiguous; symbols as they are.
+
+    Args:
+        x: [B, *input.shape] in the input's dtype; written to.
+    """
+    if spec.dtype != "float32":
+        return np.ascontiguousarray(x)
+    per_channel = (-1,) + (1,) * (len(spec.shape) - 1) if spec.layout == "chw" else (-1,)
+    # One pass each, in place: a batch is held once.
+    if spec.scale != 1.0:
+        x *= np.float32(spec.scale)
+    if any(spec.mean):
+        x -= np.asarray(spec.mean, np.float32).reshape(per_channel)
+    if any(value != 1.0 for value in spec.std):
+        x /= np.asarray(spec.std, np.float32).reshape(per_channel)
+    return np.ascontiguousarray(x)
 
 
 @dataclass(frozen=True)
@@ -144,8 +160,18 @@ def augmented(x: np.ndarray, names: tuple[str, ...], seed: int) -> np.ndarray:
     return x
 
 
-def _fit_input(data: LocalData, spec: InputSpec) -> np.ndarray:
-    x = _decode_images(data.x, spec) if isinstance(data.x, tuple) else data.x
+def decoded(data: LocalData, spec: InputSpec) -> np.ndarray:
+    """Raw values [N, ...] of ``data``; image files are read in the input's size."""
+    return _decode_images(data.x, spec) if isinstance(data.x, tuple) else data.x
+
+
+def fit_input(data: LocalData, spec: InputSpec) -> np.ndarray:
+    """The examples of ``data`` [N, *input.shape], their values as they are.
+
+    Raises:
+        DataError: another shape, or values that the input cannot take.
+    """
+    x = decoded(data, spec)
     if x.dtype.kind not in "biuf":
         raise DataError(f"{data.where}: x is {x.dtype}, numbers expected; save it as numbers")
     if spec.dtype == "int64" and (x.dtype.kind == "f" or (spec.vocabulary and _outside(x, spec.vocabulary))):
@@ -183,11 +209,15 @@ def _decode_images(files: tuple[object, ...], spec: InputSpec) -> np.ndarray:
     return x
 
 
-def _fit_labels(data: LocalData, manifest: ArtifactManifest) -> np.ndarray:
-    y, classes = data.y, manifest.classes
-    targets = manifest.specs("target")
-    dtype = np.dtype(targets[0].dtype if targets else "int64")
-    shape = targets[0].shape[1:] if targets else ()
+def fit_labels(
+    data: LocalData, classes: tuple[str, ...], shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
+) -> np.ndarray:
+    """Targets [N, *shape] of ``dtype``, int64 where none is given; class names become their indices in ``classes``.
+
+    Raises:
+        DataError: another shape, an unknown name, an index outside of the classes.
+    """
+    y, dtype = data.y, dtype or np.dtype("int64")
     if y.dtype.kind in "US":
         names = {name: index for index, name in enumerate(classes)}
         unknown = sorted({str(label) for label in np.unique(y)} - names.keys())

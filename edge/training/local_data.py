@@ -1,17 +1,21 @@
-"""A device's own examples: read from where its owner said, checked, and counted. Nothing here leaves the device.
+"""Examples in files: read from where their owner said, checked, and counted. On a device nothing here leaves it.
 
-Sources: a folder of ``.npz`` files (keys ``x`` and ``y``) or one such file; a folder with one sub-folder of images per
-class; a CSV file with a header and a ``label`` column; ``package.module:function`` that gives ``(x, y)``.
-Fitting them to an artifact (layout, normalisation, batches) is :mod:`edge.training.batches`' work.
+Devices read what they train on with this, a coordinator what it evaluates on. Sources:
+
+- a folder of ``.npz`` files (keys ``x`` and ``y``), or one such file;
+- a folder of tables (``.csv``, ``.parquet``) with the same columns, or one of them;
+- a folder with one sub-folder per class, of images, of sound (``.wav``) or of texts (``.txt``);
+- a folder of ``.txt`` files: the byte that follows is the label;
+- ``package.module:function`` that gives ``(x, y)``.
+
+``data.toml`` in the folder says what tables, sound and text are read as. Fitting them to an artifact (layout,
+normalisation, batches) is :mod:`edge.training.batches`' work.
 """
 
 from __future__ import annotations
 
-import csv
 import importlib
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from edge.contracts.errors import ConfigError, DataError
+from edge.contracts.errors import DataError
+from edge.training.sources import images, sound, tables, text
+from edge.training.sources.archives import read_archives
+from edge.training.sources.description import Description, read_description
 
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm"})
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_KINDS = {"images": images.SUFFIXES, "sound": sound.SUFFIXES, "text": text.SUFFIXES}
+_EXPECTED = "a folder of .npz, .csv, .parquet or .txt files, or of a sub-folder of images, .wav or .txt files per class"
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ def read_local_data(source: str) -> LocalData:
 
     Raises:
         DataError: nothing there, a file that cannot be read (it is named), or lengths that differ.
-        ConfigError: images without Pillow installed.
+        ConfigError: images without Pillow installed, Parquet without pyarrow.
     """
     path = Path(source)
     if not path.exists() and _FUNCTION.fullmatch(source):
@@ -56,13 +64,12 @@ def read_local_data(source: str) -> LocalData:
     elif path.is_dir():
         data = _from_folder(path)
     elif path.suffix == ".npz" and path.is_file():
-        data = _from_arrays(str(path), [_read_npz(path)])
-    elif path.suffix == ".csv" and path.is_file():
-        data = _from_csv(path)
+        data = _named(str(path), read_archives([path]))
+    elif path.suffix in tables.SUFFIXES and path.is_file():
+        data = _named(str(path), tables.read_tables([path], read_description(path.parent)))
     else:
         raise DataError(
-            f"no local data at {source}: a folder of npz files or of image folders, a .csv, a .npz or "
-            "package.module:function expected; set --data"
+            f"no local data at {source}: {_EXPECTED}, a .csv, a .npz or package.module:function expected; set --data"
         )
     if len(data.x) != len(data.y) or len(data) == 0:
         raise DataError(f"{data.where}: {len(data.x)} examples with {len(data.y)} labels; give as many, at least one")
@@ -70,90 +77,48 @@ def read_local_data(source: str) -> LocalData:
 
 
 def _from_folder(folder: Path) -> LocalData:
-    archives = sorted(folder.glob("*.npz"))
-    if archives:
-        return _from_arrays(str(folder), [_read_npz(path) for path in archives])
-    tables = sorted(folder.glob("*.csv"))
-    if len(tables) == 1:
-        return _from_csv(tables[0])
+    description = read_description(folder)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    if archives := [path for path in files if path.suffix == ".npz"]:
+        return _named(str(folder), read_archives(archives))
+    if found := [path for path in files if path.suffix.lower() in tables.SUFFIXES]:
+        return _named(str(folder), tables.read_tables(found, description))
+    if texts := [path for path in files if path.suffix.lower() in text.SUFFIXES]:
+        length = description.length or text.LENGTH
+        return _named(str(folder), text.read_next_bytes(texts, length, description.stride or length))
     classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not classes:
-        raise DataError(f"{folder}: neither .npz files nor one .csv nor a folder of images per class; fill it")
-    return _from_images(folder, classes)
+        raise DataError(f"{folder}: neither .npz, .csv, .parquet or .txt files nor a folder per class; fill it")
+    return _from_classes(folder, classes, description)
 
 
-def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            missing = [key for key in ("x", "y") if key not in archive]
-            if missing:
-                raise DataError(f"{path}: no array {missing} among {sorted(archive)}; save it with keys x and y")
-            x, y = archive["x"], archive["y"]
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error}); replace the file") from error
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise DataError(f"{path}: x has shape {x.shape}, y {y.shape}; the first dimension must be the examples")
-    return x, y
+def _from_classes(folder: Path, classes: Sequence[Path], description: Description) -> LocalData:
+    """One sub-folder per class, its name the label."""
+    found = {kind: [(c, p) for c in classes for p in _files(c, suffixes)] for kind, suffixes in _KINDS.items()}
+    kinds = [kind for kind, files in found.items() if files]
+    if len(kinds) > 1:
+        shown = ", ".join(f"{len(found[kind])} of {kind} ({found[kind][0][1]})" for kind in kinds)
+        raise DataError(f"{folder}: files of several kinds: {shown}; give one kind in a folder")
+    if not kinds:
+        raise DataError(
+            f"{folder}: its folders {[c.name for c in classes][:5]} hold no images, .wav or .txt; fill them"
+        )
+    paths = [path for _, path in found[kinds[0]]]
+    labels = np.asarray([class_folder.name for class_folder, _ in found[kinds[0]]])
+    if kinds == ["sound"]:
+        return LocalData(str(folder), sound.read_sounds(paths, description.length or sound.LENGTH), labels)
+    if kinds == ["text"]:
+        return LocalData(str(folder), text.read_texts(paths, description.length or text.LENGTH), labels)
+    images.check_images(paths)
+    return LocalData(str(folder), tuple(paths), labels)
 
 
-def _from_arrays(where: str, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> LocalData:
-    if len(parts) == 1:
-        return LocalData(where, *parts[0])
-    try:
-        return LocalData(where, np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
-    except ValueError as error:
-        raise DataError(f"{where}: the files do not fit together ({error}); give all the same shape") from error
+def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes)
 
 
-def _from_images(folder: Path, classes: Sequence[Path]) -> LocalData:
-    image_module = pillow()
-    files: list[Path] = []
-    labels: list[str] = []
-    for class_folder in classes:
-        found = sorted(p for p in class_folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
-        for path in found:
-            try:
-                with image_module.open(path) as image:
-                    image.verify()
-            except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
-                raise DataError(f"{path}: is not a readable image ({error}); replace the file") from error
-        files += found
-        labels += [class_folder.name] * len(found)
-    return LocalData(str(folder), tuple(files), np.asarray(labels))
-
-
-def pillow() -> Any:
-    """Pillow's ``Image`` module.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise ConfigError(["--data: image folders need Pillow"], hint="pip install 'apportion[images]'") from error
-
-
-def _from_csv(path: Path) -> LocalData:
-    values: list[list[float]] = []
-    labels: list[str] = []
-    line = 0
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.reader(file)
-            header = next(rows, [])
-            column = header.index("label") if "label" in header else len(header) - 1
-            for row in rows:
-                line = rows.line_num
-                if len(row) not in (0, len(header)):
-                    raise ValueError(f"{len(row)} columns, the header has {len(header)}")
-                if row:
-                    labels.append(row.pop(column))
-                    values.append([float(value) for value in row])
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        raise DataError(f"{path}: line {line} cannot be read ({error}); replace the file") from error
-    is_integer = all(re.fullmatch(r"\s*-?\d+\s*", label) for label in labels)
-    return LocalData(str(path), np.asarray(values), np.asarray(labels, dtype=np.int64 if is_integer else None))
+def _named(where: str, arrays: Mapping[str, np.ndarray]) -> LocalData:
+    return LocalData(where, arrays["x"], arrays["y"])
 
 
 def _from_function(source: str) -> LocalData:

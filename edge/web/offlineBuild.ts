@@ -5,6 +5,7 @@ import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join, relative, sep } from "node:path";
 import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import type { Plugin } from "vite";
+import { LICENCES, writeLicences } from "./licences";
 
 const COMPRESSED = /\.(js|mjs|css|html|svg|json|webmanifest|wasm)$/;
 /** onnxruntime-web's other builds, WebGPU and WebNN, 20 MB and more each: nothing here imports them. */
@@ -27,7 +28,8 @@ export function offlineBuild(): Plugin {
     },
     closeBundle() {
       const worker = join(folder, "serviceWorker.js");
-      const paths = filesIn(folder).filter((path) => path !== "serviceWorker.js");
+      writeLicences(folder);
+      const paths = filesIn(folder).filter((path) => path !== "serviceWorker.js" && path !== LICENCES);
       const files = paths.map((path) => [path === "index.html" ? "./" : path, NAMED_BY_CONTENT.test(path)]);
       const hash = createHash("sha256");
       for (const path of paths) hash.update(path).update(readFileSync(join(folder, path)));

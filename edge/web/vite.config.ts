@@ -1,4 +1,5 @@
 import { defineConfig } from "vite";
+import { noteLicences } from "./licences";
 import { offlineBuild } from "./offlineBuild";
 
 // One origin, relative addresses: the page works wherever the coordinator serves it, at `/` and at `/join`.
@@ -17,6 +18,6 @@ export default defineConfig({
       },
     },
   },
-  worker: { format: "es" },
-  plugins: [offlineBuild()],
+  worker: { format: "es", plugins: () => [noteLicences()] },
+  plugins: [noteLicences(), offlineBuild()],
 });

@@ -44,7 +44,7 @@ HEAVY = {
     "uvicorn",
 }
 LIGHT = (
-    *("profiles", "edge", "edge.contracts", "edge.transport", "edge.runtimes", "export"),
+    *("profiles", "edge", "edge.contracts", "edge.transport", "edge.runtimes", "export", "apportion"),
     *(f"coordinator.{name}" for name in ("models", "methods", "aggregation", "identity", "submodels", "web")),
 )
 """Packages of which a name alone is asked for at times."""
@@ -108,7 +108,7 @@ def offenders(found: dict[Path, Collection[str]]) -> dict[str, list[str]]:
 
 def test_no_circle_leads_through_a_package_either() -> None:
     """``import a.b`` runs ``a/__init__`` first, so whatever that imports must not import from ``a``."""
-    graph = grimp.build_graph("profiles", "edge", "export", "coordinator", cache_dir=None)
+    graph = grimp.build_graph("profiles", "edge", "export", "coordinator", "apportion", cache_dir=None)
     needs = {}
     for name in graph.modules:
         used = [found.split(".") for found in graph.find_modules_directly_imported_by(name)]
@@ -149,6 +149,13 @@ def test_coordinator_leaves_runtime_toolchains_to_export() -> None:
 def test_importing_a_package_loads_nothing_heavy() -> None:
     assert loaded_by(f"import {', '.join(LIGHT)}") & HEAVY == set()
     assert loaded_by("import coordinator.cli") & HEAVY == {"typer"}  # a command line is made of its framework
+
+
+def test_the_api_loads_nothing_until_a_name_is_used() -> None:
+    loaded = loaded_by("import apportion; apportion.NAMES; dir(apportion)")
+    assert loaded & {"coordinator", "edge", "export", "profiles", "msgspec"} == set()
+    # A table of a run file is one without what trains it.
+    assert loaded_by("import apportion; apportion.Train(lr=0.1), apportion.LocalDevices") & HEAVY == set()
 
 
 def test_every_contract_loads_without_numpy() -> None:

@@ -15,7 +15,7 @@ from edge.runtimes import KNOWN
 from export.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("profiles", "edge", "export", "coordinator")
+PACKAGES = ("profiles", "edge", "export", "coordinator", "apportion")
 ODDS_AND_ENDS = {"util", "utils", "helper", "helpers", "common", "misc", "stuff", "tools"}
 
 

@@ -28,7 +28,8 @@ from tests.chaos.faults import ACTIONS, BLOBS, BROKER, COORDINATOR, DURABLE_WRIT
 from tests.chaos.forking import Forks
 from tests.chaos.framing import Packet
 from tests.chaos.liars.broker import LyingBroker
-from tests.chaos.liars.kinds import devices_among
+from tests.chaos.liars.first_word import FirstWord
+from tests.chaos.liars.kinds import devices_among, told_on
 from tests.chaos.relay import DOWN, UP, Link, Verdict
 from tests.chaos.schedule import Schedule
 from tests.chaos.site import NAME, PASSWORD_VARIABLE, Site, device_names
@@ -75,6 +76,7 @@ class Director:
         self._liars = set(devices_among(schedule.liars))
         brokers = [liar for liar in schedule.liars if liar.kind == "broker"]
         self._liar_between = LyingBroker(NAME, device_names(), brokers[0].variant) if brokers else None
+        self._first_word = FirstWord(told_on(schedule.liars) if schedule.mode == "buffered" else ())
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = self._has_damage = False
         self._finished: asyncio.Future[bool]
@@ -279,6 +281,8 @@ class Director:
                     self._leader = child.party
                 party = COORDINATOR if child.party == SECOND else child.party
                 await self._passed(f"{party}@{name}")
+                if name == "trained":
+                    await self._first_word.wait()
                 jump, self._jumps[child.party] = self._jumps[child.party], 0
                 writer.write(f"{jump}\n".encode())
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -304,6 +308,7 @@ class Director:
         kind, words = kind_of(packet.topic), packet.topic.split("/")
         if party == COORDINATOR and direction == UP and kind == "ack":
             ack = unseal(packet.payload).read(Ack)
+            self._first_word.answered(words)
             if ack.accepted:
                 self.story.acknowledged[ack.assignment_id] += 1
         verdict = Verdict([packet])

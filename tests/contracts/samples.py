@@ -15,6 +15,7 @@ from edge.contracts.claims import (
     Refused,
 )
 from edge.contracts.identity import KeyStatement, Renew, Renewed, Signers
+from edge.contracts.inference import InferenceManifest
 from edge.contracts.manifest import (
     ArtifactFile,
     ArtifactManifest,
@@ -131,6 +132,7 @@ ORDER = WorkOrder(
     upload_to="https://broker.local:8443/v1/pi-1.1760000000.0f/upload/",
     run="0123456789abcdef0123456789abcdef",
     method="heterofl",
+    personal=("fc2.weight", "fc2.bias"),
 )
 
 REPORT = TrainReport(
@@ -216,6 +218,22 @@ BODIES: dict[str, msgspec.Struct] = {
     "signers": Signers((KeyStatement(1, (b"\x09" * 32, b"\x0a" * 32), b"\x0b" * 64),)),
     "error": Error(code="bad-message", message="truncated", about=B),
 }
+
+INFERENCE = InferenceManifest(
+    federation="garden",
+    rounds=12,
+    model="resnet8",
+    runtime="onnxruntime",
+    minimum_runtime_version="1.20",
+    precision="int8",
+    file=ArtifactFile("model.onnx", "ab" * 32, 81_234),
+    input=InputSpec(layout="chw", shape=(3, 32, 32), mean=(0.5, 0.25, 0.125), std=(0.75, 0.5, 0.25), scale=0.0625),
+    classes=("cat", "dog"),
+    examples=599,
+    accuracy=0.875,
+    torch_accuracy=0.890625,
+    agreement=0.96875,
+)
 
 MANIFEST = ArtifactManifest(
     format="onnx_step",

@@ -13,11 +13,12 @@ import pytest
 
 from edge.contracts.claims import ClaimLink
 from edge.contracts.envelope import unseal
+from edge.contracts.inference import InferenceManifest
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import BODIES as BODY_TYPES
 from edge.contracts.tensor_file import decode_tensors
 from tests.contracts.golden_files import today, versions
-from tests.contracts.samples import BODIES, CLAIM_LINK, CLAIMS, MANIFEST, TENSORS
+from tests.contracts.samples import BODIES, CLAIM_LINK, CLAIMS, INFERENCE, MANIFEST, TENSORS
 
 CONTRACTS = Path(__file__).parents[2] / "edge" / "contracts"
 
@@ -52,6 +53,12 @@ def test_every_golden_message_is_read(kind: str) -> None:
             assert body == BODIES[kind]
 
 
+def test_every_golden_inference_manifest_is_read() -> None:
+    for path in versions("inference.json"):
+        InferenceManifest.from_bytes(path.read_bytes())
+    assert InferenceManifest.from_bytes(versions("inference.json")[-1].read_bytes()) == INFERENCE
+
+
 def test_every_golden_manifest_is_read() -> None:
     for path in versions("manifest.json"):
         assert ArtifactManifest.from_bytes(path.read_bytes()).export_key == MANIFEST.export_key
@@ -79,7 +86,7 @@ def test_golden_tensors_are_read_bit_for_bit() -> None:
 
 def test_every_kind_has_a_sample_and_every_struct_is_in_one() -> None:
     assert set(BODIES) == set(BODY_TYPES)
-    shown = structs_in(MANIFEST).union(*map(structs_in, [*BODIES.values(), *CLAIMS.values(), CLAIM_LINK]))
+    shown = structs_in(MANIFEST).union(*map(structs_in, [*BODIES.values(), *CLAIMS.values(), CLAIM_LINK, INFERENCE]))
     defined: set[type] = set()
     for path in CONTRACTS.glob("*.py"):
         module = importlib.import_module(f"edge.contracts.{path.stem}")

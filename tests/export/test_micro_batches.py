@@ -90,7 +90,10 @@ def order(manifest: ArtifactManifest, spec: StepSpec, **changes: object) -> Work
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
-        ("onnxruntime", msgspec.structs.replace(WHOLE, optimizer=Optimizer(kind="adamw"), micro_batches=2)),
+        (
+            "onnxruntime",
+            msgspec.structs.replace(WHOLE, optimizer=Optimizer(kind="adamw"), micro_batches=2, proximal=True),
+        ),
         ("executorch", msgspec.structs.replace(WHOLE, sparse=(SparseWeight("head.weight", 30),), distillation=False)),
     ],
     ids=["onnxruntime-adamw-2", "executorch-sgd-4-sparse"],

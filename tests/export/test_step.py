@@ -50,6 +50,16 @@ STEPS: dict[str, dict[str, object]] = {
     "masked-clip-nesterov": {"masked": ("stem.weight",), "clip_norm": True, "optimizer": Optimizer(nesterov=True)},
     "distillation": {"distillation": True},
     "distillation-batch": {"distillation": True, "norm": "batch", "loss": "label_masked_cross_entropy"},
+    "proximal": {"proximal": True},
+    "proximal-adam": {"proximal": True, "frozen": ("stem.weight",), "optimizer": Optimizer(kind="adam")},
+    "proximal-everything": {
+        "proximal": True,
+        "distillation": True,
+        "clip_norm": True,
+        "masked": ("layer.u.weight",),
+        "frobenius": (FactorPair("head.u.weight", "head.v.weight"),),
+        "squared_gradient": ("head.v.weight",),
+    },
     "everything": {
         "loss": "label_masked_cross_entropy",
         "optimizer": Optimizer(nesterov=True),
@@ -64,7 +74,7 @@ STEPS: dict[str, dict[str, object]] = {
 
 TOGETHER = (
     *("sgd-plain", "adam", "clip-adam", "masked-adamw", "masked-clip-nesterov", "bce", "masked", "frozen-factor"),
-    *("frozen-static", "distillation-batch", "everything"),
+    *("frozen-static", "distillation-batch", "everything", "proximal-adam", "proximal-everything"),
 )
 """Of them those that between them have every part: what the other formats are asked to write."""
 

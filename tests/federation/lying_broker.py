@@ -64,7 +64,7 @@ def enrolled_agents(running: InProcessFederation, identity: Path, count: int) ->
     """Agents ``d0``, ``d1`` ... with certificates of ``identity``, which follow signed words alone."""
     for index in range(count):
         name = f"d{index}"
-        running.write_data(name, index)
+        running.write_data(name, index % len(running.shares))
         folder = running.folder / "devices" / name
         request = make_request(folder, name)
         with Authority(identity) as authority:

@@ -64,6 +64,23 @@ def test_rotten_update_stops_the_run_and_after_fsck_the_round_is_repeated(undist
     assert main(["fsck", str(run_dir), "--deep"]) == 0
 
 
+def test_devices_whose_updates_went_with_a_damaged_version_train_again(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    text = config_text(rounds=3, join_timeout_s=240.0, min_reports=3, deadline_s=20.0)
+    text = text.replace('name = "fedhm"\nlevels = [4]', 'name = "fedavg"').replace("frobenius-lambda = 0.0001\n", "")
+    crash(run_dir, "aggregating", 2, text=text + '[aggregation]\nmode = "buffered"\nbuffer = 3\n')
+    with Ledger.open(run_dir / "ledger.sqlite") as ledger:
+        damaged = ledger.updates.counted(1, 0)[1]
+    flip(run_dir, damaged.update_digest)
+    assert main(["fsck", str(run_dir), "--deep", "--repair"]) == 0
+    resume_run(run_dir, RunOptions(quiet=True))
+    with Ledger.open(run_dir / "ledger.sqlite") as ledger:
+        states = [(r.round, r.attempt, r.state) for r in ledger.rounds.all()]
+        assert states == [(0, 0, "committed"), (1, 0, "abandoned"), (1, 1, "committed"), (2, 0, "committed")]
+        assert len(ledger.updates.counted(1, 1)) == 3
+    assert main(["fsck", str(run_dir), "--deep"]) == 0
+
+
 @pytest.mark.parametrize("lost", ["flipped", "gone"])
 def test_rotten_model_is_made_again_from_the_round_before(undisturbed: bytes, tmp_path: Path, lost: str) -> None:
     run_dir = tmp_path / "run"
@@ -95,6 +112,29 @@ def test_model_that_cannot_be_made_again_is_named_and_nothing_takes_its_place(tm
         resume_run(run_dir, RunOptions(quiet=True))
     (run_dir / "blobs" / last.model_digest[:2] / last.model_digest).write_bytes(kept)
     resume_run(run_dir, RunOptions(quiet=True))
+
+
+@pytest.mark.parametrize("lost", ["flipped", "gone"])
+def test_weights_that_rot_after_devices_trained_from_them_are_made_again(
+    undisturbed: bytes, tmp_path: Path, lost: str
+) -> None:
+    """As when one device of several fetches them too late: they are deleted then, and the others' updates count."""
+    run_dir = tmp_path / "run"
+    text = config_text(join_timeout_s=240.0) + "\n[defences]\nquarantine-factor = 50.0\n"
+    crash(run_dir, "recorded", 2 * DEVICES, text=text)
+    with Ledger.open(run_dir / "ledger.sqlite") as ledger:
+        attempt = ledger.rounds.open()
+        assert attempt is not None
+        entries = ledger.assignments.of_attempt(attempt.round, attempt.attempt)
+        assert {entry.state for entry in entries} == {"reported"}
+    for digest in {entry.weights_digest for entry in entries}:
+        if lost == "gone":
+            (run_dir / "blobs" / digest[:2] / digest).unlink()
+        else:
+            flip(run_dir, digest)
+    resume_run(run_dir, RunOptions(quiet=True))
+    assert final_bytes(run_dir) == undisturbed
+    assert main(["fsck", str(run_dir), "--deep"]) == 0
 
 
 def test_graph_that_rotted_is_exported_again(undisturbed: bytes, tmp_path: Path) -> None:

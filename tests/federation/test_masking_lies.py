@@ -95,6 +95,39 @@ def test_after_shares_of_another_secret_devices_that_unmasked_nothing_yet_make_t
         assert len(weights) == 1
 
 
+def test_who_answers_nothing_when_a_liar_is_taken_out_is_remembered_as_silent(
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that are left are needed then: each can stop one attempt so, and nobody can again and again."""
+    monkeypatch.setattr("coordinator.rounds.masking.unmasking.REVEAL_S", 3.0)
+    Authority.create(tmp_path / "identity").close()
+    broker = f'url = "mosquitto"\nidentity = "{tmp_path / "identity"}"'
+    text = text_of(MASKED, broker=broker, size=6, local=6, min_reports=3, deadline_s=40.0)
+    with InProcessFederation(tmp_path, exports, text) as running:
+        enrolled_agents(running, tmp_path / "identity", 12)
+        chosen: list[str] = []
+
+        def misdeals(kind: str, body: msgspec.Struct) -> msgspec.Struct:
+            entries = running.ledger.assignments.of_attempt(0, 0)
+            chosen[:] = [entry.device for entry in entries]
+            is_first = isinstance(body, Shares) and body.assignment_id == entries[0].assignment_id
+            return another_secret(kind, body) if is_first else body
+
+        def drop(topic: str, payload: bytes, qos: Qos) -> bool:
+            return topic.endswith("/excluded") and chosen[1] in topic.split("/")
+
+        running.broker.drop = drop
+        for device in list(running._agents):
+            lies(running, device, misdeals)
+        running.run()
+        first, second = running.ledger.rounds.all()
+        assert (first.state, second.state) == ("abandoned", "committed")
+        assert running.ledger.masking.liars() == {chosen[0]}
+        assert running.ledger.masking.of_attempt(0, 0, "silent") == {
+            chosen[1]: b"no 'excluded' when the sum was unmasked"
+        }
+
+
 def complain_of(running: InProcessFederation, device: str, sender: str) -> None:
     """Let an agent complain of ``sender``, whatever it was given, where others say that all is in order."""
     masker = running._agents[device][0]._masker

@@ -11,11 +11,14 @@ import pytest
 from coordinator.cli.assembly import RunOptions, resume_run, start_run
 from coordinator.ledger.ledger import Ledger
 from coordinator.privacy.masking_records import COORDINATOR
+from coordinator.rounds.masking.agreement import TOLD
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError, DeadlineExpired
 from edge.contracts.masking import WEIGHT
+from edge.contracts.messages import Refuse
 from edge.contracts.plan import read_order
 from edge.contracts.tensor_file import read_tensor_file
+from edge.supervisor.assignment import Assignment
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text, crash
 
@@ -41,7 +44,7 @@ def folders(folder: Path) -> tuple[Path, Path]:
 
 def start_agents(running: InProcessFederation, count: int = DEVICES) -> None:
     for index in range(count):
-        running.write_data(f"d{index}", index)
+        running.write_data(f"d{index}", index % len(running.shares))
         running.agent(f"d{index}")
 
 
@@ -229,6 +232,24 @@ def test_too_few_survivors_repeat_the_round(exports: Path, tmp_path: Path) -> No
             running.run()
         assert running.ledger.rounds.all()[0].state == "abandoned"
         assert COORDINATOR not in running.ledger.masking.of_attempt(0, 0, "reveal")
+
+
+def test_devices_that_another_run_had_unmask_this_model_are_asked_once(exports: Path, tmp_path: Path) -> None:
+    text = text_of(MASKED, size=4, local=4, min_reports=4, deadline_s=30.0)
+    with InProcessFederation(tmp_path, exports, text) as running:
+        start_agents(running, 8)
+
+        def told(taken: Assignment) -> Refuse:
+            return taken.refusal(TOLD, "masks were taken off before")
+
+        for device in ("d0", "d2", "d4", "d6"):
+            running._agents[device][0]._masker.refusal = told  # type: ignore[method-assign]
+        running.run()
+        *failed, made = running.ledger.rounds.all()
+        assert made.participants == ("d1", "d3", "d5", "d7")
+        asked = [e.device for r in failed for e in running.ledger.assignments.of_attempt(0, r.attempt, "refused")]
+        assert sorted(asked) == sorted({*asked})
+        assert running.ledger.masking.liars() == frozenset()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """RabbitMQ 4 in a folder: Debian 13's packages of it, fetched and unpacked, nothing installed.
 
-Debian 12 has 3.10. The machine's own Debian mirror has the next release too: apt resolves and fetches its packages into
-a folder of its own, and checks their signatures with the keys this machine trusts Debian by.
+Debian 12 has 3.10; the machine's own Debian mirror has the next release too.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from tests.debian_packages import NoPackages, fetch_packages, unpack_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".rabbitmq"
@@ -68,51 +69,15 @@ def inside(root: Path, folders: dict[str, Path]) -> list[str]:
 
 def _unpack(apt: Path, root: Path) -> str:
     """RabbitMQ's release, its packages unpacked in ``root``."""
-    for folder in ("lists/partial", "cache/archives/partial"):
-        (apt / folder).mkdir(parents=True)
-    (apt / "status").touch()
-    (apt / "sources.list").write_text(_source())
-    settings = {
-        "APT::Install-Recommends": "false",
-        "APT::Sandbox::User": "",
-        "Acquire::Languages": "none",
-        "Dir::Etc::SourceList": str(apt / "sources.list"),
-        "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::State::Lists": str(apt / "lists"),
-        "Dir::State::status": str(apt / "status"),
-        "Dir::Cache": str(apt / "cache"),
-    }
-    command = ["apt-get", "-qq", "-y", *(f"-o{name}={value}" for name, value in settings.items())]
-    for words in (["update"], ["install", "--download-only", *PACKAGES]):
-        done = subprocess.run([*command, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        problems = [line for line in done.stderr.splitlines() if line.startswith("E:") or "Failed to fetch" in line]
-        if done.returncode or problems:
-            raise Unavailable(f"this machine's package source gives no Debian {RELEASE}: {'; '.join(problems)[:300]}")
-    archives = sorted((apt / "cache/archives").glob("*.deb"))
+    try:
+        archives = fetch_packages(apt, RELEASE, PACKAGES)
+    except NoPackages as reason:
+        raise Unavailable(str(reason)) from reason
     release = next(path.name.split("_")[1] for path in archives if path.name.startswith("rabbitmq-server_"))
     if not release.startswith(MAJOR):
         raise Unavailable(f"Debian {RELEASE} has RabbitMQ {release} here, not {MAJOR}x")
-    root.mkdir(parents=True)
-    for package in archives:
-        if not package.name.startswith(NOT_UNPACKED):
-            subprocess.run(["dpkg-deb", "--extract", str(package), str(root)], check=True)
-    (root / "usr/bin/awk").symlink_to("mawk")  # else the package's install script makes it
-    if not (root / "bin/sh").exists():
-        (root / "usr/bin/sh").symlink_to("dash")
+    unpack_packages(archives, root, left_out=NOT_UNPACKED)
     for place in MOUNT_POINTS:
         (root / place).mkdir(parents=True, exist_ok=True)
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     return release
-
-
-def _source() -> str:
-    """The machine's own Debian mirror, with another release of it."""
-    form = "$(REPO_URI) $(LABEL) $(COMPONENT)"
-    done = subprocess.run(
-        ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], capture_output=True, text=True
-    )
-    for line in done.stdout.splitlines():
-        address, _, label = line.partition(" ")
-        if label == "Debian main":
-            return f"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {address} {RELEASE} main\n"
-    raise Unavailable("this machine's package sources name no Debian mirror (apt-get update?)")

@@ -29,6 +29,9 @@ CHECKED_BY = 0.5
 OPENED_BY = 0.6
 """Until when a device that is complained of may open its shares."""
 
+TOLD = "masks-told"
+"""The code of a device that refuses since it unmasked a sum of the model before, in this run or another."""
+
 LEAST = 3
 """Devices of a masked sum: of two, each knows the other's update from the sum and its own."""
 
@@ -59,9 +62,10 @@ def threshold_of(federation: Federation, count: int) -> int:
 
 
 def asked_before(federation: Federation, round_index: int) -> set[str]:
-    """Devices that were asked to take masks off a sum of the round's model."""
+    """Devices that were asked to take masks off a sum of the round's model, or say that another run asked them."""
     rows = federation.ledger.masking.of_round(round_index, "reveal")
-    return {device for row in rows for device in decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES).reported}
+    asked = {device for row in rows for device in decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES).reported}
+    return asked | {d for d, of, *_ in federation.ledger.assignments.refused([TOLD], round_index) if of == round_index}
 
 
 def able_devices(federation: Federation, devices: Sequence[str], round_index: int) -> list[str]:

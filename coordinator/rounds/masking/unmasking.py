@@ -11,6 +11,7 @@ from coordinator.privacy.masking_records import COORDINATOR, Decided
 from coordinator.rounds.control import obey_within_round
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.masking.agreement import LEAST, able_devices
+from coordinator.rounds.masking.silence import remember
 from coordinator.rounds.masking.sums import entries_of, secrets_of
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.masking import Reveal
@@ -72,6 +73,8 @@ def _wait_for(
         where = f"round {current.round + 1}: {len(answered)} of {len(asked)} devices helped to unmask the sum"
         if now - began >= REVEAL_S and (now - began >= longest or _are_others_enough(federation, current)):
             federation.progress.say(f"{where}, {needed} needed")
+            silent = sorted({*asked} - {*answered})
+            remember(federation, current.round, current.attempt, silent, f"no '{kind}' when the sum was unmasked")
             return False
         if now - began >= ASK_EVERY_S and not is_told:
             federation.progress.say(f"{where}, {needed} needed: waiting for them, for {longest:.0f} s at most")

@@ -16,7 +16,9 @@ STAGES = (
     "coordinator.rounds.stages.late_updates:LateUpdates",
     "coordinator.rounds.stages.secure_aggregation:SecureAggregation",
     "coordinator.rounds.stages.differential_privacy:DifferentialPrivacy",
+    "coordinator.rounds.stages.server_optimizer:OptimizesMean",
     "coordinator.rounds.stages.traffic_account:TrafficAccount",
+    "coordinator.rounds.stages.checkpoints:Checkpoints",
 )
 """``module:class``, imported when a run is opened; a round asks them in this order."""
 

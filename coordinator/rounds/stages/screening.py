@@ -6,6 +6,7 @@ from coordinator.defences.reliability import may_take_part
 from coordinator.defences.screening import screened
 from coordinator.ledger.records import Round
 from coordinator.rounds.federation import Federation, RoundStage
+from coordinator.rounds.origin_weights import restore_weights
 from coordinator.rounds.participants import origin_of, sent_tensors
 
 
@@ -19,9 +20,11 @@ class Screening(RoundStage):
 
     def participants(self, federation: Federation, current: Round, reported: list[str]) -> list[str]:
         """Those whose updates are not set aside; the ledger has the others in quarantine."""
+        updates = federation.ledger.updates.of_attempt(current.round, current.attempt)
+        restore_weights(federation, [u.assignment for u in updates if u.assignment.order])  # a simulation has none
         recorded = screened(
             federation.ledger,
-            federation.ledger.updates.of_attempt(current.round, current.attempt),
+            updates,
             federation.config.defences.quarantine_factor,
             read=lambda entry: (sent_tensors(federation, entry), origin_of(federation, entry)),
             say=federation.progress.say,

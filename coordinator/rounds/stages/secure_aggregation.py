@@ -19,7 +19,7 @@ from coordinator.ledger.records import Assignment, Round
 from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.privacy.masking_records import COORDINATOR
 from coordinator.rounds.federation import Federation, RoundStage
-from coordinator.rounds.masking.agreement import LEAST, able_devices, agree_on_masks, asked_before, left_out
+from coordinator.rounds.masking.agreement import LEAST, TOLD, able_devices, agree_on_masks, asked_before, left_out
 from coordinator.rounds.masking.silence import OF_ATTEMPTS, OFTEN, remember, silent_devices
 from coordinator.rounds.masking.sums import entries_of, sums_of, weight_of
 from coordinator.rounds.masking.unmasking import unmask
@@ -38,10 +38,6 @@ from edge.contracts.tensor_file import read_tensor_file
 MOST_OF_MEDIAN = 16
 """An update weighs at most so many times the median of its cohort: the sum's quantum grows with the largest weight, and
 nobody may make it so coarse by a word that nothing moves."""
-
-
-TOLD = "masks-told"
-"""The code of a device that refuses since it unmasked a sum of the model before."""
 
 
 class SecureAggregation(RoundStage):

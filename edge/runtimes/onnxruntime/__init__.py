@@ -10,4 +10,5 @@ TRAITS = RuntimeTraits(
     distribution="onnxruntime",
     module="onnxruntime",
     has_wheels=True,
+    inference="onnx",
 )

@@ -32,12 +32,20 @@ def version() -> str:
 
 def load(manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int) -> OnnxSession:
     """As :meth:`edge.runtimes.base.Runtime.load`."""
-    if _release(version()) < _release(manifest.minimum_runtime_version):
-        raise DeviceRefused(
-            f"artifact needs onnxruntime {manifest.minimum_runtime_version} or newer, {version()} is installed; "
-            "upgrade it on the device"
-        )
+    require_release(manifest.minimum_runtime_version)
     return OnnxSession(manifest, files, threads=threads)
+
+
+def require_release(minimum: str) -> None:
+    """Check that ONNX Runtime is of release ``minimum`` or newer.
+
+    Raises:
+        DeviceRefused: it is older.
+    """
+    if _release(version()) < _release(minimum):
+        raise DeviceRefused(
+            f"artifact needs onnxruntime {minimum} or newer, {version()} is installed; upgrade it on the device"
+        )
 
 
 class OnnxSession:

@@ -8,7 +8,7 @@ from torch.func import functional_call
 
 from export.capture import Capture, capture
 from export.draws import fed
-from export.program_inputs import INPUT, LABEL_MASK, TARGET, state_buffers
+from export.program_inputs import INPUT, LABEL_MASK, TARGET, state_buffers, teacher_name
 from export.programs import ProgramFunction, teacher_logits
 from export.step_functions import check_pair, distillation_loss, masked_logits, summed_loss
 from export.training_step import StepSpec, Variant
@@ -18,6 +18,7 @@ OBJECTIVE = "objective"
 """What is differentiated where a penalty is added to the loss; elsewhere it is ``loss``."""
 _ROLES = ("parameter", "frozen", "buffer", "teacher", "input", "target", "label_mask", "draw")
 PENALTY_WEIGHT = "frobenius_lambda"
+PROXIMAL_WEIGHT = "proximal_mu"
 TEACHING = ("distillation_weight", "distillation_temperature")
 
 
@@ -47,11 +48,13 @@ def capture_forward(train: ProgramFunction, spec: StepSpec, variant: Variant | N
                 total = total + distillation_loss(logits, known, *(values[name] for name in TEACHING))
             loss = total / values[TARGET].numel()
             outputs = {"loss": loss, "correct": correct, **_moved(whole, live)}
-            if spec.frobenius:
-                outputs = {OBJECTIVE: loss + _penalty(values, spec), **outputs}
+            if spec.frobenius or spec.proximal:
+                outputs = {OBJECTIVE: loss + _penalty(values, spec, names), **outputs}
         return outputs, {}
 
-    inputs = [i for i in train.inputs if i.spec.role in _ROLES or i.spec.name in (PENALTY_WEIGHT, *TEACHING)]
+    inputs = [
+        i for i in train.inputs if i.spec.role in _ROLES or i.spec.name in (PENALTY_WEIGHT, PROXIMAL_WEIGHT, *TEACHING)
+    ]
     return capture(forward, inputs, module)
 
 
@@ -60,12 +63,19 @@ def _moved(whole: dict[str, Tensor], live: dict[str, Tensor]) -> dict[str, Tenso
     return {f"next:{name}": widened(whole[name], value) for name, value in live.items()}
 
 
-def _penalty(values: dict[str, Tensor], spec: StepSpec) -> Tensor:
-    """lambda/2 * sum over pairs of ||U V||_F^2 = <U^T U, V V^T>. Source: FedHM, Frobenius decay."""
+def _penalty(values: dict[str, Tensor], spec: StepSpec, names: list[str]) -> Tensor:
+    """lambda/2 * sum over pairs of ||U V||_F^2 = <U^T U, V V^T>, and mu/2 * sum of ||w - w_received||^2.
+
+    Source: FedHM, Frobenius decay; FedProx, equation 2.
+    """
     total = torch.zeros(())
     for pair in spec.frobenius:
         check_pair(pair, values)
         v_R = values[pair.v].reshape(values[pair.v].shape[0], -1)
         u_R = values[pair.u].transpose(0, 1).reshape(v_R.shape[0], -1)
         total = total + ((u_R @ u_R.t()) * (v_R @ v_R.t())).sum()
-    return 0.5 * values[PENALTY_WEIGHT] * total
+    total = 0.5 * values[PENALTY_WEIGHT] * total if spec.frobenius else total
+    for name in (n for n in names if spec.proximal and n not in spec.frozen):
+        apart = values[name] - values[teacher_name(name)]
+        total = total + 0.5 * values[PROXIMAL_WEIGHT] * (apart * apart).sum()
+    return total

@@ -75,6 +75,11 @@ def devices_among(liars: Sequence[Liar]) -> list[str]:
     return [liar.name for liar in liars if KINDS[liar.kind].is_member]
 
 
+def told_on(liars: Sequence[Liar]) -> list[str]:
+    """Those whose lies are evidence against them."""
+    return [liar.name for liar in liars if KINDS[liar.kind].is_member and KINDS[liar.kind].is_caught]
+
+
 def members_of(kind: Kind, variant: int) -> tuple[Liar, ...]:
     """The parties of one ``kind``."""
     if not kind.is_member:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.fleet.facts import SPARE_BYTES, HostFacts, probe_host, require_fit
+from coordinator.fleet.facts import PYTHON_NAMES, SPARE_BYTES, HostFacts, probe_host, require_fit
 from coordinator.fleet.host import CommandFailed, HostUnfit
 from coordinator.fleet.installation import Installation
 from tests.coordinator.fleet.local_host import LocalHost
@@ -37,6 +37,7 @@ class Unfit:
 
 
 PI = {"uname": "echo aarch64", "od": ELF_64, "python3": told()}
+NO_OTHER = dict.fromkeys(PYTHON_NAMES.split()[1:], "exit 127")
 UNFIT = {
     "a 32-bit system": Unfit(
         {"uname": "echo armv7l", "od": ELF_32, "python3": told(bits=32)}, "32-bit (programs of 32 bits", "64-bit system"
@@ -50,9 +51,15 @@ UNFIT = {
     "an old glibc": Unfit({**PI, "python3": told(libc="glibc 2.24")}, "glibc 2.24; the wheels need 2.28", "upgrade"),
     "musl": Unfit({**PI, "python3": told(libc="musl")}, "its C library is musl (Alpine", "Debian"),
     "android": Unfit({**PI, "python3": told(libc="bionic")}, "its C library is bionic (Android", "proot-distro"),
-    "no python": Unfit({**PI, "python3": "exit 127", "getconf": "echo glibc 2.36"}, "it has no Python; 3.11 or", "apt"),
-    "an old python": Unfit({**PI, "python3": told("3.9.2")}, "found 3.9.2 at /usr/bin/python3.9; 3.11", "3.12"),
-    "a new python": Unfit({**PI, "python3": told("3.13.1")}, "found 3.13.1 at /usr/bin/python3.13", "uv python"),
+    "no python": Unfit(
+        {**PI, "python3": "exit 127", "getconf": "echo glibc 2.36"}, "it has no Python; 3.11 to 3.14", "apt"
+    ),
+    "an old python": Unfit({**PI, "python3": told("3.9.2")}, "found 3.9.2 at /usr/bin/python3.9; 3.11 to 3.14", "3.14"),
+    "a new python": Unfit(
+        {**PI, "python3": told("3.15.0"), **NO_OTHER},
+        "newer than this release knows: found 3.15.0 at /usr/bin/python3.15; 3.11 to 3.14 is needed",
+        "uv python install 3.14",
+    ),
     "a python without venv": Unfit({**PI, "python3": told(whole=0)}, "lacks venv or ssl", "python3-venv"),
     "little space": Unfit(
         {**PI, "df": "echo head; echo /dev/root 99999 9999 102400 99% /"},
@@ -99,9 +106,22 @@ def test_a_pi_fits(tmp_path: Path) -> None:
     assert facts.programs >= {"sha256sum"}
 
 
+@pytest.mark.parametrize(
+    "version", ["3.11.2", "3.13.5", "3.14.0"]
+)  # Raspberry Pi OS bookworm's, trixie's, and the newest
+def test_systems_of_these_pythons_are_taken_as_they_come(tmp_path: Path, version: str) -> None:
+    host = LocalHost(tmp_path / "home")
+    for name, text in {**PI, **NO_OTHER, "python3": told(version, libc="glibc 2.41")}.items():
+        host.add_program(name, text)
+    facts = asyncio.run(probe_host(host, INSTALLATION.folder))
+    require_fit(facts, INSTALLATION, 2**20)
+    assert facts.python is not None
+    assert ".".join(map(str, facts.python.version)) == version
+
+
 def test_the_first_usable_python_is_taken(tmp_path: Path) -> None:
     host = LocalHost(tmp_path / "home")
-    for name, text in {**PI, "python3": told("3.13.1"), "python3.12": told("3.12.3")}.items():
+    for name, text in {**PI, "python3": told("3.15.1"), **NO_OTHER, "python3.12": told("3.12.3")}.items():
         host.add_program(name, text)
     facts = asyncio.run(probe_host(host))
     assert facts.python is not None

@@ -118,7 +118,7 @@ def test_claim_link_is_in_the_script_and_told_of(tmp_path: Path, identity: Path)
     ("machine", "python", "glibc", "words"),
     [
         ("armv7l", "3.11", "2.36", "--machine: 'armv7l' is not one of aarch64, x86_64"),
-        ("aarch64", "3.9", "2.36", "--python: '3.9' is not one of 3.11, 3.12"),
+        ("aarch64", "3.9", "2.36", "--python: '3.9' is not one of 3.11, 3.12, 3.13, 3.14"),
         ("aarch64", "three", "2.36", "--python: 'three'"),
         ("aarch64", "3.11", "musl", "--glibc: 'musl' is not a version such as 2.36"),
     ],

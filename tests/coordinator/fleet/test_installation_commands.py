@@ -154,7 +154,7 @@ def test_a_printed_script_finds_its_python(tmp_path: Path) -> None:
     without = LocalHost(tmp_path / "other")
     done = ran(without, commands.find_python() + 'echo "$python"')
     assert (done.status, done.stdout) == (1, "")
-    assert "Python 3.11 or 3.12 with venv" in done.stderr
+    assert "Python 3.11 to 3.14 with venv" in done.stderr
 
 
 def test_folders_that_are_not_ours_are_never_removed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.fleet.facts import PYTHON_NAMES
 from coordinator.identity.authority import Authority
 from edge.__main__ import main
 from tests.coordinator.fleet.conftest import StartSshd
@@ -19,7 +20,7 @@ from tests.coordinator.fleet.ssh_server import SshServer, make_key
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-NO_PYTHON = dict.fromkeys(("python3", "python3.11", "python3.12"), "exit 127")
+NO_PYTHON = dict.fromkeys(PYTHON_NAMES.split(), "exit 127")
 OLD_GLIBC = dict.fromkeys(NO_PYTHON, "echo '3.11.2;64;1;glibc 2.24;/usr/bin/python3'")
 
 

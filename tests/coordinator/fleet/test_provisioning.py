@@ -27,6 +27,7 @@ from coordinator.fleet.ssh_host import NEW, SshHost, connect_ssh
 from coordinator.fleet.wheelhouse import Wheelhouse, WheelsUnavailable, build_wheelhouse
 from coordinator.identity.authority import Authority
 from edge.contracts.errors import IdentityRefused
+from edge.contracts.release import RELEASE
 from edge.identity.device_identity import make_request
 from tests.coordinator.fleet.conftest import StartSshd
 from tests.coordinator.fleet.cutting_relay import CuttingRelay
@@ -223,7 +224,7 @@ def test_a_device_is_made_through_lost_connections_then_changed_and_upgraded(
     with pytest.raises(HostLost, match=r"at the step 'key', finished before: .*, environment"):
         asyncio.run(provision(local, IMPATIENT, identity=identity, wheels=newer, tell=steps.append))
     (sent,) = [line for line in steps if line.startswith("  ")]
-    assert re.fullmatch(r"  1 of 1: apportion-0\.1\.0-py3-none-any\.whl, 0\.\d MB", sent)
+    assert re.fullmatch(rf"  1 of 1: apportion-{re.escape(RELEASE)}-py3-none-any\.whl, 0\.\d MB", sent)
     local.lost_after = 10**9
     upgraded = asyncio.run(provision(local, IMPATIENT, identity=identity, wheels=newer, tell=steps.append))
     assert upgraded.changed == ("start",)

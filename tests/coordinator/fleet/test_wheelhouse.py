@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.fleet import wheelhouse
-from coordinator.fleet.device_wheel import release, requirements, write_device_wheel, write_wheel
+from coordinator.fleet.device_wheel import requirements, write_device_wheel, write_wheel
 from coordinator.fleet.facts import FoundPython, HostFacts
 from coordinator.fleet.host import HostUnfit
 from coordinator.fleet.native_wheels import CompilerMissing, compiler_for, portable_library, slim_wheel
 from coordinator.fleet.wheelhouse import WheelsUnavailable, build_wheelhouse
 from edge.contracts.errors import ConfigError
+from edge.contracts.release import RELEASE
 from edge.runtimes.executorch import build
 from tests.coordinator.fleet.small_wheels import bundled_pip, small_wheel
 
@@ -52,7 +53,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 def test_our_wheel_holds_the_device_side_alone(tmp_path: Path) -> None:
     files = contents(write_device_wheel(tmp_path))
-    assert {name.split("/")[0] for name in files} == {"edge", "profiles", f"apportion-{release()}.dist-info"}
+    assert {name.split("/")[0] for name in files} == {"edge", "profiles", f"apportion-{RELEASE}.dist-info"}
     assert {
         "edge/agent.py",
         "edge/runtimes/executorch/native/session.cpp",
@@ -61,7 +62,7 @@ def test_our_wheel_holds_the_device_side_alone(tmp_path: Path) -> None:
     } <= set(files)
     assert any(name.startswith("profiles/catalog/") for name in files)
     assert not [name for name in files if "__pycache__" in name or b"import torch\n" in files[name]]
-    metadata = files[f"apportion-{release()}.dist-info/METADATA"].decode()
+    metadata = files[f"apportion-{RELEASE}.dist-info/METADATA"].decode()
     assert 'Requires-Dist: cryptography>=43; extra == "identity"' in metadata
     assert "Dist: torch" not in metadata
     assert requirements()[0].startswith("msgspec")
@@ -88,7 +89,7 @@ def test_pip_takes_our_wheel_as_whole(tmp_path: Path) -> None:
     assert (target / "lib/apportion/library.so").read_bytes() == b"code"
     assert "edge.__main__" in (target / "bin/apportion").read_text()
     files = contents(wheel)
-    record = files[f"apportion-{release()}.dist-info/RECORD"].decode()
+    record = files[f"apportion-{RELEASE}.dist-info/RECORD"].decode()
     assert {row[0] for row in csv.reader(io.StringIO(record))} == set(files)
 
 
@@ -128,6 +129,22 @@ def test_a_release_that_is_not_built_for_an_old_system_is_told(tmp_path: Path, m
     with pytest.raises(WheelsUnavailable, match=r"requirement \w+==.* \(it has other releases\)") as raised:
         wheelhouse._download(tmp_path / "got", ["numpy==99"], "3.11", ["manylinux_2_17_aarch64"])
     assert "too old for that release" in raised.value.hint
+
+
+def test_a_release_for_other_pythons_alone_gives_way_to_one_that_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator on a newer Python than its devices has releases that are not built for theirs."""
+    for name in ("msgspec", "numpy", "runtime"):
+        small_wheel(tmp_path, name, b"")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    wanted = {"numpy==99": "numpy>=1", "msgspec==1.0": "msgspec"}
+    wheelhouse._download_near(tmp_path / "got", wanted, "3.11", ["manylinux_2_17_aarch64"])
+    assert sorted(path.name.split("-")[0] for path in (tmp_path / "got").iterdir()) == ["msgspec", "numpy"]
+    for kept in ({"runtime==99": "runtime==99"}, {"numpy==99": "numpy>=98"}):
+        with pytest.raises(WheelsUnavailable, match="it has other releases"):
+            wheelhouse._download_near(tmp_path / "got", kept, "3.11", ["manylinux_2_17_aarch64"])
 
 
 def test_what_no_index_has_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from coordinator.conformance.methods.subject import Net
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import METHODS, build_method
 from coordinator.models.catalog import build_model
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ApportionError, ConfigError, PlanError
-from tests.conformance.test_methods import Net
 
 
 class OneLayer(nn.Module):

@@ -219,3 +219,51 @@ def test_killed_simulation_goes_on_from_its_last_round(tmp_path: Path) -> None:
     assert record.done == 1
     simulated(small(), tmp_path / "parts")
     assert final_bytes(tmp_path / "whole") == final_bytes(tmp_path / "parts")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("commits", [0, 1, 2, 3])
+def test_simulation_that_stops_early_gathers_statistics_and_ends_so_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    """At a learning rate of nothing only running statistics move; the first evaluation that is no better is the end."""
+    config = changed(
+        load_config_text(WITH_NORM),
+        federation={"rounds": 9, "patience": 1, "keep_best": True, "keep_every": 1},
+        training={"lr": 1e-12},
+        evaluation={"every": 1},
+    )
+    commit, done = engine.commit, 0
+
+    def stopping(*arguments: Any) -> State:
+        nonlocal done
+        state = commit(*arguments)
+        done += 1
+        if done == commits:
+            raise Stopped
+        return state
+
+    if commits:
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "commit", stopping)
+            with pytest.raises(Stopped):
+                simulated(config, tmp_path)
+    summary = simulated(config, tmp_path)
+    lines = without_times(tmp_path)
+    *trained, _ = scores = [line["evaluation"]["server"]["accuracy"] for line in lines]
+    count = len(trained)
+    assert [(line["round"], line["program"]) for line in lines] == [
+        *((n, "train") for n in range(count)),
+        (count, "stats"),
+    ]
+    assert count < 9
+    assert trained[:-1] == sorted({*trained[:-1]})
+    assert trained[-1] <= trained[-2]
+    assert (summary["rounds"], summary["stopped_early"]) == (count, True)
+    best = summary["best"]
+    assert best["value"] == max(scores)
+    assert best["round"] == 1 + scores.index(max(scores))
+    names = {path.name for path in (tmp_path / "checkpoints").glob("*")}
+    kept = {name for name in names if name.startswith("round-")}
+    assert kept == {f"round-{number + 1:05d}.safetensors" for number in range(count)}
+    assert names >= {"best.safetensors", "final.safetensors"}

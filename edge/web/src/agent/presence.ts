@@ -1,5 +1,6 @@
 /** Who this device is and how it is doing: the hello after every connect and the heartbeats in between. */
 
+import { version as release } from "../../package.json";
 import type { AgentState, Heartbeat, Hello } from "../contracts/messages";
 import type { DeviceProfile } from "../contracts/profile";
 import type { DataSource, DataSummary } from "../data/dataSource";
@@ -9,8 +10,6 @@ import type { Assignment } from "./assignment";
 import { NO_EXAMPLES, toldDataError } from "./discretion";
 import type { ProfileSource } from "./profileSource";
 import type { AgentSettings } from "./settings";
-
-export const AGENT_VERSION = "0.1.0";
 
 /** A runtime that could not be loaded is tried again so often. */
 const DESCRIBE_S = 10;
@@ -85,7 +84,7 @@ export class Presence {
     const profile = await this.profile();
     return {
       device: this.settings.device,
-      agent_version: AGENT_VERSION,
+      agent_version: release,
       profile,
       runtimes: profile.runtimes,
       num_examples: this.#data?.numExamples ?? 0,

@@ -103,6 +103,8 @@ export interface WorkOrder {
   readonly run: string;
   /** The run's method, for the owner's policy; a page has none. */
   readonly method: string;
+  /** What a device keeps for itself; pages are asked for none: their hello names no such ability. */
+  readonly personal: readonly string[];
 }
 export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   assignment_id: text,
@@ -133,6 +135,7 @@ export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   upload_to: defaulted(text, ""),
   run: defaulted(text, ""),
   method: defaulted(text, ""),
+  personal: defaulted(list(text), []),
 });
 
 /** SHA-256 over `"<federation>\n<run>\n<round>\n<device>\n<attempt>"`, hex, without the line of an empty run. */

@@ -1,0 +1,77 @@
+"""``apportion deploy RUN_DIR``: the final model as a folder that devices predict with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coordinator.cli.command import verb
+from coordinator.cli.own_code import FOREIGN_HELP
+
+if TYPE_CHECKING:
+    from edge.contracts.inference import InferenceManifest
+
+EXAMPLE = "Example: apportion deploy runs/first --int8 --out model"
+MAX_DROP = 0.02
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("deploy", epilog=EXAMPLE)(deploy)
+
+
+@verb("deploy")
+def deploy(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="the directory of a run that has ended")],
+    out: Annotated[Path, typer.Option(help="folder to write; new or empty")],
+    format: Annotated[str, typer.Option(help="suffix of the model's file; onnx if unset")] = "",
+    int8: Annotated[bool, typer.Option("--int8", help="int8 weights and activations: a quarter of the bytes")] = False,
+    max_drop: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="how much accuracy int8 may cost on the held-out examples")
+    ] = MAX_DROP,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help=FOREIGN_HELP)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """Write the final model for inference, checked against torch on the held-out examples."""
+    manifest = deployed(run_dir, out, format=format, int8=int8, max_drop=max_drop, allow_code=allow_code)
+    if not as_json:
+        print(
+            f"{out}: {manifest.file.name}, {manifest.file.size / 1e6:.2f} MB in {manifest.precision}; accuracy "
+            f"{manifest.accuracy:.4f} on {manifest.examples} held-out examples, torch {manifest.torch_accuracy:.4f}, "
+            f"the same class for {manifest.agreement:.2%}"
+        )
+        print(f"on a device: apportion predict {out} --data FOLDER")
+    return {
+        "out": str(out),
+        "file": manifest.file.name,
+        "bytes": manifest.file.size,
+        "precision": manifest.precision,
+        "examples": manifest.examples,
+        "accuracy": manifest.accuracy,
+        "torch_accuracy": manifest.torch_accuracy,
+        "agreement": manifest.agreement,
+    }
+
+
+def deployed(
+    run_dir: Path,
+    out: Path,
+    *,
+    format: str = "",
+    int8: bool = False,
+    max_drop: float = MAX_DROP,
+    allow_code: bool = False,
+) -> InferenceManifest:
+    """Write the final model of ``run_dir`` into ``out``; what was measured of it.
+
+    Raises:
+        ConfigError, LedgerError: as :func:`coordinator.cli.final_model.final_model`; ParityError: as
+            :func:`coordinator.deployment.inference_folder.deploy`.
+    """
+    from coordinator.cli.final_model import final_model
+    from coordinator.deployment.inference_folder import deploy as write
+
+    config, state = final_model(run_dir, allow_code=allow_code)
+    return write(config, state, out, format=format, precision="int8" if int8 else "float32", max_drop=max_drop)

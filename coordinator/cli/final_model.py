@@ -1,0 +1,60 @@
+"""The final model of a run's or a simulation's directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator.cli.command import parse_problem
+from coordinator.cli.own_code import check_code, named_by
+from coordinator.cli.own_runs import is_own
+from coordinator.cli.run_directory import is_begun, ledger_of
+from coordinator.config.run_config import RunConfig
+from coordinator.submodels.values import State
+from edge.contracts.errors import LedgerError
+
+
+def final_model(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:
+    """The configuration and the last state of the run or simulation in ``run_dir``, which has ended.
+
+    Raises:
+        ConfigError: there is none, or it names code of its author's and was not begun here.
+        LedgerError: it has not ended; ArtifactCorrupt: its last checkpoint is damaged.
+    """
+    if (run_dir / "simulation.json").is_file():
+        return _of_simulation(run_dir, allow_code=allow_code)
+    if not is_begun(run_dir):
+        raise parse_problem("RUN_DIR", f"{run_dir} holds no run and no simulation; give the directory of one")
+    return _of_run(run_dir, allow_code=allow_code)
+
+
+def _of_simulation(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:
+    from coordinator.rounds.best_round import rounds_until_stop
+    from coordinator.run_file.loading import load_config
+    from coordinator.simulation.record import read_record, restored_state
+
+    config, record = load_config(run_dir / "config.toml"), read_record(run_dir)
+    check_code(named_by(config), f"{run_dir} is a simulation's and", is_allowed=allow_code)
+    state = None
+    if record is not None and record.finished:
+        state = restored_state(run_dir, record, rounds=rounds_until_stop(record.rounds, config.federation))
+    if state is None:
+        raise LedgerError(f"{run_dir}: the simulation has not ended; the command that began it goes on from there")
+    return config, state
+
+
+def _of_run(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:
+    from coordinator.blobs.opening import open_blobs
+    from coordinator.rounds.best_round import rounds_until_stop
+    from coordinator.rounds.global_model import decode_state
+    from coordinator.run_file.loading import load_config_text
+
+    with ledger_of(run_dir) as ledger:
+        run, rounds = ledger.federation(), [r for r in ledger.rounds.all() if r.state == "committed"]
+    config = load_config_text(run.config, folder=run_dir)
+    check_code(named_by(config), f"{run_dir} was not begun here and", is_allowed=allow_code or is_own(run))
+    if run.state != "finished" or not rounds:
+        raise LedgerError(f"{run_dir}: the run has not ended; go on with: apportion resume {run_dir}")
+    trained = rounds_until_stop([{**entry.metrics, "round": entry.round} for entry in rounds], config.federation)
+    blobs, digest = open_blobs(config, run_dir, run, tidy=False), rounds[-1].model_digest
+    blobs.verify(digest)
+    return config, decode_state(blobs.read(digest), round_index=trained)
