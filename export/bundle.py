@@ -19,12 +19,13 @@ from edge.runtimes import DEFAULT
 from edge.runtimes.micro_batches import ACCUMULATE, TRAIN
 from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from export.agreement import CLEAN
+from export.export_key import export_key
 from export.form_refusal import check_feature, check_form
 from export.formats import FEATURES, format_for
 from export.forward_check import check_forward
 from export.refused_layer import with_layer_type
 from export.self_test import self_test_of
-from export.training_step import StepSpec, export_key, step_values
+from export.training_step import StepSpec, step_values, symbols_of
 from export.written_programs import WrittenPrograms
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def export_artifact(
         build={**(build or {}), "step": step_values(spec)},
         export_key=artifact_key(module, spec, runtime=runtime, build=build),
         micro_batches=spec.micro_batches,
+        task=spec.task,
+        symbols=symbols_of(spec),
     )
     _write(out_dir, {**written.files, MANIFEST_NAME: manifest.to_bytes()})
     return manifest

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH, TensorSpec
-from export.forward_check import probe_batch, run_batch, running_layers
+from export.forward_check import probe_batch, run_forward, running_layers
 from export.training_step import StepSpec
 from export.written_out_draws import WRITTEN_OUT, Kind, Taken
 
@@ -215,7 +215,7 @@ def _recorded_once(module: nn.Module, spec: StepSpec, batch: int) -> list[_Place
     places: list[_Place] = []
     with _untouched_states() as states, torch.no_grad(), running_layers(probe, states.check) as running:
         torch.manual_seed(0)
-        x = probe_batch(spec, batch)
+        examples = probe_batch(spec, batch)
         numbers = torch.Generator().manual_seed(0)
         states.note()
 
@@ -225,7 +225,7 @@ def _recorded_once(module: nn.Module, spec: StepSpec, batch: int) -> list[_Place
             return drawn < kind.probability if kind.dtype == "bool" else drawn
 
         with sdpa_kernel(SDPBackend.MATH), _Intercepted(take, running):
-            run_batch(probe, x, running)
+            run_forward(probe, spec, examples, running)
     return places
 
 

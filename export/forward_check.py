@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from edge.contracts.errors import ApportionError, ExportRefused
+from export.model_call import ModelCall
+from export.task_steps import evaluation_sums, training_loss
+from export.tasks.resolved import task_of
 from export.training_step import StepSpec
 
 BATCH = 2
@@ -32,26 +35,47 @@ def check_forward(module: nn.Module, spec: StepSpec, dtype: Literal["float32", "
     probe = copy.deepcopy(module).to(kind).train()
     with torch.random.fork_rng(devices=[]), torch.no_grad(), running_layers(probe) as running:
         torch.manual_seed(0)
-        run_batch(probe, probe_batch(spec, BATCH, kind), running, kind)
+        batch = probe_batch(spec, BATCH, kind)
+        run_forward(probe, spec, batch, running, kind)
+        if spec.task:
+            run_forward(probe.eval(), spec, batch, running, kind)
 
 
-def probe_batch(spec: StepSpec, batch: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Random examples of the step's input, from torch's generator."""
-    shape = (batch, *spec.input.shape)
-    if spec.input.dtype == "int64":
-        return torch.randint(0, spec.input.vocabulary, shape)
-    return torch.randn(shape, dtype=dtype)
+def probe_batch(spec: StepSpec, count: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Random examples from torch's generator: ``x``, and of a task what else a batch has."""
+    shape = (count, *spec.input.shape)
+    is_symbols = spec.input.dtype == "int64"
+    batch = {"x": torch.randint(0, spec.input.vocabulary, shape) if is_symbols else torch.randn(shape, dtype=dtype)}
+    for tensor in spec.tensors:
+        shape = (count, *tensor.shape)
+        drawn = torch.rand(shape, dtype=dtype) if tensor.dtype == "float32" else torch.randint(0, tensor.symbols, shape)
+        batch[tensor.name] = drawn
+    return batch
 
 
-def run_batch(probe: nn.Module, x: Tensor, running: list[str], dtype: torch.dtype = torch.float32) -> None:
-    """One forward pass.
+def run_forward(
+    probe: nn.Module,
+    spec: StepSpec,
+    batch: dict[str, Tensor],
+    running: list[str],
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """One forward pass, as the step makes it; in evaluation mode a task's evaluation, too.
 
     Args:
+        batch: of :func:`probe_batch`.
         running: of :func:`running_layers`.
 
     Raises:
-        ExportRefused: as :func:`check_forward`.
+        ExportRefused: as :func:`check_forward`, or naming the line of the task.
     """
+    if spec.task:
+        task, model = task_of(spec, probe), ModelCall(probe)
+        training_loss(task, model, batch, spec.task)
+        if not probe.training:
+            evaluation_sums(task, model, batch, spec.task)
+        return
+    x = batch["x"]
     try:
         probe(x)
     except ApportionError:

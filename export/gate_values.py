@@ -18,7 +18,7 @@ from edge.contracts.manifest import SelfTest
 from edge.contracts.streams import self_test_value
 from edge.contracts.tensors import TensorSpec
 from export.program_inputs import LABEL_MASK
-from export.training_step import StepSpec
+from export.training_step import StepSpec, symbols_of
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def gate_values(
         masked: False for the self-test itself, whose masks are all ones.
     """
     hyper = gate_hyper(spec, setting)
-    batch = gate_batch(spec, setting)
+    batch, symbols = gate_batch(spec, setting), symbols_of(spec)
     values: dict[str, np.ndarray] = {}
     for tensor in tensors:
         if tensor.role in ("loss", "metric"):
@@ -99,6 +99,7 @@ def gate_values(
             values[tensor.name] = np.array(hyper.get(tensor.name, 0.5), np.float32)
             continue
         high = spec.classes if tensor.role == "target" else max(spec.input.vocabulary, 2)
+        high = symbols.get(tensor.name, high)
         values[tensor.name] = self_test_value(tensor, seed, batch, high=high, bias=setting.bias, gain=setting.gain)
         if masked and tensor.role == "grad_mask":
             values[tensor.name].reshape(-1)[::3] = False

@@ -8,26 +8,27 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from edge.contracts.tensors import BATCH, TEACHER, DType, Role, TensorSpec, concrete_shape
+from edge.contracts.tensors import TEACHER, DType, Role, TensorSpec, concrete_shape
 from export.capture import StepInput
 from export.draws import Draws
 from export.prepared_module import RUNNING_STATISTICS, batch_norms
-from export.training_step import StepSpec
+from export.training_step import INPUT, TARGET, StepSpec
 
-INPUT, TARGET, LABEL_MASK = "input", "target", "label_mask"
+__all__ = ["INPUT", "TARGET"]
+LABEL_MASK = "label_mask"
 BATCH_ROLES = ("input", "target", "draw")
 """Roles of what a step is fed that a batch is large by."""
 TRACE_BATCHES = (997, 991, 983)
 """Batch sizes to trace at: primes that no other dimension has, so that no comparison of sizes fixes the batch."""
 
 
-def example_batch(spec: StepSpec, module: nn.Module) -> tuple[Tensor, Tensor]:
-    """Input and target of the tracing batch size; their memory is never touched."""
+def example_batch(spec: StepSpec, module: nn.Module) -> Tensor:
+    """Input of the tracing batch size; its memory is never touched."""
     taken = {size for p in module.parameters() for size in p.shape} | {*spec.input.shape, spec.classes}
+    taken |= {size for tensor in spec.tensors for size in tensor.shape}
     batch = next(b for b in TRACE_BATCHES if b not in taken)
     dtype = torch.float32 if spec.input.dtype == "float32" else torch.int64
-    example = torch.empty((batch, *spec.input.shape), dtype=dtype)
-    return example, torch.empty((batch, *spec.target_shape), dtype=torch.int64)
+    return torch.empty((batch, *spec.input.shape), dtype=dtype)
 
 
 def state_buffers(module: nn.Module) -> dict[str, Tensor]:
@@ -40,17 +41,6 @@ def weight_inputs(module: nn.Module, spec: StepSpec, buffers: Mapping[str, Tenso
     roles = {n: "frozen" if n in spec.frozen else "parameter" for n, _ in module.named_parameters()}
     named = [state_input(n, p, cast(Role, roles[n])) for n, p in module.named_parameters()]
     return named + [state_input(n, b, "buffer") for n, b in buffers.items()]
-
-
-def batch_inputs(spec: StepSpec, module: nn.Module, *more: str, draws: Draws = ()) -> list[StepInput]:
-    x, target = example_batch(spec, module)
-    inputs = [StepInput(TensorSpec(INPUT, (BATCH, *spec.input.shape), spec.input.dtype, "input"), x)]
-    if TARGET in more:
-        inputs.append(StepInput(TensorSpec(TARGET, (BATCH, *spec.target_shape), "int64", "target"), target))
-        if spec.loss == "label_masked_cross_entropy":
-            mask = TensorSpec(LABEL_MASK, (spec.classes,), "float32", "label_mask")
-            inputs.append(StepInput(mask, torch.ones(spec.classes)))
-    return inputs + draw_inputs(draws, len(x))
 
 
 def draw_inputs(draws: Draws, batch: int) -> list[StepInput]:

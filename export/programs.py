@@ -6,7 +6,7 @@ What is traced is an ordinary function of named tensors; simulated devices call 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import GRADIENT_SUM
 from edge.runtimes.micro_batches import ACCUMULATE, gradient_sum
 from export import loss_probe
@@ -24,9 +23,6 @@ from export.draws import Draws, draws_of, fed, undrawn
 from export.prepared_module import batch_norms, prepared_module, with_statistics
 from export.program_inputs import (
     INPUT,
-    LABEL_MASK,
-    TARGET,
-    batch_inputs,
     mask_name,
     scalar_input,
     square_name,
@@ -40,11 +36,9 @@ from export.step_functions import (
     add_penalty,
     add_proximal,
     clipped,
-    distillation_loss,
-    masked_logits,
-    summed_loss,
     updated,
 )
+from export.step_objective import batch_inputs, objective_of
 from export.traceable_module import LOOPS, traceable_module
 from export.training_step import StepSpec, Variant
 from export.variants import draw_suffix, narrow_values, variant_module, variant_spec, widened
@@ -129,7 +123,7 @@ def _train(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
         inputs += [scalar_input(n) for n in (*spec.optimizer.hyper, *(["clip_norm"] if spec.clip_norm else []))]
         return ProgramFunction(partial(_end_step, spec), tuple(inputs), module)
     inputs = _seen(module, spec, _rule_inputs(params, spec))
-    inputs += batch_inputs(spec, module, TARGET, draws=draws) + [scalar_input(n) for n in spec.hyper]
+    inputs += batch_inputs(spec, module, whole=True, draws=draws) + [scalar_input(n) for n in spec.hyper]
     return ProgramFunction(partial(_train_step, module, spec, draws), tuple(inputs), module, draws)
 
 
@@ -137,7 +131,7 @@ def _accumulate(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunct
     """Loss and gradients of one micro-batch, as its share of the whole batch's."""
     params = dict(module.named_parameters())
     sums = [state_input(gradient_sum(n), p, "slot") for n, p in params.items() if n not in spec.frozen]
-    inputs = _seen(module, spec, sums) + batch_inputs(spec, module, TARGET, draws=draws)
+    inputs = _seen(module, spec, sums) + batch_inputs(spec, module, whole=True, draws=draws)
     inputs += [scalar_input(n) for n in spec.hyper if n not in spec.optimizer.hyper and n != "clip_norm"]
     return ProgramFunction(partial(_accumulate_step, module, spec, draws), tuple(inputs), module, draws)
 
@@ -212,20 +206,14 @@ def _accumulate_step(
 def _gradients(
     module: nn.Module, spec: StepSpec, draws: Draws, values: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Loss and correct count, gradients with the penalty's, moved running statistics; of a micro-batch its share."""
+    """What the step reports, gradients with the penalty's, moved running statistics; of a micro-batch its share."""
     names = [n for n, _ in module.named_parameters()]
     trained = [n for n in names if n not in spec.frozen]
     leaves = {n: values[n].detach().requires_grad_(n not in spec.frozen) for n in names}
     live = {n: values[n] for n in state_buffers(module)}
     scalars = {n: values[n] for n in spec.hyper if n in values}
     with fed(draws, values):
-        logits = _logits(module, {**leaves, **live}, values[INPUT], values.get(LABEL_MASK), spec)
-        total, correct = summed_loss(logits, values[TARGET], spec)
-        if spec.distillation:
-            known = teacher_logits(module, spec, draws, values, [*names, *live])
-            weight, temperature = scalars["distillation_weight"], scalars["distillation_temperature"]
-            total = total + distillation_loss(logits, known, weight, temperature)
-        loss = total / values[TARGET].numel()
+        loss, reported = objective_of(spec).training(module, spec, draws, {**leaves, **live}, values)
         loss = loss / spec.micro_batches if spec.accumulates else loss
         flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
     gradients = {n: torch.zeros_like(values[n]) if g is None else g for n, g in zip(trained, flat, strict=True)}
@@ -235,7 +223,7 @@ def _gradients(
     if spec.proximal:
         weight = scalars["proximal_mu"]
         add_proximal(gradients, values, weight / spec.micro_batches if spec.accumulates else weight)
-    return {"loss": loss.detach(), "correct": correct}, gradients, live
+    return {"loss": loss.detach(), **reported}, gradients, live
 
 
 def _end_step(
@@ -265,7 +253,7 @@ def _probe(module: nn.Module, spec: StepSpec, loops: frozenset[str]) -> ProgramF
     inputs += [state_input(n + loss_probe.PREVIOUS, p, "teacher") for n, p in params.items()]
     inputs += [state_input(n + loss_probe.THRESHOLD, torch.zeros(()), "teacher") for n in spec.masked]
     inputs.append(state_input(loss_probe.LOSSES, torch.zeros(4), "accumulator"))
-    inputs += batch_inputs(spec, prepared, TARGET)
+    inputs += batch_inputs(spec, prepared, whole=True)
 
     def probe(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         with undrawn(prepared) if draws else nullcontext():
@@ -274,30 +262,17 @@ def _probe(module: nn.Module, spec: StepSpec, loops: frozenset[str]) -> ProgramF
     return ProgramFunction(probe, tuple(inputs), prepared)
 
 
-def teacher_logits(
-    module: nn.Module, spec: StepSpec, draws: Draws, values: Mapping[str, Tensor], names: Sequence[str]
-) -> Tensor:
-    """Logits of the received model, normalised as the student is and without its draws; statistics are left alone."""
-    buffers = state_buffers(module)
-    state = {n: values[teacher_name(n)] for n in names}
-    state = {n: v.clone() if n in buffers else v for n, v in state.items()}
-    with torch.no_grad(), undrawn(module) if draws else nullcontext():
-        return _logits(module, state, values[INPUT], values.get(LABEL_MASK), spec)
-
-
 def _eval(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
-    """Logits (masked ones), summed loss and correct count, so that dataset means are exact at any batch."""
+    """The summed loss, sums of metrics, so that a dataset's are exact at any batch, and what is predicted."""
     module = copy.deepcopy(module).eval()
     buffers = state_buffers(module)
 
     def evaluate(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         with torch.no_grad(), undrawn(module) if draws else nullcontext():
-            logits = _logits(module, values, values[INPUT], values.get(LABEL_MASK), spec)
-            total, correct = summed_loss(logits, values[TARGET], spec)
-        return {"loss": total, "correct": correct, "logits": logits}, {}
+            return objective_of(spec).evaluation(module, spec, values), {}
 
     return ProgramFunction(
-        evaluate, (*weight_inputs(module, spec, buffers), *batch_inputs(spec, module, TARGET)), module
+        evaluate, (*weight_inputs(module, spec, buffers), *batch_inputs(spec, module, whole=True)), module
     )
 
 
@@ -315,23 +290,14 @@ def _stats(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
     def gather(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         live = {n: values[n].clone() for n in buffers}
         with torch.no_grad(), undrawn(module) if draws else nullcontext():
-            functional_call(module, {**{n: values[n] for n, _ in module.named_parameters()}, **live}, (values[INPUT],))
+            state = {**{n: values[n] for n, _ in module.named_parameters()}, **live}
+            if spec.task:  # which calls the module as it likes
+                objective_of(spec).training(module, spec, draws, state, values)
+            else:
+                functional_call(module, state, (values[INPUT],))
         momentum = values[STATS_MOMENTUM]
         return {f"next:{n}": values[n] + momentum * (live[n] - values[n]) for n in buffers}, {}
 
-    inputs = (*weight_inputs(module, spec, buffers), *batch_inputs(spec, module), scalar_input(STATS_MOMENTUM))
+    batch = batch_inputs(spec, module, whole=bool(spec.task))
+    inputs = (*weight_inputs(module, spec, buffers), *batch, scalar_input(STATS_MOMENTUM))
     return ProgramFunction(gather, inputs, module)
-
-
-def _logits(module: nn.Module, state: Mapping[str, Tensor], x: Tensor, mask: Tensor | None, spec: StepSpec) -> Tensor:
-    named = {n: state[n] for n, _ in module.named_parameters()} | {n: state[n] for n in state_buffers(module)}
-    logits = functional_call(module, named, (x,))
-    expected = (x.shape[0], spec.classes, *spec.target_shape)
-    if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ExportRefused(
-            "(the module itself)",
-            f"it returns {shape}, logits of shape {('batch', *expected[1:])} are needed",
-            instead=f"a module with {spec.classes} classes in dim 1",
-        )
-    return masked_logits(logits, mask)

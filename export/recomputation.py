@@ -115,7 +115,7 @@ class _Again:
 def _forward(graph: fx.Graph, program: Capture) -> set[fx.Node]:
     """The operations that loss and metrics are computed from."""
     (output,) = graph.find_nodes(op="output")
-    front = [output.args[0][program.outputs.index(name)] for name in ("loss", "correct")]
+    front = [output.args[0][program.outputs.index(name)] for name in ("loss", "correct") if name in program.outputs]
     found: set[fx.Node] = set()
     while front:
         node = front.pop()

@@ -15,8 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from export.draws import draws_of, fed, has_draws, without_draws
+from export.model_call import ModelCall
 from export.prepared_module import prepared_module
 from export.step_functions import check_pair
+from export.task_steps import evaluation_sums
+from export.tasks.resolved import task_of
 from export.training_step import StepSpec
 
 
@@ -63,9 +66,12 @@ class ReferenceStep:
         }
         mask = values.get("label_mask")
         self.mask = None if mask is None else torch.from_numpy(np.array(mask)).to(dtype)
-        x = torch.from_numpy(np.array(values["input"]))
-        self.x = x.to(dtype) if x.is_floating_point() else x
-        self.target = torch.from_numpy(np.array(values["target"]))
+        self.x = _fed(values, "input", dtype)
+        if spec.task:
+            self.task = task_of(spec, self.module)
+            self.batch = _batch(spec, values, dtype)
+        else:
+            self.target = _fed(values, "target", dtype)
 
     def run(self, steps: int, trace: Trace | None = None, *, states: bool = True) -> Trace:
         """Step ``steps`` times on the one batch; goes on with ``trace`` where one is given.
@@ -77,8 +83,7 @@ class ReferenceStep:
         for _ in range(steps):
             self.optimizer.zero_grad(set_to_none=True)
             with fed(self.draws, self.drawn):
-                logits = self.masked(self.module(self.x))
-                loss = self.loss(logits) + self._distillation(logits)
+                loss = self._objective()
                 (loss + self._penalty()).backward()
             for parameter in self.trained.values():
                 if parameter.grad is None:
@@ -110,6 +115,13 @@ class ReferenceStep:
         slots = [self.optimizer.state[p] for p in self.trained.values()]
         values = [v for slot in slots for _, v in sorted(slot.items()) if isinstance(v, Tensor)]
         return [*self.module.parameters(), *self.module.buffers(), *values, *self.squares.values()]
+
+    def _objective(self) -> Tensor:
+        """The loss without penalties."""
+        if self.spec.task:
+            return self.task.training_step(ModelCall(self.module), self.batch)
+        logits = self.masked(self.module(self.x))
+        return self.loss(logits) + self._distillation(logits)
 
     def masked(self, logits: Tensor) -> Tensor:
         """Logits with those of absent classes set to 0."""
@@ -194,13 +206,24 @@ class ReferenceStep:
 
 def evaluated(
     module: nn.Module, spec: StepSpec, values: Mapping[str, np.ndarray], dtype: torch.dtype
-) -> tuple[float, np.ndarray]:
-    """Summed loss and logits of the values in evaluation mode."""
+) -> dict[str, np.ndarray]:
+    """Summed loss, logits and a task's sums of the values in evaluation mode, as program ``eval`` names them."""
     step = ReferenceStep(module, spec, values, dtype)
+    part = step.module.eval()
     with torch.no_grad():
-        logits = step.masked(step.module.eval()(step.x))
+        if spec.task:
+            return {n: _array(v) for n, v in evaluation_sums(step.task, ModelCall(part), step.batch, spec.task).items()}
+        logits = step.masked(part(step.x))
         loss = step.loss(logits) * step.target.numel()
-    return float(loss), _array(logits)
+    return {"loss": _array(loss), "logits": _array(logits)}
+
+
+def forward_once(module: nn.Module, spec: StepSpec, values: Mapping[str, np.ndarray], dtype: torch.dtype) -> None:
+    """One forward pass of ``module`` as it is, for what it moves."""
+    if spec.task:
+        task_of(spec, module).training_step(ModelCall(module), _batch(spec, values, dtype))
+    else:
+        module(_fed(values, "input", dtype))
 
 
 def module_with(module: nn.Module, values: Mapping[str, np.ndarray]) -> nn.Module:
@@ -211,6 +234,15 @@ def module_with(module: nn.Module, values: Mapping[str, np.ndarray]) -> nn.Modul
             if name in values:
                 tensor.copy_(torch.from_numpy(np.array(values[name])))
     return copied
+
+
+def _batch(spec: StepSpec, values: Mapping[str, np.ndarray], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {"x": _fed(values, "input", dtype), **{t.name: _fed(values, t.tensor, dtype) for t in spec.tensors}}
+
+
+def _fed(values: Mapping[str, np.ndarray], name: str, dtype: torch.dtype) -> Tensor:
+    value = torch.from_numpy(np.array(values[name]))
+    return value.to(dtype) if value.is_floating_point() else value
 
 
 def _array(value: Tensor | None) -> np.ndarray:

@@ -1,25 +1,24 @@
-"""What one training step is: loss, optimizer, regulariser, norm mode, frozen tensors; and the key of the export cache.
+"""What one training step is: loss or task, optimizer, regulariser, norm mode, frozen tensors.
 
 A specification only. :mod:`export.step_functions` writes the step out in torch, :mod:`export.capture` traces it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-from typing import TYPE_CHECKING, Any, Literal
+import re
+from typing import Any, Literal
 
 import msgspec
 
 from edge.contracts.manifest import InputSpec
 
-if TYPE_CHECKING:
-    from torch import nn
-
-EXPORTER_VERSION = "4"
-"""Raised whenever a change of the exporter changes the graphs it writes."""
-
 Loss = Literal["cross_entropy", "bce_one_hot", "label_masked_cross_entropy"]
+
+INPUT, TARGET = "input", "target"
+"""Tensors of the programs that hold ``x`` and ``y`` of the data."""
+_TENSOR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_TAKEN = frozenset({"x", INPUT, TARGET, "label_mask", "loss", "correct", "logits", "lr", "momentum", "examples"})
+"""Names that mean something else in programs."""
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +107,34 @@ class SparseWeight(msgspec.Struct, frozen=True):
     capacity: int
 
 
+class BatchTensor(msgspec.Struct, frozen=True):
+    """A tensor of a batch beside the model's input.
+
+    Attributes:
+        name: of the array in the data; ``y`` is tensor ``target`` of the programs, others keep their names.
+        shape: of one example.
+        symbols: of ``int64``: values are 0 to ``symbols`` - 1, or -100 for a place that counts nothing.
+        role: ``input`` for what the model reads, ``target`` for what it is held against.
+    """
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: Literal["float32", "int64"] = "float32"
+    symbols: int = 0
+    role: Literal["input", "target"] = "target"
+
+    def __post_init__(self) -> None:
+        if not _TENSOR_NAME.fullmatch(self.name) or self.name in _TAKEN:
+            raise ValueError(f"batch tensor '{self.name[:80]}': a plain name that is none of {sorted(_TAKEN)} expected")
+        if self.dtype == "int64" and self.symbols < 1:
+            raise ValueError(f"batch tensor '{self.name}': int64 needs symbols, how many values there are")
+
+    @property
+    def tensor(self) -> str:
+        """Name of the tensor in programs and manifests."""
+        return TARGET if self.name == "y" else self.name
+
+
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides the exported step, apart from the module itself.
 
@@ -138,6 +165,9 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
             values still, any that keeps at most ``capacity`` entries. What a mask drops is 0.
         probe: whether there is a program that compares losses before the first step, see :mod:`export.loss_probe`.
         micro_batches, recompute: as in :class:`export.step_form.StepForm`.
+        task: name of the task as :mod:`export.tasks` has it; empty: classification by ``loss``.
+        task_options: handed to the task's class.
+        tensors: of a batch beside ``x``, as the task says.
     """
 
     input: InputSpec
@@ -160,8 +190,13 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     micro_batches: int = 1
     recompute: bool = False
     proximal: bool = False
+    task: str = ""
+    task_options: dict[str, Any] = {}
+    tensors: tuple[BatchTensor, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.task:
+            self._check_task()
         for weight in self.sparse:
             if weight.capacity < 1:
                 raise ValueError(f"sparse weight '{weight.name}': capacity {weight.capacity}, at least 1 is needed")
@@ -173,6 +208,19 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"sparse weight '{weight.name}': squared gradients are those of all entries; hold it dense"
                 )
+
+    def _check_task(self) -> None:
+        used = {
+            "a loss on logits (label masks, one-hot BCE)": self.loss != "cross_entropy",
+            "a teacher model": self.distillation,
+            "a comparison of losses before the first step": self.probe,
+        }
+        for what, is_used in used.items():
+            if is_used:
+                raise ValueError(f"task '{self.task}': {what} is made for classification; choose a method without it")
+        names = [tensor.name for tensor in self.tensors]
+        if len(set(names)) < len(names):
+            raise ValueError(f"task '{self.task}': a batch tensor appears twice among {names}")
 
     @property
     def accumulates(self) -> bool:
@@ -199,57 +247,17 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(name for pair in self.frobenius for name in (pair.u, pair.v))
 
 
+def symbols_of(spec: StepSpec) -> dict[str, int]:
+    """How many values each int64 tensor of a task's batch has, by its name in programs."""
+    return {tensor.tensor: tensor.symbols for tensor in spec.tensors if tensor.dtype == "int64"}
+
+
 def step_values(spec: StepSpec) -> dict[str, Any]:
     """The step as manifests and keys have it: what came after the first releases is left out where it is not used."""
     values: dict[str, Any] = msgspec.to_builtins(spec)
     if not spec.proximal:
         del values["proximal"]
+    if not spec.task:
+        for name in ("task", "task_options", "tensors"):
+            del values[name]
     return values
-
-
-def export_key(module: nn.Module, spec: StepSpec, *, runtime: str, runtime_version: str, build: dict[str, Any]) -> str:
-    """SHA-256 over everything that decides the bytes of an artifact: the key of the export cache.
-
-    Covers the module's classes (their source), its layers, their numbers and tensor shapes, the step, and all versions;
-    not weights.
-    """
-    import torch
-
-    sources: dict[str, str] = {}
-    for part in module.modules():
-        kind = type(part)
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        if name not in sources and not kind.__module__.startswith("torch."):
-            sources[name] = _source_digest(kind)
-    # Torch's own layers say how they are set up; a drop path or an attention with dropout may not.
-    settings = {
-        f"{name}.{attribute}": value
-        for name, part in module.named_modules()
-        if not type(part).__module__.startswith("torch.") or isinstance(part, torch.nn.MultiheadAttention)
-        for attribute, value in sorted(vars(part).items())
-        if isinstance(value, float) and not attribute.startswith("_")
-    }
-    canonical: dict[str, Any] = {
-        "schema": "apportion.step/1",
-        "exporter": EXPORTER_VERSION,
-        "torch": str(torch.__version__),
-        "runtime": runtime,
-        "runtime_version": runtime_version,
-        "step": step_values(spec),
-        "build": build,
-        "layers": [(name, f"{type(part).__qualname__}({part.extra_repr()})") for name, part in module.named_modules()],
-        "tensors": [(name, list(value.shape), str(value.dtype)) for name, value in module.state_dict().items()],
-        "sources": sources,
-        **({"settings": settings} if any(settings.values()) else {}),
-    }
-    return hashlib.sha256(msgspec.json.encode(canonical, order="deterministic")).hexdigest()
-
-
-def _source_digest(kind: type) -> str:
-    """Digest of a class's source text, or of its bytecode where it was typed in rather than read from a file."""
-    try:
-        text = inspect.getsource(kind)
-    except (OSError, TypeError):
-        functions = [value for value in vars(kind).values() if inspect.isfunction(value)]
-        text = repr([(f.__qualname__, f.__code__.co_code.hex(), f.__code__.co_names) for f in functions])
-    return hashlib.sha256(text.encode()).hexdigest()

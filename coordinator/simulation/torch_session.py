@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
-from edge.contracts.tensors import TEACHER, TensorSpec, is_carried
+from edge.contracts.tensors import TEACHER, is_carried
 from export.programs import ProgramFunction, program_functions
-from export.training_step import StepSpec
+from export.step_objective import objective_of
+from export.training_step import StepSpec, symbols_of
 
 RUNTIME = "torch"
 _NEXT = "next:"
@@ -107,7 +108,7 @@ def _own(value: np.ndarray) -> Tensor:
 def _manifest(functions: Mapping[str, ProgramFunction], spec: StepSpec, classes: tuple[str, ...]) -> ArtifactManifest:
     """Programs and tensors as an export writes them; what only a file could tell (cost, self-test, parity) is zero."""
     known = {item.spec.name: item.spec for function in functions.values() for item in function.inputs}
-    reported = (TensorSpec("loss", (), "float32", "loss"), TensorSpec("correct", (), "int64", "metric"))
+    reported = objective_of(spec).reported(spec, None)
     programs = tuple(
         Program(
             name=name,
@@ -135,4 +136,6 @@ def _manifest(functions: Mapping[str, ProgramFunction], spec: StepSpec, classes:
         parity=Parity(0.0, 0.0, 0.0, 0.0, 0),
         build={},
         export_key="",
+        task=spec.task,
+        symbols=symbols_of(spec),
     )

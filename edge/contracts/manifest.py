@@ -158,6 +158,10 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
         batch: examples of one step.
         micro_batches: parts of a batch that a step runs one after the other: each through program ``accumulate``,
             then ``train`` moves the parameters, see :mod:`edge.runtimes.micro_batches`.
+        task: what the step trains for, its name; empty: classification of ``classes``. With a task the tensors of a
+            batch are those of role ``input`` and ``target``: ``input`` is ``x`` of the data, ``target`` is ``y``, and
+            others are the arrays of their names.
+        symbols: of a task's int64 tensors beside ``input``: their values are 0 to this number less 1, or -100.
     """
 
     format: str
@@ -179,6 +183,8 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
     export_key: str
     micro_batches: int = 1
     schema: str = MANIFEST_SCHEMA
+    task: str = ""
+    symbols: dict[str, int] = {}
 
     def program(self, name: str) -> Program:
         """The program called ``name``.
@@ -208,8 +214,14 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(s for s in self.tensors if s.role in roles)
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: fixed field order, no whitespace, so equal manifests have equal digests."""
-        return encode_json(self)
+        """Canonical JSON: fixed field order, no whitespace, so equal manifests have equal digests.
+
+        What belongs to tasks is left out where there is none, as before there were any.
+        """
+        if self.task:
+            return encode_json(self)
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return encode_json({name: value for name, value in values.items() if name not in ("task", "symbols")})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ArtifactManifest:

@@ -64,5 +64,6 @@ def check_self_test(session: Session, manifest: ArtifactManifest, *, steps: int 
 
 def _value(spec: TensorSpec, manifest: ArtifactManifest, batch: int) -> np.ndarray:
     high = manifest.input.vocabulary if spec.role == "input" else len(manifest.classes)
+    high = manifest.symbols.get(spec.name, high)
     test = manifest.self_test
     return self_test_value(spec, test.seed, batch, high=max(2, high), bias=test.bias, gain=test.gain)

@@ -66,6 +66,7 @@ FEATURES = {
     "probe": "a comparison of losses before the first step",
     "accumulates": "gradients added up over micro-batches",
     "recompute": "values computed again in the backward pass",
+    "task": "a task of one's own batch and loss",
 }
 """What a step may need of a format beyond the ordinary: attribute of the step -> what it is, in words."""
 

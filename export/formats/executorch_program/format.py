@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
-from edge.contracts.tensors import BATCH, TensorSpec, is_carried
+from edge.contracts.tensors import TensorSpec, is_carried
 from edge.runtimes.executorch.library import has_kernel
 from edge.runtimes.executorch.session import GRADIENT
 from edge.runtimes.leading_parts import FILE_NAME as PARTS_NAME
@@ -30,6 +30,7 @@ from export.parity import check_parity, self_test_losses
 from export.program_inputs import BATCH_ROLES
 from export.programs import capture_programs
 from export.recomputation import recomputed
+from export.step_objective import objective_of
 from export.traceable_module import LOOPS
 from export.training_step import StepSpec
 from export.value_lifetimes import peak_bytes
@@ -45,7 +46,9 @@ class ExecutorchProgram:
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
-    features: frozenset[str] = frozenset({"masked", "sparse", "distillation", "variants", "accumulates", "recompute"})
+    features: frozenset[str] = frozenset(
+        {"masked", "sparse", "distillation", "variants", "accumulates", "recompute", "task"}
+    )
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
@@ -57,7 +60,7 @@ class ExecutorchProgram:
             ExportRefused: naming the layer that has no training step on this runtime.
         """
         captures = {n: with_capacities(c, spec.capacities) for n, c in capture_programs(module, spec).items()}
-        tensors = _tensors(captures.values(), spec)
+        tensors = _tensors(captures, spec)
         roles = {t.name: t.role for t in tensors}
         files: dict[str, bytes] = {FILE_NAME: _rule(spec).to_bytes()}
         training = {"train", ACCUMULATE, *(variant.program for variant in spec.variants)}
@@ -100,7 +103,7 @@ class ExecutorchProgram:
     def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
         """Every layer that :meth:`write` refuses or rewrites."""
         programs = captured(LOOPS).programs
-        roles = {t.name: t.role for t in _tensors(programs.values(), spec)}
+        roles = {t.name: t.role for t in _tensors(programs, spec)}
         survey = Survey()
         survey_programs({n: with_outputs(p, _outputs(p, roles)) for n, p in programs.items()}, survey)
         return survey
@@ -191,9 +194,7 @@ def _written(files: Mapping[str, bytes], folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in files}
 
 
-def _tensors(captures: Iterable[Capture], spec: StepSpec) -> tuple[TensorSpec, ...]:
+def _tensors(captures: Mapping[str, Capture], spec: StepSpec) -> tuple[TensorSpec, ...]:
     """Every tensor of every program once, those of ``train`` first; then what the programs report."""
-    known = {item.name: item for program in captures for item in program.inputs}
-    logits = TensorSpec("logits", (BATCH, spec.classes, *spec.target_shape), "float32", "metric")
-    reported = (TensorSpec("loss", (), "float32", "loss"), TensorSpec("correct", (), "int64", "metric"), logits)
-    return (*known.values(), *reported)
+    known = {item.name: item for program in captures.values() for item in program.inputs}
+    return (*known.values(), *objective_of(spec).reported(spec, captures["eval"]))

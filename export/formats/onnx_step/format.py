@@ -10,7 +10,7 @@ import onnx
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
-from edge.contracts.tensors import BATCH, TensorSpec, is_carried
+from edge.contracts.tensors import TensorSpec, is_carried
 from edge.runtimes.micro_batches import ACCUMULATE
 from export.capture import Capture
 from export.cost import forward_macs, step_work
@@ -25,6 +25,7 @@ from export.parity import check_parity, self_test_losses
 from export.program_inputs import BATCH_ROLES
 from export.programs import capture_programs
 from export.recomputation import recomputed
+from export.step_objective import objective_of
 from export.training_step import StepSpec
 from export.written_programs import WrittenPrograms
 
@@ -42,7 +43,7 @@ class OnnxStep:
 
     name = "onnx_step"
     minimum_runtime_version = "1.20.0"
-    features = frozenset({"masked", "distillation", "variants", "probe", "accumulates", "recompute"})
+    features = frozenset({"masked", "distillation", "variants", "probe", "accumulates", "recompute", "task"})
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate every program; the files depend on nothing but module, step and versions.
@@ -55,7 +56,7 @@ class OnnxStep:
             captures |= {n: _recomputed(p, spec) for n, p in captures.items() if n.startswith((ACCUMULATE, "train"))}
         parts = _parts(spec)
         models = {name: translate(program, batch_parts=parts) for name, program in captures.items()}
-        tensors = _tensors(captures.values(), spec)
+        tensors = _tensors(captures, spec)
         programs = tuple(
             Program(
                 name=name,
@@ -153,9 +154,7 @@ def _bytes_of(tensors: Mapping[str, TensorSpec], batch: int) -> int:
     return sum(tensor.byte_count(batch) for tensor in tensors.values())
 
 
-def _tensors(captures: Iterable[Capture], spec: StepSpec) -> tuple[TensorSpec, ...]:
+def _tensors(captures: Mapping[str, Capture], spec: StepSpec) -> tuple[TensorSpec, ...]:
     """Every tensor of every program once, those of ``train`` first; then what the programs report."""
-    known = {item.name: item for program in captures for item in program.inputs}
-    logits = TensorSpec("logits", (BATCH, spec.classes, *spec.target_shape), "float32", "metric")
-    reported = (TensorSpec("loss", (), "float32", "loss"), TensorSpec("correct", (), "int64", "metric"), logits)
-    return (*known.values(), *reported)
+    known = {item.name: item for program in captures.values() for item in program.inputs}
+    return (*known.values(), *objective_of(spec).reported(spec, captures["eval"]))

@@ -12,7 +12,7 @@ from torch import nn
 
 from edge.contracts.errors import ExportRefused, ParityError
 from edge.contracts.manifest import GraphOutput, Parity, Program
-from edge.contracts.tensors import BATCH, TensorSpec
+from edge.contracts.tensors import TensorSpec
 from edge.runtimes.leading_parts import FILE_NAME as PARTS_NAME
 from edge.runtimes.leading_parts import parts_to_bytes
 from edge.runtimes.update_rule import FILE_NAME, UpdateRule
@@ -35,6 +35,7 @@ from export.gate_values import gate_values
 from export.memory_plan import MemoryPlan
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs, program_functions
+from export.step_objective import objective_of
 from export.traceable_module import LOOPS
 from export.training_step import StepSpec
 from export.written_programs import WrittenPrograms
@@ -57,7 +58,7 @@ class OrtTraining:
 
     name = "ort_training"
     minimum_runtime_version = "1.19.2"
-    features: frozenset[str] = frozenset({"masked", "distillation", "variants", "probe"})
+    features: frozenset[str] = frozenset({"masked", "distillation", "variants", "probe", "task"})
 
     def __init__(self) -> None:
         self._programs: tuple[Program, ...] = ()
@@ -79,7 +80,7 @@ class OrtTraining:
         captures = {n: capture(f.function, f.inputs, f.module) for n, f in functions.items() if n not in steps}
         inputs = {name: tuple(i.spec for i in functions[name].inputs) for name in steps}
         inputs |= {name: program.inputs for name, program in captures.items()}
-        tensors = _tensors(inputs.values(), spec)
+        tensors = _tensors(inputs.values(), spec, captures["eval"])
         trained = {name: [t.name for t in inputs[name] if t.role == "parameter"] for name in steps}
         with RuntimeEnvironment() as environment:
             models = {n: _differentiated(forward, trained[n], environment) for n, forward in steps.items()}
@@ -204,12 +205,10 @@ def _rule(spec: StepSpec) -> UpdateRule:
     return UpdateRule(kind=spec.optimizer.kind, nesterov=spec.optimizer.nesterov, undecayed=undecayed)
 
 
-def _tensors(inputs: Iterable[tuple[TensorSpec, ...]], spec: StepSpec) -> tuple[TensorSpec, ...]:
+def _tensors(inputs: Iterable[tuple[TensorSpec, ...]], spec: StepSpec, evaluation: Capture) -> tuple[TensorSpec, ...]:
     """Every tensor of every program once, those of ``train`` first; then what the programs report."""
     known = {item.name: item for program in inputs for item in program}
-    logits = TensorSpec("logits", (BATCH, spec.classes, *spec.target_shape), "float32", "metric")
-    reported = (TensorSpec("loss", (), "float32", "loss"), TensorSpec("correct", (), "int64", "metric"), logits)
-    return (*known.values(), *reported)
+    return (*known.values(), *objective_of(spec).reported(spec, evaluation))
 
 
 def _file(program: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from export.capture import Capture, capture
 from export.draws import fed
-from export.program_inputs import INPUT, LABEL_MASK, TARGET, state_buffers, teacher_name
-from export.programs import ProgramFunction, teacher_logits
-from export.step_functions import check_pair, distillation_loss, masked_logits, summed_loss
+from export.program_inputs import state_buffers, teacher_name
+from export.programs import ProgramFunction
+from export.step_functions import check_pair
+from export.step_objective import objective_of
 from export.training_step import StepSpec, Variant
 from export.variants import narrow_values, variant_spec, widened
 
@@ -41,13 +41,8 @@ def capture_forward(train: ProgramFunction, spec: StepSpec, variant: Variant | N
             live = {name: values[name].clone() for name in state_buffers(module)}
             state = {name: values[name] for name in names} | live
             with fed(train.draws, values):
-                logits = masked_logits(functional_call(module, state, (values[INPUT],)), values.get(LABEL_MASK))
-            total, correct = summed_loss(logits, values[TARGET], spec)
-            if spec.distillation:
-                known = teacher_logits(module, spec, train.draws, values, [*names, *live])
-                total = total + distillation_loss(logits, known, *(values[name] for name in TEACHING))
-            loss = total / values[TARGET].numel()
-            outputs = {"loss": loss, "correct": correct, **_moved(whole, live)}
+                loss, reported = objective_of(spec).training(module, spec, train.draws, state, values)
+            outputs = {"loss": loss, **reported, **_moved(whole, live)}
             if spec.frobenius or spec.proximal:
                 outputs = {OBJECTIVE: loss + _penalty(values, spec, names), **outputs}
         return outputs, {}

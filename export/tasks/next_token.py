@@ -1,0 +1,41 @@
+"""Next-token prediction: of each position of a sequence, the symbol that comes after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from edge.contracts.manifest import InputSpec
+from export.tasks.class_places import entropy_sums, mean_entropy
+from export.tasks.task import Batch, Better, Model, class_target, ratio
+from export.training_step import BatchTensor
+
+
+class NextToken:
+    """Logits [batch, vocabulary, positions] held against ``y`` [positions], the symbols that follow; ``classes`` of the
+    model are the vocabulary. -100 is a position that counts nothing.
+
+    Raises:
+        ValueError: an input that is no sequence of symbols.
+    """
+
+    better: Mapping[str, Better] = {"perplexity": "lower", "accuracy": "higher"}
+
+    def tensors(self, input: InputSpec, classes: int) -> tuple[BatchTensor, ...]:
+        if input.dtype != "int64":
+            raise ValueError(f"next-token needs symbols, the input is {input.dtype} {input.shape}")
+        return (class_target(classes, *input.shape),)
+
+    def training_step(self, model: Model, batch: Batch) -> Tensor:
+        return mean_entropy(model(batch["x"]), batch["y"])
+
+    def evaluation_step(self, model: Model, batch: Batch) -> dict[str, Tensor]:
+        entropy, count, hits = entropy_sums(model(batch["x"]), batch["y"])
+        return {"entropy": entropy, "hits": hits, "positions": count}
+
+    def metrics(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        entropy = ratio(sums["entropy"], sums["positions"])
+        return {"perplexity": math.exp(min(entropy, 700.0)), "accuracy": ratio(sums["hits"], sums["positions"])}
