@@ -1,7 +1,8 @@
-"""Layers that a device trains and keeps for itself: which file of the device holds them, and when it takes effect.
+"""What a device trains and keeps for itself: which files of the device hold it, and when they take effect.
 
 They are written beside an update and take their predecessor's place when the coordinator has accepted the report: an
-order that is carried out again begins with the layers that it began with.
+order that is carried out again begins with the layers that it began with. Layers are what a run has every device keep;
+tuned tensors are what a device has of the fine-tuning after the last round, where that helped.
 """
 
 from __future__ import annotations
@@ -18,5 +19,13 @@ FOLDER = "personal"
 
 def kept_at(folder: Path, order: WorkOrder) -> Path:
     """Where a device whose state is in ``folder`` has its own layers for the run of ``order``."""
-    run = hashlib.sha256(f"{order.federation}\n{order.run}".encode()).hexdigest()
-    return folder / FOLDER / f"{run}.safetensors"
+    return folder / FOLDER / f"{_run_of(order)}.safetensors"
+
+
+def tuned_at(folder: Path, order: WorkOrder) -> Path:
+    """Where it has what it fine-tuned for itself after that run."""
+    return folder / FOLDER / f"{_run_of(order)}.tuned.safetensors"
+
+
+def _run_of(order: WorkOrder) -> str:
+    return hashlib.sha256(f"{order.federation}\n{order.run}".encode()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edge.contracts import evaluation
 from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.contracts.release import RELEASE
 from edge.masking.keys import ABILITY, is_able
@@ -89,7 +90,7 @@ class Presence:
             data_error=self.data_error,
             state=state,
             assignment_id="" if work is None else work.order.assignment_id,
-            abilities=(*([ABILITY] if is_able() else []), personal_layers.ABILITY),
+            abilities=(*([ABILITY] if is_able() else []), personal_layers.ABILITY, evaluation.ABILITY),
         )
 
 
