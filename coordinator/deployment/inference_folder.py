@@ -14,15 +14,16 @@ import msgspec
 
 from coordinator.config.run_config import RunConfig
 from coordinator.data.inputs import prepare_inputs
+from coordinator.deployment.model_files import no_int8, write_model
 from coordinator.exporting.cut_exporter import CutExporter, class_names, dense_module, run_input_spec
 from coordinator.exporting.inference_program import inference_program
 from coordinator.exporting.run_data import load_run_data
 from coordinator.rounds.evaluation import Evaluator
 from coordinator.run_file.checks import method_of_run
-from coordinator.submodels.values import State, Submodel
+from coordinator.submodels.values import State
 from edge.contracts.errors import ConfigError, ParityError
 from edge.contracts.inference import InferenceManifest
-from edge.contracts.manifest import ArtifactFile, ArtifactManifest
+from edge.contracts.manifest import ArtifactFile
 from edge.inference.predictor import MANIFEST_NAME, Predictor
 from edge.runtimes import RUNTIMES, traits_of
 from edge.system.atomic_files import write_whole
@@ -49,8 +50,8 @@ def deploy(
         max_drop: how much lower the accuracy of an int8 model may be than torch's, 0 to 1.
 
     Raises:
-        ConfigError: ``out`` is not empty, an unknown format, personal layers, or a model that is scored with each
-            batch's statistics.
+        ConfigError: ``out`` is not empty, a format that is unknown, cannot be written here or has no int8, personal
+            layers, or a model that is scored with each batch's statistics.
         ParityError: the file disagrees with torch, or its accuracy is too low.
     """
     runtime = _runtime(format)
@@ -72,6 +73,8 @@ def deploy(
                 'run with "static" or "running" to deploy it'
             ]
         )
+    if precision == "int8" and (reason := no_int8(runtime)):
+        raise ConfigError([f"--int8: {reason}; deploy it in float32, or as onnx"])
     dataset = load_run_data(config)
     if precision == "int8" and not len(dataset.x_train):
         raise ConfigError(
@@ -90,19 +93,17 @@ def deploy(
         norm=config.evaluation.norm,
     )
     with _staged(out) as folder:
-        artifact = folder / "artifact"
-        exported = CutExporter(config).export(submodel.cut, program, runtime, artifact)
         path = folder / f"model.{traits_of(runtime).inference}"
         calibration = prepare_inputs(dataset.x_train[:CALIBRATION_EXAMPLES], spec)
-        _write(artifact, exported, submodel, path, precision, calibration)
-        shutil.rmtree(artifact)
+        written = write_model(CutExporter(config), submodel, program, runtime, path, precision, calibration)
         data = path.read_bytes()
         manifest = InferenceManifest(
             federation=config.federation.name,
             rounds=state.round,
             model=config.model.build,
             runtime=runtime,
-            minimum_runtime_version=exported.minimum_runtime_version,
+            minimum_runtime_version=written.minimum_runtime_version,
+            output=written.output or msgspec.UNSET,
             precision=precision,
             file=ArtifactFile(path.name, hashlib.sha256(data).hexdigest(), len(data)),
             input=msgspec.structs.replace(spec, augment=()),
@@ -128,23 +129,6 @@ def _runtime(format: str) -> str:
         if traits_of(name).inference and format in ("", traits_of(name).inference):
             return name
     raise ConfigError([f"--format: '{format}' is not known; known: {', '.join(formats())}"])
-
-
-def _write(
-    artifact: Path,
-    exported: ArtifactManifest,
-    submodel: Submodel,
-    path: Path,
-    precision: Precision,
-    calibration: np.ndarray,
-) -> None:
-    from export.inference_model import write_inference_model
-    from export.int8_model import write_int8_model
-
-    write_inference_model(artifact, exported, submodel.tensors, path)
-    if precision == "int8":
-        whole = path.rename(artifact / path.name)
-        write_int8_model(whole, path, calibration)
 
 
 def _measured(

@@ -58,7 +58,8 @@ class Predictor:
 
         inputs = self.inputs(np.asarray(x))
         parts = [self._session.logits(inputs[i : i + _AT_ONCE]) for i in range(0, len(inputs), _AT_ONCE)]
-        return np.asarray(np.concatenate(parts) if parts else np.empty((0, len(self.classes)), np.float32))
+        found = np.concatenate(parts) if parts else np.empty((0, len(self.classes)), np.float32)
+        return np.asarray(found.reshape(len(inputs), *self.manifest.output) if self.manifest.output else found)
 
     def probabilities(self, x: Any) -> np.ndarray:
         """Probability of each class, float64 [N, classes, ...], as :meth:`logits`."""
