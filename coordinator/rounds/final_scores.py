@@ -15,6 +15,9 @@ from coordinator.rounds.federation import Federation
 from coordinator.submodels.values import State
 from edge.contracts.evaluation import ABILITY
 
+DEPLOYMENT = "deployment"
+"""Of a round in which devices install a release; in its metrics, what came of it."""
+
 
 def needs_scores(federation: Federation) -> bool:
     """Whether devices are to score the final model; not where none of those that are here can."""
@@ -37,7 +40,9 @@ def scored_state(federation: Federation, state: State) -> State:
 
 
 def program_of(federation: Federation, committed: Round) -> str:
-    """What devices ran in a committed round: ``train``, ``stats`` or ``eval``."""
+    """What devices ran in a committed round: ``train``, ``stats`` or ``eval``; ``deployment``: they ran nothing."""
     if committed.round < federation.training_rounds:
         return "train"
+    if DEPLOYMENT in committed.metrics:
+        return DEPLOYMENT
     return EVAL if KEY in committed.metrics else "stats"

@@ -93,10 +93,10 @@ class RemoteDevices(Devices):
 
     def scoring_round(self, federation: Federation) -> int | None:
         """As :meth:`Devices.scoring_round`."""
-        last = federation.ledger.rounds.last_committed()
-        if last is None:
-            return 0
-        return None if program_of(federation, last) == EVAL else last.round + 1
+        committed = [r for r in federation.ledger.rounds.all() if r.state == "committed"]
+        if any(program_of(federation, entry) == EVAL for entry in committed):
+            return None
+        return committed[-1].round + 1 if committed else 0
 
     def notify(self) -> None:
         """Wakes :meth:`wait`."""

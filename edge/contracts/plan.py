@@ -10,6 +10,7 @@ import msgspec
 from edge.contracts.codec import decode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.evaluation import HeldOut
+from edge.contracts.installation import Installation
 from edge.contracts.masking import Masking
 from profiles.bounds import Name, Size
 
@@ -79,6 +80,8 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
             that shape from this run, and sends none.
         held_out: examples that the device does not train on, and whether it is to score the model on them. Only agents
             that say :data:`edge.contracts.evaluation.ABILITY` get it.
+        installs: nothing is trained: ``weights`` is the file of a deployed model, which the artifact describes, for
+            the device's owner. Only agents that say :data:`edge.contracts.installation.ABILITY` get it.
     """
 
     assignment_id: str
@@ -111,6 +114,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     method: Name = ""
     personal: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     held_out: HeldOut | msgspec.UnsetType = msgspec.UNSET
+    installs: Installation | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def own_layers(self) -> tuple[str, ...]:
@@ -121,6 +125,11 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     def held_out_share(self) -> HeldOut | None:
         """What is held out; an order that holds nothing out is written without the field."""
         return None if self.held_out is msgspec.UNSET else self.held_out
+
+    @property
+    def installation(self) -> Installation | None:
+        """What is installed; an order of any other kind is written without the field."""
+        return None if self.installs is msgspec.UNSET else self.installs
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int, run: str = "") -> str:

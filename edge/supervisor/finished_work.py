@@ -22,7 +22,7 @@ from edge.contracts.errors import ApportionError, MessageRejected, StoreFull
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.topics import check_name
-from edge.supervisor.personal_layers import kept_at, tuned_at
+from edge.releases.own_tensors import kept_at, tuned_at
 from edge.system.atomic_files import publish_file, sync, write_whole
 from edge.transfer.artifact_store import CHUNK_BYTES, check_encoded
 

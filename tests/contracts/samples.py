@@ -17,6 +17,7 @@ from edge.contracts.claims import (
 from edge.contracts.evaluation import Evaluation, HeldOut
 from edge.contracts.identity import KeyStatement, Renew, Renewed, Signers
 from edge.contracts.inference import InferenceManifest
+from edge.contracts.installation import Installation
 from edge.contracts.manifest import (
     ArtifactFile,
     ArtifactManifest,
@@ -135,6 +136,7 @@ ORDER = WorkOrder(
     method="heterofl",
     personal=("fc2.weight", "fc2.bias"),
     held_out=HeldOut(share=0.2, seed=18_446_744_073_709_551_615, least=10, program="eval", tuned=("fc2.weight",)),
+    installs=Installation(name="digits, 4 rounds", uses_own=True),
 )
 
 REPORT = TrainReport(
@@ -242,6 +244,8 @@ INFERENCE = InferenceManifest(
     accuracy=0.875,
     torch_accuracy=0.890625,
     agreement=0.96875,
+    output=(2,),
+    personal=("head.weight",),
 )
 
 MANIFEST = ArtifactManifest(

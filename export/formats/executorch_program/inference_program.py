@@ -39,7 +39,7 @@ def write_inference_program(module: nn.Module, spec: StepSpec, tensors: Mapping[
 
 
 def _constant(spec: TensorSpec, tensors: Mapping[str, np.ndarray]) -> Tensor:
-    """A weight; ones for a label mask, as a deployed model knows all classes; anything for targets, which are not read."""
+    """A weight; ones for a label mask, as a deployed model knows all classes, and for targets, which are not read."""
     if spec.role in ("target", "label_mask"):
         sizes = [1 if size == BATCH else int(size) for size in spec.shape]
         return torch.ones(sizes, dtype=getattr(torch, spec.dtype))

@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-
-from edge.contracts.plan import WorkOrder
+from typing import Protocol
 
 ABILITY = "personal-layers-1"
 """What a device that keeps such layers says in its hello."""
 FOLDER = "personal"
 
 
-def kept_at(folder: Path, order: WorkOrder) -> Path:
-    """Where a device whose state is in ``folder`` has its own layers for the run of ``order``."""
-    return folder / FOLDER / f"{_run_of(order)}.safetensors"
+class OfRun(Protocol):
+    """What belongs to a run: an order, or a release."""
+
+    @property
+    def federation(self) -> str: ...
+    @property
+    def run(self) -> str: ...
 
 
-def tuned_at(folder: Path, order: WorkOrder) -> Path:
+def kept_at(folder: Path, run: OfRun) -> Path:
+    """Where a device whose state is in ``folder`` has its own layers for a run."""
+    return folder / FOLDER / f"{_name_of(run)}.safetensors"
+
+
+def tuned_at(folder: Path, run: OfRun) -> Path:
     """Where it has what it fine-tuned for itself after that run."""
-    return folder / FOLDER / f"{_run_of(order)}.tuned.safetensors"
+    return folder / FOLDER / f"{_name_of(run)}.tuned.safetensors"
 
 
-def _run_of(order: WorkOrder) -> str:
-    return hashlib.sha256(f"{order.federation}\n{order.run}".encode()).hexdigest()
+def _name_of(run: OfRun) -> str:
+    return hashlib.sha256(f"{run.federation}\n{run.run}".encode()).hexdigest()
