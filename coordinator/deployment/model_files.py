@@ -15,6 +15,8 @@ from edge.runtimes import DEFAULT, traits_of
 if TYPE_CHECKING:
     import numpy as np
 
+    from export.formats import WritesInference
+
 
 @dataclass(frozen=True)
 class WrittenModel:
@@ -51,8 +53,10 @@ def write_model(
     Raises:
         ConfigError: the format's tools are not installed; ExportRefused: a layer has no kernel there.
     """
-    if runtime != DEFAULT:
-        return _executorch(exporter, submodel, program, runtime, path)
+    writer = _writer(runtime)
+    if writer is not None:
+        output = writer.write_inference(exporter.module(submodel.cut), exporter.step(program), submodel.tensors, path)
+        return WrittenModel(writer.minimum_runtime_version, output)
     from export.inference_model import write_inference_model
     from export.int8_model import write_int8_model
 
@@ -66,18 +70,15 @@ def write_model(
     return WrittenModel(exported.minimum_runtime_version)
 
 
-def _executorch(
-    exporter: CutExporter, submodel: Submodel, program: DeviceProgram, runtime: str, path: Path
-) -> WrittenModel:
+def _writer(runtime: str) -> WritesInference | None:
+    """The format with files of its own for models of ``runtime``; None where they are made from the ONNX programs."""
+    from export.formats import WritesInference, format_for
+
     try:
-        from export.formats.executorch_program.inference_program import write_inference_program
+        found = format_for(runtime)
     except ImportError as error:
         raise ConfigError(
-            [f"--format: .{traits_of(runtime).inference} is written with executorch, which is not here ({error})"],
+            [f"--format: .{traits_of(runtime).inference} is written with tools that are not here ({error})"],
             hint=traits_of(runtime).install,
         ) from error
-    from export.formats import format_for
-
-    step = exporter.step(program)
-    write_inference_program(exporter.module(submodel.cut), step, submodel.tensors, path)
-    return WrittenModel(format_for(runtime).minimum_runtime_version, (step.classes, *step.target_shape))
+    return found if isinstance(found, WritesInference) else None
