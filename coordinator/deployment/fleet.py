@@ -64,10 +64,10 @@ def deploy_to_fleet(federation: Federation, folders: Mapping[str, Path], *, name
     entries = federation.ledger.assignments.of_attempt(current.round, current.attempt)
     if not all(read_order(entry.order).installation for entry in entries):
         raise LedgerError(f"round {current.round + 1} of the run is open; go on with: apportion resume RUN_DIR")
-    if current.state in ("planned", "published"):
-        publish(federation, current)
-        federation.ledger.rounds.move(current.round, current.attempt, "collecting")
     if current.state != "aggregating":
+        publish(federation, current)
+        if current.state in ("planned", "published"):
+            federation.ledger.rounds.move(current.round, current.attempt, "collecting")
         collecting = Collecting(federation, current)
         while not (over := collecting.why_over()):
             collecting.wait()

@@ -11,7 +11,7 @@ from edge.contracts.messages import Hello
 
 
 def choose_devices(
-    federation: Federation, state: State, round_index: int, attempt: int, program: str
+    federation: Federation, state: State, round_index: int, attempt: int, program: str = "train"
 ) -> tuple[list[Hello], list[str]]:
     """The devices selected among those that are here, by id, and all that they were drawn from."""
     config = federation.config

@@ -13,6 +13,7 @@ import pytest
 
 from coordinator.cli.assembly import RunOptions, start_run
 from coordinator.cli.fleet_deployment import FleetOptions, sent_to_fleet
+from coordinator.deployment import fleet
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError
@@ -77,6 +78,24 @@ def test_devices_predict_with_what_was_sent_and_their_own(run_dir: Path, tmp_pat
         assert [r.metrics["deployment"]["bytes_down"] for r in last] == [found["bytes_down"], 0]
         assert last[0].model_digest == last[1].model_digest
         assert ledger.federation().state == "finished"
+
+
+def test_interrupted_deployment_goes_on(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fleet, "Collecting", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sent_to_fleet(run_dir, FleetOptions(name="cut short", **QUIET))
+    with Ledger.open(run_dir / "ledger.sqlite") as ledger:
+        begun, count = ledger.rounds.open(), len(ledger.rounds.all())
+    assert begun is not None
+    found = sent_to_fleet(run_dir, FleetOptions(name="another", **QUIET))
+    assert len(found["installed"]) == DEVICES
+    assert {Releases(store).read().current.name for store in stores(run_dir)} == {"cut short"}
+    with Ledger.open(run_dir / "ledger.sqlite") as ledger:
+        assert (ledger.rounds.open(), len(ledger.rounds.all())) == (None, count)
 
 
 def test_bad_requests_are_told(run_dir: Path, tmp_path: Path) -> None:
