@@ -22,6 +22,7 @@ from edge.contracts.errors import ApportionError as ApportionError
 from edge.contracts.errors import ConfigError as ConfigError
 from edge.contracts.inference import InferenceManifest as InferenceManifest
 from edge.inference.predictor import Predictor as Predictor
+from edge.inference.release import predictor_of as predictor_of
 
 NAMES: dict[str, str]
 
@@ -47,6 +48,7 @@ __all__ = [
     "methods",
     "models",
     "plan",
+    "predictor_of",
     "resume",
     "run",
     "simulate",

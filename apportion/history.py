@@ -54,6 +54,20 @@ class History:
         table = self.summary.get("device_table", ())
         return Rows(table, tuple(dict.fromkeys(("device", *(name for row in table for name in row)))))
 
+    @property
+    def device_scores(self) -> dict[str, Any]:
+        """How the final model does on the devices' own held-out shares: ``docs/evaluation.md`` has its keys.
+
+        Raises:
+            LedgerError: no device has scored: the run file has no ``[evaluation] devices``, or the run has not ended.
+        """
+        if "device_evaluation" not in self.summary:
+            raise LedgerError(
+                f"{self.run_dir}: no device has scored the final model; run to its end with $.evaluation.devices, such "
+                "as 0.2"
+            )
+        return dict(self.summary["device_evaluation"])
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The final model: tensors by name, copies, for ``load_state_dict`` of the run's own module.
 

@@ -1,4 +1,5 @@
-"""The ``apportion`` command: ``agent``, ``relay``, ``csr``, ``enrol`` and ``predict`` run here.
+"""The ``apportion`` command: ``agent``, ``relay``, ``csr``, ``enrol``, ``predict`` and
+``release`` run here.
 
 Others are in ``coordinator.cli``, which devices lack.
 Of its verbs ``verify`` and ``profile`` have a form of their own for devices."""
@@ -40,6 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
         from edge.commands.predict import predict_command
 
         return predict_command(words[1:])
+    if words[:1] == ["release"]:
+        from edge.commands.release import release_command
+
+        return release_command(words[1:])
     try:
         commands = import_module("coordinator.cli")
     except ImportError as error:

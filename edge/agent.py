@@ -26,6 +26,7 @@ from edge.supervisor.crashes import Crashes
 from edge.supervisor.events import AgentEvent, AgentEvents, Stop
 from edge.supervisor.finished_work import FinishedRecord, FinishedWork
 from edge.supervisor.gate import Gate
+from edge.supervisor.installing import installed
 from edge.supervisor.masked_round import Masker
 from edge.supervisor.outbox import Outbox
 from edge.supervisor.presence import Presence, heartbeat
@@ -225,6 +226,11 @@ class Agent:
 
     def _train(self, work: Assignment, manifest: ArtifactManifest) -> None:
         with self._giving_up_on_failure(work):
+            if work.order.installation is not None:
+                self._trained(
+                    work, installed(work, manifest, self._settings, self._store, self._finished, self._presence)
+                )
+                return
             self._crashes.begins(work)
             self.trainer.train(work.train_request(self._settings, self._store, manifest, self._finished))
 

@@ -42,10 +42,11 @@ from edge.system import out_of_memory
 from edge.system.atomic_files import FULL
 from edge.system.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
 from edge.system.pipe_frames import write_frame
+from edge.training.assignment_run import AssignmentRun, carry_out
 from edge.training.batches import Examples
 from edge.training.local_data import LocalData, read_local_data
 from edge.training.self_test import check_self_test
-from edge.training.steps import train, uploaded
+from edge.training.steps import uploaded
 from edge.training.update_file import write_update
 
 if TYPE_CHECKING:
@@ -115,14 +116,15 @@ class Trainer:
                 last_sent = time.monotonic()
                 self._send(Progress(order.assignment_id, step, total, loss))
 
-        outcome = train(session, manifest, order, examples, progress=progress)
-        digest, size, encoded_size = self._written(request, manifest, session, len(examples))
+        run = carry_out(session, manifest, order, examples, progress=progress)
+        outcome = run.outcome
+        digest, size, encoded_size = self._written(request, manifest, session, run)
         return Trained(
             assignment_id=order.assignment_id,
             digest=digest,
             size=size,
             encoded_size=encoded_size,
-            num_examples=len(examples),
+            num_examples=run.num_examples,
             steps=outcome.steps,
             loss=outcome.loss,
             metrics=outcome.metrics,
@@ -132,38 +134,44 @@ class Trainer:
             idle_bytes=self._idle_bytes,
             torch_loaded=is_torch_loaded(),
             threads=min(request.threads, self._max_threads or request.threads),
-            labels=examples.labels() if order.report_labels else None,
+            labels=run.labels,
+            evaluation=run.evaluation,
         )
 
     def _written(
-        self, request: Train, manifest: ArtifactManifest, session: Session, num_examples: int
+        self, request: Train, manifest: ArtifactManifest, session: Session, run: AssignmentRun
     ) -> tuple[str, int, int]:
         """As :meth:`_write`, when the disk takes it: a training is not lost for that."""
         while True:
             try:
-                return self._write(request, manifest, session, num_examples)
+                return self._write(request, manifest, session, run)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                for path in filter(None, (request.update, request.new_left_over, request.new_personal)):
+                beside = (request.new_left_over, request.new_personal, request.new_tuned)
+                for path in filter(None, (request.update, *beside)):
                     Path(path).unlink(missing_ok=True)  # what fitted is of no use, and somebody else may have room
                 reason = f"the update waits in memory for room on the disk: {error}"
                 self._send(Storing(request.order.assignment_id, reason))
                 time.sleep(WRITE_AGAIN_S)
 
     def _write(
-        self, request: Train, manifest: ArtifactManifest, session: Session, num_examples: int
+        self, request: Train, manifest: ArtifactManifest, session: Session, run: AssignmentRun
     ) -> tuple[str, int, int]:
         """As :func:`edge.training.update_file.write_update`, of the session's values, in the order's precision."""
         order, path = request.order, Path(request.update)
         if request.new_personal:
             write_update(Path(request.new_personal), {name: session.read(name) for name in order.own_layers}, "raw")
+        if request.new_tuned and (rule := order.held_out_share) and run.evaluation and run.evaluation.kept:
+            write_update(Path(request.new_tuned), {name: session.read(name) for name in rule.tuned}, "raw")
         if order.masking is not None and request.masks is not None:
             from edge.masking.numbers import masked_update
 
             names, received = order.upload, WeightsFile(Path(request.weights), where=f"weights of round {order.round}")
             trained = partial(uploaded, session)
-            masked = masked_update(names, trained, received, order.masking, request.masks, num_examples=num_examples)
+            masked = masked_update(
+                names, trained, received, order.masking, request.masks, num_examples=run.num_examples
+            )
             return write_update(path, masked, order.encoding)
         if order.precision == "fp32":
             return write_update(path, {name: uploaded(session, name) for name in order.upload}, order.encoding)

@@ -66,9 +66,9 @@ from coordinator.submodels.values import State
 from edge.contracts import topics
 from edge.contracts.errors import ConfigError, LedgerError
 from edge.masking.keys import ABILITY
+from edge.releases import own_tensors
 from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
-from edge.supervisor import personal_layers
 from edge.transport.base import Transport
 from edge.transport.mqtt import MqttTransport
 
@@ -230,12 +230,45 @@ def _lead(
     leadership: Leadership | None = None,
 ) -> dict[str, Any]:
     """Run every round that is left; ``leadership`` where several coordinators share the ledger."""
+    with opened_run(config, run_dir, options, prepared, progress, leadership) as run:
+        with progress.watching(run.status.line):
+            state = run_rounds(run.federation)
+        wall_s, ceilings = time.monotonic() - prepared.started, run.local.ceilings()
+        return finish_run(run.federation, prepared.evaluator, state, run_dir, wall_s=wall_s, ceilings=ceilings)
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run whose devices are answered, the agents that were started here, and what it is doing in a line."""
+
+    federation: Federation
+    local: LocalDevices
+    status: RoundStatus
+
+
+@contextlib.contextmanager
+def opened_run(
+    config: RunConfig,
+    run_dir: Path,
+    options: RunOptions,
+    prepared: Prepared,
+    progress: Progress,
+    leadership: Leadership | None = None,
+    *,
+    starts_agents: bool | None = None,
+) -> Iterator[OpenRun]:
+    """The run in ``run_dir`` with its broker and its local agents, answering devices while the context is open.
+
+    Args:
+        starts_agents: start the local agents; None: where the run has not ended.
+    """
     ledger = Ledger.open(ledger_place(config, run_dir), federation=federation_id(config, run_dir))
     if leadership is not None:
         ledger.leases.fence(LEADER, leadership.owner, leadership.term)
     name = ledger.federation().id
-    count = 0 if ledger.federation().state == "finished" else options.local_devices
-    devices = local_devices(config, prepared.dataset, run_dir, count)
+    if starts_agents is None:
+        starts_agents = ledger.federation().state != "finished"
+    devices = local_devices(config, prepared.dataset, run_dir, options.local_devices if starts_agents else 0)
     ledger.led_by(leadership.owner if leadership else "")
     with contextlib.ExitStack() as stack:
         stack.callback(ledger.close)
@@ -295,10 +328,7 @@ def _lead(
             ended=local.exited,
             say=progress.say,
         )
-        with progress.watching(status.line):
-            state = run_rounds(federation)
-        wall_s = time.monotonic() - prepared.started
-        return finish_run(federation, prepared.evaluator, state, run_dir, wall_s=wall_s, ceilings=local.ceilings())
+        yield OpenRun(federation, local, status)
 
 
 @contextlib.contextmanager
@@ -339,7 +369,7 @@ def open_federation(
     masking = MaskingHandler(name, ledger, publisher, lambda: inbox.notify(), progress.say)
     known = IdentityHandler(config, name, publisher, progress.say, ledger.nonce)
     needs = [ABILITY] if is_masked else []
-    needs += [personal_layers.ABILITY] if config.personal.layers else []
+    needs += [own_tensors.ABILITY] if config.personal.layers else []
     cohort = Cohort(config.runtime.names, needs=needs)
     clock = RoundClock(order_s=config.cohort.deadline_s if is_buffered else 0.0)
     on_point = known_only(options.on_point if leadership is None else held_at(leadership, options.on_point))

@@ -141,6 +141,10 @@ def _app(wanted: str | None) -> typer.Typer:
     def predict() -> None:
         """As with the agent: shown in help only."""
 
+    @app.command("release", help="Which deployed model a device uses (apportion release --help).")
+    def release() -> None:
+        """As with the agent: shown in help only."""
+
     @app.command("csr", help="Make a device's key and certificate request (apportion csr --help).")
     def csr() -> None:
         """As with the agent: shown in help only."""

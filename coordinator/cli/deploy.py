@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.cli.command import verb
+from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.own_code import FOREIGN_HELP
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: apportion deploy runs/first --int8 --out model"
 MAX_DROP = 0.02
+WAIT_S = 60.0
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +26,16 @@ def register(app: typer.Typer) -> None:
 @verb("deploy")
 def deploy(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="the directory of a run that has ended")],
-    out: Annotated[Path, typer.Option(help="folder to write; new or empty")],
+    out: Annotated[Path | None, typer.Option(help="folder to write; new or empty")] = None,
+    fleet: Annotated[
+        bool, typer.Option("--fleet", help="send it to the devices of the run, for their owners to predict with")
+    ] = False,
+    name: Annotated[str, typer.Option(help="what the release is called on the devices; with --fleet")] = "",
+    wait_s: Annotated[float, typer.Option(min=0.0, help="how long devices are waited for; with --fleet")] = WAIT_S,
+    local_devices: Annotated[
+        int | None, typer.Option(min=0, help="agents to start here; unset: those of cohort.local; with --fleet")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     format: Annotated[str, typer.Option(help="suffix of the model's file; onnx if unset")] = "",
     int8: Annotated[bool, typer.Option("--int8", help="int8 weights and activations: a quarter of the bytes")] = False,
     max_drop: Annotated[
@@ -34,7 +44,28 @@ def deploy(
     allow_code: Annotated[bool, typer.Option("--allow-code", help=FOREIGN_HELP)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
-    """Write the final model for inference, checked against torch on the held-out examples."""
+    """Write the final model for inference, checked against torch on the held-out examples; or send it to the fleet."""
+    if fleet == (out is not None):
+        raise parse_problem("--out", "give a folder to write, or --fleet to send the model to the devices: one of both")
+    if fleet:
+        if format:
+            raise parse_problem("--format", f"'{format}' given; with --fleet each device gets that of its runtime")
+        from coordinator.cli.fleet_deployment import FleetOptions, sent_to_fleet
+
+        options = FleetOptions(
+            name=name,
+            wait_s=wait_s,
+            local_devices=local_devices,
+            int8=int8,
+            max_drop=max_drop,
+            allow_code=allow_code,
+            quiet=quiet,
+        )
+        found = sent_to_fleet(run_dir, options)
+        if not as_json:
+            _tell(found)
+        return found
+    assert out is not None
     manifest = deployed(run_dir, out, format=format, int8=int8, max_drop=max_drop, allow_code=allow_code)
     if not as_json:
         print(
@@ -53,6 +84,15 @@ def deploy(
         "torch_accuracy": manifest.torch_accuracy,
         "agreement": manifest.agreement,
     }
+
+
+def _tell(found: dict[str, Any]) -> None:
+    print(f"{found['name']}: installed on {len(found['installed'])} devices, {found['bytes_down'] / 1e6:.2f} MB sent")
+    for device, reason in sorted(found["refused"].items()):
+        print(f"  {device} refused: {reason}")
+    for device in found["silent"]:
+        print(f"  {device} did not answer")
+    print("on a device: apportion predict --store STORE --data FOLDER")
 
 
 def deployed(

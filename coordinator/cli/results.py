@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.cli import audit_head
+from coordinator.device_scores.distribution import scores_summary
 from coordinator.exporting.inference_program import inference_program
 from coordinator.local_devices.control_groups import CeilingReport
 from coordinator.reporting.report_page import report_page
@@ -75,6 +76,7 @@ def finish_run(
         "device_table": table,
         **ceiling_summary(ceilings or {}),
         **privacy_summary(federation),
+        **scores_summary([r.metrics for r in rounds]),
         **best_summary(config, [{**r.metrics, "round": r.round} for r in rounds], federation.training_rounds),
     }
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
@@ -174,7 +176,7 @@ def device_table(federation: Federation) -> list[dict[str, Any]]:
                 torch_loaded=row["torch_loaded"] or report.torch_loaded,
                 runtime=report.runtime,
             )
-            if order.schedule.turns[0].program != "stats":
+            if order.schedule.turns and order.schedule.turns[0].program != "stats":
                 row["step_ms"].append(report.step_ms_p50)
     for part in ledger.traffic.all():
         if part.device in rows:

@@ -1,4 +1,4 @@
-"""``[personal]`` of a run file: layers that each device trains and keeps for itself."""
+"""``[personal]`` of a run file: what each device trains and keeps for itself."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ class PersonalConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layers: name patterns of the tensors that never leave a device, such as ``head.*``; empty = none.
+        fine_tune: steps by which each device trains the final model on its own examples; it keeps the result where that
+            lowers the loss on its held-out share. 0 = none.
     """
 
     layers: tuple[str, ...] = ()
+    fine_tune: int = 0
 
     def of(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of ``names`` that are personal, in their order."""
@@ -29,4 +32,4 @@ def read_personal(table: TableReader) -> PersonalConfig:
     layers = table.list_of("layers", str, "name patterns", ())
     if table.has("layers") and not all(layers or ("",)):
         table.problem("layers", "name one pattern or more, such as head.*; leave the table out for none")
-    return PersonalConfig(layers=layers)
+    return PersonalConfig(layers=layers, fine_tune=table.integer("fine-tune", 0, low=1, high=1_000_000))

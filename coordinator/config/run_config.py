@@ -138,13 +138,16 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[evaluation]``: at the coordinator, in file order.
+    """``[evaluation]``: at the coordinator, in file order, and on the devices.
 
     Attributes:
         every: rounds between evaluations, 0 for none; the last round is always evaluated.
         norm: statistics of batch norms: ``static`` (a statistics pass), of the ``batch``, or ``running`` ones.
         holdout: share of the examples held out, for sources that have no test set of their own.
         data: folder of the held-out examples, read as a device reads its own; in place of the source's.
+        devices: share of its own examples that each device keeps out of its training and scores the models on that it
+            is sent; 0 = none.
+        devices_least: examples that such a share needs to be scored; a device with fewer is left out.
     """
 
     batch: int = 256
@@ -152,6 +155,8 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
     norm: Literal["static", "batch", "running"] = "static"
     holdout: float = 1 / 3
     data: str = ""
+    devices: float = 0.0
+    devices_least: int = 10
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,6 +319,10 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, DataConfig):
         unused = ["alpha"] if not section.partition.startswith("dirichlet") else []
         return unused if section.devices else [*unused, "devices"]
+    if isinstance(section, EvaluationConfig):
+        return [] if section.devices else ["devices", "devices_least"]
+    if isinstance(section, PersonalConfig):
+        return [key for key in ("layers", "fine_tune") if not getattr(section, key)]
     if isinstance(section, AggregationConfig):
         return [] if section.mode == "buffered" else [key.replace("-", "_") for key in BUFFERED_KEYS]
     if isinstance(section, StoreConfig):

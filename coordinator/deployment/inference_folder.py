@@ -14,17 +14,19 @@ import msgspec
 
 from coordinator.config.run_config import RunConfig
 from coordinator.data.inputs import prepare_inputs
+from coordinator.deployment.model_files import no_int8, write_model
 from coordinator.exporting.cut_exporter import CutExporter, class_names, dense_module, run_input_spec
 from coordinator.exporting.inference_program import inference_program
 from coordinator.exporting.run_data import load_run_data
 from coordinator.rounds.evaluation import Evaluator
 from coordinator.run_file.checks import method_of_run
-from coordinator.submodels.values import State, Submodel
+from coordinator.submodels.values import State
 from edge.contracts.errors import ConfigError, ParityError
-from edge.contracts.inference import InferenceManifest
-from edge.contracts.manifest import ArtifactFile, ArtifactManifest
-from edge.inference.predictor import MANIFEST_NAME, Predictor
-from edge.runtimes import RUNTIMES, traits_of
+from edge.contracts.inference import MANIFEST_NAME, InferenceManifest
+from edge.contracts.manifest import ArtifactFile
+from edge.contracts.tensor_file import encode_tensors
+from edge.inference.predictor import Predictor
+from edge.runtimes import DEFAULT, RUNTIMES, traits_of
 from edge.system.atomic_files import write_whole
 
 if TYPE_CHECKING:
@@ -38,7 +40,14 @@ CALIBRATION_EXAMPLES = 512
 
 
 def deploy(
-    config: RunConfig, state: State, out: Path, *, format: str = "", precision: Precision = "float32", max_drop: float
+    config: RunConfig,
+    state: State,
+    out: Path,
+    *,
+    format: str = "",
+    precision: Precision = "float32",
+    max_drop: float,
+    is_for_fleet: bool = False,
 ) -> InferenceManifest:
     """Write the model of ``state`` into the new folder ``out``; what it is, and what was measured of it.
 
@@ -46,19 +55,28 @@ def deploy(
 
     Args:
         format: suffix of the model's file, of :func:`formats`; the first of them unless given.
+        is_for_fleet: devices that took part are sent it, with their own layers in their stores.
         max_drop: how much lower the accuracy of an int8 model may be than torch's, 0 to 1.
 
     Raises:
-        ConfigError: ``out`` is not empty, an unknown format, personal layers, or a model that is scored with each
-            batch's statistics.
+        ConfigError: ``out`` is not empty, a format that is unknown, cannot be written here or has no int8, personal
+            layers, or a model that is scored with each batch's statistics.
         ParityError: the file disagrees with torch, or its accuracy is too low.
     """
     runtime = _runtime(format)
-    if kept := config.personal.of(sorted(state.tensors)):
+    kept = config.personal.of(sorted(state.tensors))
+    if kept and is_for_fleet and (runtime != DEFAULT or precision != "float32"):
+        raise ConfigError(
+            [
+                f"$.personal.layers: '{kept[0]}' and {len(kept) - 1} more are each device's own, and they take their "
+                "places in the file in float32 as onnx alone; deploy it so"
+            ]
+        )
+    if kept and not is_for_fleet:
         raise ConfigError(
             [
                 f"$.personal.layers: '{kept[0]}' and {len(kept) - 1} more stay on the devices, and nobody trained "
-                "those here; each device has its own model, deploy a run without personal layers"
+                "those here; each device has its own model: send it there with --fleet"
             ]
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -72,6 +90,8 @@ def deploy(
                 'run with "static" or "running" to deploy it'
             ]
         )
+    if precision == "int8" and (reason := no_int8(runtime)):
+        raise ConfigError([f"--int8: {reason}; deploy it in float32, or as onnx"])
     dataset = load_run_data(config)
     if precision == "int8" and not len(dataset.x_train):
         raise ConfigError(
@@ -90,19 +110,18 @@ def deploy(
         norm=config.evaluation.norm,
     )
     with _staged(out) as folder:
-        artifact = folder / "artifact"
-        exported = CutExporter(config).export(submodel.cut, program, runtime, artifact)
         path = folder / f"model.{traits_of(runtime).inference}"
         calibration = prepare_inputs(dataset.x_train[:CALIBRATION_EXAMPLES], spec)
-        _write(artifact, exported, submodel, path, precision, calibration)
-        shutil.rmtree(artifact)
+        written = write_model(CutExporter(config), submodel, program, runtime, path, precision, calibration)
         data = path.read_bytes()
         manifest = InferenceManifest(
             federation=config.federation.name,
             rounds=state.round,
             model=config.model.build,
             runtime=runtime,
-            minimum_runtime_version=exported.minimum_runtime_version,
+            minimum_runtime_version=written.minimum_runtime_version,
+            output=written.output or msgspec.UNSET,
+            personal=kept or msgspec.UNSET,
             precision=precision,
             file=ArtifactFile(path.name, hashlib.sha256(data).hexdigest(), len(data)),
             input=msgspec.structs.replace(spec, augment=()),
@@ -113,7 +132,14 @@ def deploy(
             agreement=0.0,
         )
         write_whole(folder / MANIFEST_NAME, manifest.to_bytes())
-        manifest = _measured(manifest, folder, dataset.x_test, dataset.y_test, evaluator.logits(submodel), max_drop)
+        own = None
+        if kept:  # no device's: what the coordinator has in their place is held against torch all the same
+            own = path.with_name("own")
+            own.write_bytes(encode_tensors({name: state.tensors[name] for name in kept}))
+        held_out = dataset.x_test, dataset.y_test
+        manifest = _measured(manifest, folder, *held_out, evaluator.logits(submodel), max_drop, own=own)
+        if own is not None:
+            own.unlink()
         write_whole(folder / MANIFEST_NAME, manifest.to_bytes())
     return manifest
 
@@ -130,25 +156,15 @@ def _runtime(format: str) -> str:
     raise ConfigError([f"--format: '{format}' is not known; known: {', '.join(formats())}"])
 
 
-def _write(
-    artifact: Path,
-    exported: ArtifactManifest,
-    submodel: Submodel,
-    path: Path,
-    precision: Precision,
-    calibration: np.ndarray,
-) -> None:
-    from export.inference_model import write_inference_model
-    from export.int8_model import write_int8_model
-
-    write_inference_model(artifact, exported, submodel.tensors, path)
-    if precision == "int8":
-        whole = path.rename(artifact / path.name)
-        write_int8_model(whole, path, calibration)
-
-
 def _measured(
-    manifest: InferenceManifest, folder: Path, x: np.ndarray, y: np.ndarray, expected: np.ndarray, max_drop: float
+    manifest: InferenceManifest,
+    folder: Path,
+    x: np.ndarray,
+    y: np.ndarray,
+    expected: np.ndarray,
+    max_drop: float,
+    *,
+    own: Path | None = None,
 ) -> InferenceManifest:
     """The manifest with the figures of the model in ``folder``.
 
@@ -157,7 +173,7 @@ def _measured(
     """
     import numpy as np
 
-    found = Predictor(folder).logits(x)
+    found = Predictor(folder, own=own).logits(x)
     predicted, wanted = found.argmax(1), expected.argmax(1)
     manifest = msgspec.structs.replace(
         manifest,

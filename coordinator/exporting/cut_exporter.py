@@ -63,6 +63,10 @@ class CutExporter:
             runtime=runtime,
         )
 
+    def module(self, cut: Cut) -> nn.Module:
+        """The run's module, cut."""
+        return apply_cut(self._dense, cut)
+
     def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
         """See :class:`coordinator.planning.artifacts.Exporter`."""
         from export.formats import FEATURES, format_for

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from coordinator.planning.planner import MB
+from coordinator.reporting.device_scores_section import device_scores_section
 
 WIDTH, HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 16, 16, 32
@@ -63,7 +64,8 @@ def report_page(
 <p class="what">{escape(model)} under {escape(method)}, {summary["rounds"]} rounds on {summary["devices"]} devices</p>
 <dl>{"".join(_fact(term, value) for term, value in _facts(summary))}</dl>
 <h2>Training</h2><div class="charts">{charts}</div>
-{_ranks(rounds)}<h2>Devices</h2><div class="wide">{_devices(summary["device_table"])}</div>
+{_ranks(rounds)}{device_scores_section(summary)}
+<h2>Devices</h2><div class="wide">{_devices(summary["device_table"])}</div>
 <p class="what">Memory in MB of 2^20 bytes, supervisor and trainer together; the budget holds for their sum.</p>
 <h2>Evaluated models</h2><div class="wide">{_models(summary["evaluation"])}</div>
 </body></html>

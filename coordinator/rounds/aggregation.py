@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.records import Round
 from coordinator.rounds.batch_norm_statistics import state_with_statistics
 from coordinator.rounds.faulty_updates import Watched, set_aside
 from coordinator.rounds.federation import Federation
+from coordinator.rounds.final_scores import DEPLOYMENT
 from coordinator.rounds.participants import rule_of, updates_of
 from coordinator.rounds.stage_tensors import apart, joined
 from coordinator.submodels.values import NotFinite, State
@@ -16,6 +18,8 @@ from edge.contracts.errors import UpdateRejected
 
 def renew(federation: Federation, state: State, current: Round, program: str) -> State:
     """The state that the updates of ``current`` make of ``state``; the same bits however often."""
+    if program in (EVAL, DEPLOYMENT):
+        return state
     own, kept = apart(state)
     new_state = aggregate(federation, own, current, program)
     if program == "train":

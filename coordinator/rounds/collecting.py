@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from coordinator.ledger.records import Assignment, Round
 from coordinator.rounds.federation import Federation
+from edge.contracts.plan import read_order
 
 STORE_DEADLINE_S = 5.0
 REANNOUNCE_S = 15.0
@@ -21,7 +22,10 @@ class Collecting:
     def __init__(self, federation: Federation, current: Round) -> None:
         self._federation = federation
         self._here = (current.round, current.attempt)
-        self._ordered = len(federation.ledger.assignments.of_attempt(*self._here))
+        entries = federation.ledger.assignments.of_attempt(*self._here)
+        self._ordered = len(entries)
+        # Scores and releases are asked of all: none of them stands for another.
+        self._awaits_all = any(entry.order and not read_order(entry.order).upload for entry in entries[:1])
         self._announced_at = self._stored_at = self._present_at = time.monotonic()
 
     def why_over(self) -> str:
@@ -31,7 +35,8 @@ class Collecting:
             return "everybody answered"
         if self._federation.devices.clock.remaining_s() == 0:
             return "deadline"
-        if self._ordered > cohort.size and len(ledger.updates.devices(*self._here)) >= cohort.size:
+        is_drawn = self._ordered > cohort.size and not self._awaits_all
+        if is_drawn and len(ledger.updates.devices(*self._here)) >= cohort.size:
             return f"{cohort.size} reports are in"
         if cohort.leave_after_s and self._left_for_s() >= cohort.leave_after_s:
             return f"whoever is awaited has been away for {cohort.leave_after_s:g} s"

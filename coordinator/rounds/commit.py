@@ -24,7 +24,7 @@ def commit(federation: Federation, current: Round, state: State, program: str, s
     if program == "train":
         metrics |= effective_ranks(federation.method, state)
     every = federation.config.evaluation.every
-    is_last = program == "stats" or current.round + 1 >= rounds
+    is_last = program != "train" or current.round + 1 >= rounds
     if is_last or (every and (current.round + 1) % every == 0):
         scores = federation.evaluate(state)
         metrics["evaluation"] = {label: {"accuracy": s.accuracy, "loss": s.loss} for label, s in scores.items()}

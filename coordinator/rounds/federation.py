@@ -97,6 +97,10 @@ class Devices:
         """Whether those that took part in the last round have a program for batch-norm statistics."""
         return False
 
+    def scoring_round(self, federation: Federation) -> int | None:
+        """The round in which devices score the final model, once those before it are committed; None after it."""
+        return None
+
     def traffic(self) -> list[Traffic]:
         """Bytes of each device since this was asked last."""
         return []

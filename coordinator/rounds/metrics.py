@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from coordinator.device_scores.distribution import KEY, in_words
+from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.records import Assignment, RecordedUpdate
 from coordinator.reporting.progress import megabytes
 from coordinator.rounds.federation import Federation
@@ -65,7 +67,7 @@ def effective_ranks(method: Method, state: State) -> dict[str, Any]:
 
 def describe_metrics(metrics: dict[str, Any], program: str) -> str:
     """One line for people."""
-    what = "statistics" if program == "stats" else f"loss {metrics['train_loss']:.4f}"
+    what = {"stats": "statistics", EVAL: "scores"}.get(program) or f"loss {metrics['train_loss']:.4f}"
     scores = metrics.get("evaluation", {})
     accuracy = ", ".join(f"{label} {values['accuracy']:.4f}" for label, values in scores.items())
     runtimes = ", ".join(f"{count} {name}" for name, count in metrics["runtimes"].items())
@@ -79,6 +81,7 @@ def describe_metrics(metrics: dict[str, Any], program: str) -> str:
         + (f", simulated {metrics['simulated_s']:.0f} s" if "simulated_s" in metrics else "")
         + (f", versions old {_ages(metrics['staleness'])}" if "staleness" in metrics else "")
         + (f", accuracy {accuracy}" if accuracy else "")
+        + (f", {in_words(metrics[KEY])}" if KEY in metrics else "")
         + (f", epsilon {metrics['privacy']['epsilon']:.3f}" if "privacy" in metrics else "")
     )
 

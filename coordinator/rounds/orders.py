@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.records import Assignment
 from coordinator.planning.artifacts import Artifact
 from coordinator.planning.planner import Placement
@@ -15,6 +16,7 @@ from coordinator.rounds.work_order import build_order
 from coordinator.submodels.sparse_layers import with_sparse_layers
 from coordinator.submodels.values import State, Submodel
 from edge.contracts.errors import PlanError
+from edge.contracts.evaluation import ABILITY
 from edge.contracts.messages import Hello
 from export.step_form import PLAIN
 
@@ -40,6 +42,11 @@ def orders_for(
             federation.progress.say(f"device {profile.device}: no '{program}' program on {placement.runtime}; left out")
             able -= 1
             continue
+        holds_out = ABILITY in hello.abilities
+        if program == EVAL and not holds_out:
+            federation.progress.say(f"device {profile.device}: its agent scores on no share of its own; left out")
+            able -= 1
+            continue
         weights, constants = stored.store(submodel)
         order = build_order(
             config,
@@ -55,6 +62,7 @@ def orders_for(
             peak_bytes=placement.chosen.peak_bytes,
             threads=placement.chosen.threads,
             run=federation.ledger.nonce,
+            holds_out=holds_out,
         )
         assignments.append(assignment_of(federation.method, order, submodel, placement))
     require_free_space(federation, state, assignments)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from coordinator.ledger.records import Round
 from coordinator.methods.method import ObservesScores
 from coordinator.rounds.federation import Federation
+from coordinator.rounds.final_scores import program_of
 from coordinator.rounds.global_model import decode_state, encode_state
 from coordinator.rounds.stage_tensors import observed
 from coordinator.submodels.values import State
@@ -62,7 +63,7 @@ def _made_again(federation: Federation, last: Round, again: Again) -> State:
     if before:
         federation.blobs.verify(before[-1].model_digest)
     state = _read(federation, before[-1]) if before else federation.method.init()
-    program = "train" if last.round < federation.training_rounds else "stats"
+    program = program_of(federation, last)
     state = again(state, last, program)
     scores = last.metrics.get("evaluation")
     if program == "train" and scores and isinstance(federation.method, ObservesScores):

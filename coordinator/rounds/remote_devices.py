@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
+from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.records import Assignment, RecordedUpdate
 from coordinator.messaging.cohort import Cohort, Member
 from coordinator.messaging.inbox import Inbox
 from coordinator.reporting.progress import megabytes
 from coordinator.rounds.batch_norm_statistics import gathered_by_artifacts
 from coordinator.rounds.federation import Devices, Federation
+from coordinator.rounds.final_scores import program_of
 from coordinator.rounds.orders import orders_for
 from coordinator.rounds.participants import stored_update
 from coordinator.rounds.placement import export_certain, export_on_arrival
@@ -88,6 +90,13 @@ class RemoteDevices(Devices):
     def gathers_statistics(self, federation: Federation) -> bool:
         """As :meth:`Devices.gathers_statistics`."""
         return gathered_by_artifacts(federation)
+
+    def scoring_round(self, federation: Federation) -> int | None:
+        """As :meth:`Devices.scoring_round`."""
+        committed = [r for r in federation.ledger.rounds.all() if r.state == "committed"]
+        if any(program_of(federation, entry) == EVAL for entry in committed):
+            return None
+        return committed[-1].round + 1 if committed else 0
 
     def notify(self) -> None:
         """Wakes :meth:`wait`."""

@@ -45,7 +45,7 @@ def plan(federation: Federation, state: State, program: str) -> Round:
     config, ledger = federation.config, federation.ledger
     round_index = state.round
     attempt = next_attempt(federation, round_index, least=config.cohort.min_reports)
-    chosen, drawn_from = choose_devices(federation, state, round_index, attempt)
+    chosen, drawn_from = choose_devices(federation, state, round_index, attempt, program)
     federation.stages.check(federation, chosen=len(chosen), drawn_from=drawn_from)
     assignments, able = federation.devices.assign(federation, state, chosen, round_index, attempt, program)
     if len(assignments) < max(1, min(config.cohort.min_reports, able)):

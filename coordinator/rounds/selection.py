@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.device_scores.held_out import EVAL
 from coordinator.messaging.cohort import select
 from coordinator.methods.method import SelectsDevices
 from coordinator.rounds.federation import Federation
@@ -10,16 +11,17 @@ from edge.contracts.messages import Hello
 
 
 def choose_devices(
-    federation: Federation, state: State, round_index: int, attempt: int
+    federation: Federation, state: State, round_index: int, attempt: int, program: str = "train"
 ) -> tuple[list[Hello], list[str]]:
     """The devices selected among those that are here, by id, and all that they were drawn from."""
     config = federation.config
     hellos = federation.devices.gather(federation, round_index)
     eligible = federation.stages.eligible(federation, [hello.device for hello in hellos], round_index)
-    allowed = _allowed(federation, state, eligible)
+    is_scoring = program == EVAL  # all that are here: a distribution over some of them says little of the rest
+    allowed = eligible if is_scoring else _allowed(federation, state, eligible)
     chosen = select(
         allowed,
-        config.cohort.size + config.cohort.over_selection,
+        len(allowed) if is_scoring else config.cohort.size + config.cohort.over_selection,
         seed=federation.stages.selection_seed(federation, config.federation.seed),
         round_index=round_index,
         attempt=attempt,

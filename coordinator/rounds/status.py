@@ -125,7 +125,8 @@ class RoundStatus:
 
     def _round(self, current: Round) -> str:
         rounds = self._config.federation.rounds
-        what = f"{current.round + 1}/{rounds}" if current.round < rounds else "for statistics"
+        after = "for statistics or scores" if self._config.evaluation.devices else "for statistics"
+        what = f"{current.round + 1}/{rounds}" if current.round < rounds else after
         return f"round {what}" + (f" attempt {current.attempt + 1}" if current.attempt else "")
 
     def _work(self, pending: Sequence[Assignment]) -> str:

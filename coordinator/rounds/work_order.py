@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from coordinator.config.run_config import RunConfig, TrainingConfig
+from coordinator.device_scores.held_out import EVAL, held_out
 from coordinator.planning.artifacts import Artifact
 from coordinator.privacy.one_cut import is_summable
 from coordinator.rounds.program_schedule import training_turns
@@ -82,11 +83,14 @@ def build_order(
     peak_bytes: int,
     threads: int = 1,
     run: str = "",
+    holds_out: bool = False,
 ) -> WorkOrder:
-    """The order of one device; ``program`` is ``train`` or ``stats`` (one pass over the data, buffers come back).
+    """The order of one device.
 
     Args:
+        program: ``train``, ``stats`` (one pass over the data, buffers come back) or ``eval`` (scores alone come back).
         run: the run's nonce.
+        holds_out: the device can keep examples out of its training.
     """
     training, manifest = config.training, artifact.manifest
     if program == "train":
@@ -95,6 +99,10 @@ def build_order(
         )
         schedule = Schedule(epochs=training.epochs, steps=training.steps, turns=turns)
         upload = trained_names(manifest)
+    elif program == EVAL:
+        steps = config.personal.fine_tune
+        schedule = Schedule(steps=steps, turns=(Turn("train"),) if steps else ())
+        upload = []
     else:
         schedule = Schedule(epochs=1, turns=(Turn(program),))
         upload = [s.name for s in manifest.specs("buffer")]
@@ -103,7 +111,9 @@ def build_order(
     upload = [name for name in upload if name not in personal]
     # A page sends what it trained as it is.
     is_browser = traits_of(manifest.runtime).is_in_browser
-    lr = learning_rate(training, round_index, config.federation.rounds)
+    lr = training.lr if program == EVAL else learning_rate(training, round_index, config.federation.rounds)
+    stepped = "train" if program == EVAL and config.personal.fine_tune else program
+    rule = held_out(config, manifest, profile.device, round_index, program) if holds_out else None
     return WorkOrder(
         assignment_id=assignment_id(federation, round_index, profile.device, attempt, run),
         federation=federation,
@@ -119,9 +129,10 @@ def build_order(
         batch=training.batch,
         last_batch=training.last_batch,
         data_seed=stream_seed(config.federation.seed, "batch-order", round_index, profile.device),
-        hyper=hyper_parameters(training, device_program, manifest, program, lr=lr),
+        hyper=hyper_parameters(training, device_program, manifest, stepped, lr=lr),
         upload=tuple(upload),
         personal=personal or msgspec.UNSET,
+        held_out=msgspec.UNSET if rule is None else rule,
         peak_bytes=peak_bytes,
         threads=threads,
         report_labels=device_program.reports_labels and program == "train",

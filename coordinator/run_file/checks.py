@@ -119,6 +119,28 @@ def check_personal(config: RunConfig, problems: list[str]) -> None:
         problems.append(f"{where}: is not asked of the devices of several coordinators; use one shard")
 
 
+def check_device_scores(config: RunConfig, problems: list[str]) -> None:
+    """Add what does not go together with scores on the devices to ``problems``, each with its path."""
+    where, privacy, tuned = "$.evaluation.devices", config.privacy, config.personal.fine_tune
+    if tuned and not config.evaluation.devices:
+        problems.append(
+            f"$.personal.fine-tune: {tuned} steps, and a device keeps them only where its own held-out share says that "
+            "they help; give $.evaluation.devices, such as 0.2"
+        )
+    if not config.evaluation.devices:
+        return
+    if privacy.secure_aggregation:
+        problems.append(
+            f"{where}: every device's sums are told by themselves, which $.privacy.secure-aggregation is there to "
+            "avoid; leave one of them out"
+        )
+    if privacy.noise_multiplier:
+        problems.append(
+            f"{where}: its sums are told without noise, and $.privacy.noise-multiplier's epsilon would not hold for "
+            "them; leave one of them out"
+        )
+
+
 def check_personal_names(config: RunConfig, module: nn.Module, problems: list[str]) -> None:
     """Check that each pattern names tensors of ``module``, and that some parameter is left to learn together."""
     parameters = [name for name, _ in module.named_parameters()]

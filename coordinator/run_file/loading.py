@@ -34,6 +34,7 @@ from coordinator.methods.own import installed_methods, is_import_path
 from coordinator.run_file.checks import (
     MOST_SHARDS,
     check_defences,
+    check_device_scores,
     check_method,
     check_personal,
     check_privacy,
@@ -114,6 +115,7 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
     if config.federation.patience and not config.evaluation.every:
         problems.append("$.federation.patience: counts evaluations, and $.evaluation.every = 0 makes none; raise that")
     check_personal(config, problems)
+    check_device_scores(config, problems)
     check_privacy(config, problems)
     check_defences(config, problems)
     check_shards(config, problems)
@@ -284,12 +286,16 @@ def _evaluation(table: TableReader, folder: Path) -> EvaluationConfig:
     data = absolute(table.text("data", ""), folder)
     if data and not Path(data).is_dir():
         table.problem("data", f"{data} is not a folder; give one with held-out examples")
+    if table.has("devices-least") and not table.has("devices"):
+        table.problem("devices-least", "is of the devices' own held-out share; give devices, too")
     return EvaluationConfig(
         batch=table.integer("batch", default.batch, low=1, high=65_536),
         every=table.integer("every", default.every, low=0),
         norm=table.choice("norm", _choices(EvaluationConfig, "norm"), default.norm),
         holdout=table.number("holdout", default.holdout, low=0.0, high=0.9, above_low=True),
         data=data,
+        devices=table.number("devices", default.devices, low=0.0, high=0.5, above_low=True),
+        devices_least=table.integer("devices-least", default.devices_least, low=1, high=1_000_000_000),
     )
 
 

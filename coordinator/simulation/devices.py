@@ -12,7 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from coordinator.config.run_config import RunConfig
+from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment, RecordedUpdate
 from coordinator.methods.method import Method
@@ -33,6 +36,7 @@ from coordinator.simulation.workers import Refused, Work, Workers
 from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram, State, Tensors, Update
 from edge.contracts.errors import UpdateRejected
+from edge.contracts.evaluation import ABILITY
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Hello
 from edge.contracts.packing import KEPT
@@ -172,10 +176,22 @@ class SimulatedDevices(Devices):
         """As :meth:`Devices.gathers_statistics`."""
         return self._simulation.has_statistics and self._simulation.record.done == federation.training_rounds
 
+    def scoring_round(self, federation: Federation) -> int | None:
+        """As :meth:`Devices.scoring_round`."""
+        record = self._simulation.record
+        return None if record.rounds and record.rounds[-1]["program"] == EVAL else record.done
+
 
 def _hello(device: str, examples: int) -> Hello:
     profile = DeviceProfile(device=device)
-    return Hello(device=device, agent_version="", profile=profile, runtimes={RUNTIME: ""}, num_examples=examples)
+    return Hello(
+        device=device,
+        agent_version="",
+        profile=profile,
+        runtimes={RUNTIME: ""},
+        num_examples=examples,
+        abilities=(ABILITY,),
+    )
 
 
 def work_of(simulation: Simulation, state: State, device: str, round_index: int, program: str) -> Work:
@@ -199,6 +215,7 @@ def work_of(simulation: Simulation, state: State, device: str, round_index: int,
         attempt=0,
         program=program,
         peak_bytes=0,
+        holds_out=True,
     )
     own = own_layers(state, device)
     return Work(order, replace(submodel, tensors={**submodel.tensors, **own}), simulation.shares[device])
@@ -292,4 +309,5 @@ def _report(order: WorkOrder, result: Trained, traffic: Traffic, seconds: float)
         update=_NO_BLOB,
         wall_s=seconds,
         labels=result.labels,
+        evaluation=msgspec.UNSET if result.evaluation is None else result.evaluation,
     )

@@ -23,11 +23,13 @@ from coordinator.submodels.record import Cut, cut_digest
 from coordinator.submodels.values import DeviceProgram, Level, Submodel, Tensors
 from coordinator.submodels.width import shape_of_cut
 from edge.contracts.errors import ConfigError
+from edge.contracts.evaluation import Evaluation
 from edge.contracts.packing import KEPT
 from edge.contracts.plan import WorkOrder
+from edge.training.assignment_run import carry_out
 from edge.training.batches import Examples
 from edge.training.local_data import LocalData
-from edge.training.steps import Outcome, train
+from edge.training.steps import Outcome
 from export.training_step import StepSpec
 
 if TYPE_CHECKING:
@@ -39,12 +41,13 @@ KEPT_SESSIONS = 8
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of an order: the tensors it asked for, figures of its steps, and classes where it asked for them."""
+    """What came of an order: the tensors it asked for, figures of its steps, and classes and scores where it asked."""
 
     tensors: Tensors
     num_examples: int
     outcome: Outcome
     labels: tuple[int, ...] | None = None
+    evaluation: Evaluation | None = None
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,10 @@ class LocalTraining:
         local = LocalData(f"data of {order.device}", self._data.x_train[indices], self._data.y_train[indices])
         examples = Examples(local, manifest)
         session.load_state(weights)
-        outcome = train(session, manifest, order, examples)
+        run = carry_out(session, manifest, order, examples)
         whole = [name.removesuffix(KEPT) for name in (*order.upload, *order.own_layers)]
         tensors = {name: np.array(session.read(name)) for name in whole}
-        return Trained(tensors, len(examples), outcome, examples.labels() if order.report_labels else None)
+        return Trained(tensors, run.num_examples, run.outcome, run.labels, run.evaluation)
 
     def logits(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:
         """Logits of a submodel for the held-out examples [first, last); ``first`` is a multiple of the batch."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.config.run_config import RunConfig
+from coordinator.device_scores.distribution import scores_summary
 from coordinator.rounds.global_model import write_atomically, write_final
 from coordinator.rounds.stages.checkpoints import best_summary
 from coordinator.simulation.record import Record
@@ -42,6 +43,7 @@ def finish(
             "norm": config.evaluation.norm,
             "models": models,
         },
+        **scores_summary(record.rounds),
         **best_summary(config, record.rounds, len(trained)),
         "simulation": dict(settings),
         "device_table": [_row(device, row) for device, row in sorted(record.devices.items())],

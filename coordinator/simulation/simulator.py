@@ -22,6 +22,7 @@ from coordinator.rounds.best_round import rounds_until_stop
 from coordinator.rounds.federation import Federation, RoundStage, Stages
 from coordinator.rounds.run import run_rounds as run_left
 from coordinator.rounds.stages.checkpoints import Checkpoints
+from coordinator.rounds.stages.device_scores import DeviceScores
 from coordinator.rounds.stages.server_optimizer import OptimizesMean
 from coordinator.simulation.devices import SimulatedDevices, Simulation
 from coordinator.simulation.personal_layers import PersonalLayers
@@ -50,6 +51,7 @@ def run_rounds(simulation: Simulation) -> State:
             devices = SimulatedDevices(simulation, ledger, Spool(folder))
             kept: list[RoundStage] = [OptimizesMean()] if OptimizesMean.is_used(config) else []
             kept += [PersonalLayers(simulation, devices)] if config.personal.layers else []
+            kept += [DeviceScores()] if DeviceScores.is_used(config) else []
             kept += [RecordedCheckpoints(record)] if Checkpoints.is_used(config) else []
             federation = Federation(
                 name=config.federation.name,

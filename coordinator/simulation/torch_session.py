@@ -21,8 +21,8 @@ from export.training_step import StepSpec, symbols_of
 
 RUNTIME = "torch"
 _NEXT = "next:"
-_PROGRAMS = ("train", "stats")
-"""Programs a device runs, apart from variants of ``train``; scoring is the coordinator's."""
+_PROGRAMS = ("train", "stats", "eval")
+"""Programs a device runs, apart from variants of ``train`` and of ``eval``."""
 
 
 class TorchArtifact:
@@ -87,6 +87,9 @@ class TorchSession:
             elif value.dim() == 0:
                 scalars[name] = float(value)
         return scalars
+
+    def forget(self, program: str) -> None:
+        """As :meth:`edge.runtimes.base.Session.forget`: nothing is loaded here."""
 
     def holds_kept(self, name: str) -> bool:
         """As :meth:`edge.runtimes.base.Session.holds_kept`: masks are values here."""

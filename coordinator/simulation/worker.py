@@ -85,6 +85,7 @@ def answer(training: LocalTraining, request: Request) -> Reply:
         num_examples=trained.num_examples,
         update=encode_tensors(trained.tensors),
         labels=trained.labels,
+        evaluation=trained.evaluation,
     )
 
 

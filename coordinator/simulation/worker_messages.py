@@ -10,6 +10,7 @@ from typing import IO, Any
 import msgspec
 
 from coordinator.submodels.values import DeviceProgram
+from edge.contracts.evaluation import Evaluation
 from edge.contracts.plan import WorkOrder
 from edge.system.pipe_frames import read_frame
 from edge.training.steps import Outcome
@@ -50,6 +51,7 @@ class TrainReply(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     num_examples: int
     update: bytes
     labels: tuple[int, ...] | None = None
+    evaluation: Evaluation | None = None
 
 
 class LogitsReply(msgspec.Struct, frozen=True, tag=True):

@@ -203,7 +203,8 @@ def _result(reply: Reply) -> Trained | Refused:
     if isinstance(reply, FailedReply):
         return Refused(reply.reason)
     assert isinstance(reply, TrainReply)
-    return Trained(decode_tensors(reply.update, where="update"), reply.num_examples, reply.outcome, reply.labels)
+    tensors = decode_tensors(reply.update, where="update")
+    return Trained(tensors, reply.num_examples, reply.outcome, reply.labels, reply.evaluation)
 
 
 def _logits(reply: Reply) -> np.ndarray:

@@ -20,7 +20,8 @@ def predict_command(arguments: list[str]) -> int:
         epilog="Example: apportion predict model --data images --json",
         allow_abbrev=False,
     )
-    parser.add_argument("folder", metavar="DIR", type=Path, help="folder that apportion deploy wrote")
+    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="folder that apportion deploy wrote")
+    parser.add_argument("--store", type=Path, help="the agent's store, in place of DIR: the model that was sent to it")
     parser.add_argument("--data", required=True, help="examples as a device has them, or an .npz with x alone")
     parser.add_argument("--threads", type=int, default=1, help="threads of the runtime")
     return run_verb(parser, arguments, _predict, _tell)
@@ -30,12 +31,18 @@ def _predict(chosen: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from edge.inference.predictor import Predictor
+    from edge.inference.release import predictor_of
     from edge.training.batches import decoded
     from edge.training.local_data import read_local_data
 
     if not 1 <= chosen.threads <= 1024:
         raise ConfigError([f"--threads: {chosen.threads} is outside 1 to 1024"])
-    predictor = Predictor(chosen.folder, threads=chosen.threads)
+    if (chosen.folder is None) == (chosen.store is None):
+        raise ConfigError(["DIR: give a folder that apportion deploy wrote, or --store of an agent: one of both"])
+    if chosen.store is not None:
+        predictor = predictor_of(chosen.store, threads=chosen.threads)
+    else:
+        predictor = Predictor(chosen.folder, threads=chosen.threads)
     unlabelled = _inputs_alone(Path(chosen.data))
     if unlabelled is not None:
         x, labels = unlabelled, None
@@ -44,7 +51,9 @@ def _predict(chosen: argparse.Namespace) -> dict[str, Any]:
         x, labels = decoded(data, predictor.manifest.input), data.y
     shares = predictor.probabilities(x)
     if shares.ndim != 2:
-        raise DataError(f"{chosen.folder}: the model gives classes for each place of an example; use it from Python")
+        raise DataError(
+            f"{chosen.folder or chosen.store}: the model gives classes for each place of an example; use it from Python"
+        )
     best = shares.argmax(1)
     names = np.asarray(predictor.classes)[best]
     values: dict[str, Any] = {

@@ -15,6 +15,7 @@ from edge.contracts.errors import MessageRejected
 from edge.contracts.manifest import ArtifactFile, InputSpec, check_digest
 
 INFERENCE_SCHEMA = "apportion.inference/1"
+MANIFEST_NAME = "inference.json"
 MAX_INFERENCE_BYTES = 1024 * 1024
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}\.[a-z]{1,8}")
 
@@ -31,6 +32,9 @@ class InferenceManifest(msgspec.Struct, frozen=True, kw_only=True):
         accuracy: share of them with the right class.
         torch_accuracy: the same by torch in float32, before anything was rounded.
         agreement: share of them with the class that torch says.
+        output: shape of one example's logits, of a file whose runtime does not tell it; others are written without it.
+        personal: names of tensors that every device has of its own and nobody else does: the model is whole on a device
+            that took part. Others are written without it.
     """
 
     federation: str
@@ -47,6 +51,8 @@ class InferenceManifest(msgspec.Struct, frozen=True, kw_only=True):
     torch_accuracy: float
     agreement: float
     schema: str = INFERENCE_SCHEMA
+    output: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    personal: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def to_bytes(self) -> bytes:
         """Canonical JSON."""
@@ -64,8 +70,9 @@ class InferenceManifest(msgspec.Struct, frozen=True, kw_only=True):
         if not _FILE_NAME.fullmatch(manifest.file.name):
             raise MessageRejected(f"inference manifest: file name {manifest.file.name[:80]!r} is not a plain name")
         check_digest(manifest.file.sha256, where=f"inference manifest: file {manifest.file.name}")
-        if any(size < 1 for size in manifest.input.shape):
-            raise MessageRejected(f"inference manifest: input shape {manifest.input.shape}; sizes must be counts")
+        for what, shape in ("input", manifest.input.shape), ("output", manifest.output or ()):
+            if any(size < 1 for size in shape):
+                raise MessageRejected(f"inference manifest: {what} shape {shape}; sizes must be counts")
         return manifest
 
 

@@ -9,6 +9,8 @@ import msgspec
 
 from edge.contracts.codec import decode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
+from edge.contracts.evaluation import HeldOut
+from edge.contracts.installation import Installation
 from edge.contracts.masking import Masking
 from profiles.bounds import Name, Size
 
@@ -40,7 +42,8 @@ class Turn(msgspec.Struct, frozen=True):
 class Schedule(msgspec.Struct, frozen=True):
     """How long to run: whole ``epochs`` over the local data, or exactly ``steps`` batches; the other is 0.
 
-    ``turns`` repeat cyclically; one turn is the ordinary case.
+    ``turns`` repeat cyclically; one turn is the ordinary case. Without any nothing is trained: the order only asks for
+    an evaluation.
     """
 
     epochs: int = 0
@@ -75,6 +78,10 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
         method: the run's method, by its name, for the owner's policy; empty: not told.
         personal: names of tensors that the device keeps for itself: it begins with its own values, where it has some of
             that shape from this run, and sends none.
+        held_out: examples that the device does not train on, and whether it is to score the model on them. Only agents
+            that say :data:`edge.contracts.evaluation.ABILITY` get it.
+        installs: nothing is trained: ``weights`` is the file of a deployed model, which the artifact describes, for
+            the device's owner. Only agents that say :data:`edge.contracts.installation.ABILITY` get it.
     """
 
     assignment_id: str
@@ -106,11 +113,23 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     run: Name = ""
     method: Name = ""
     personal: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    held_out: HeldOut | msgspec.UnsetType = msgspec.UNSET
+    installs: Installation | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def own_layers(self) -> tuple[str, ...]:
         """The tensors that the device keeps for itself; an order without any is written without the field."""
         return () if self.personal is msgspec.UNSET else self.personal
+
+    @property
+    def held_out_share(self) -> HeldOut | None:
+        """What is held out; an order that holds nothing out is written without the field."""
+        return None if self.held_out is msgspec.UNSET else self.held_out
+
+    @property
+    def installation(self) -> Installation | None:
+        """What is installed; an order of any other kind is written without the field."""
+        return None if self.installs is msgspec.UNSET else self.installs
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int, run: str = "") -> str:

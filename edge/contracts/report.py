@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from edge.contracts.evaluation import Evaluation
 from edge.contracts.plan import BlobRef
 from profiles.bounds import AFew, Amount, Count, Degrees, Examples, Name, Processors, Result, Size
 
@@ -25,6 +26,8 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
         wall_s: from the order's acceptance to this report.
         site_devices: devices that the update is the mean of, of a relay; 0: the device's own.
         labels: classes the device has examples of, rising; None unless the order asked.
+        evaluation: sums over the held-out share of the model that was received, where the order asked; a report without
+            any is written without the field.
     """
 
     assignment_id: Name
@@ -52,3 +55,9 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
     threads: Processors = 0
     labels: tuple[Count, ...] | None = None
     site_devices: Count = 0
+    evaluation: Evaluation | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def scores(self) -> Evaluation | None:
+        """:attr:`evaluation`, if there is one."""
+        return None if self.evaluation is msgspec.UNSET else self.evaluation

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edge.contracts.errors import ArtifactCorrupt, ConfigError, DeviceRefused
-from edge.contracts.inference import InferenceManifest
+from edge.contracts.inference import MANIFEST_NAME, InferenceManifest
+from edge.contracts.tensor_file import read_tensor_file
 from edge.runtimes import RUNTIMES, traits_of
 from edge.training.batches import fit_input, normalised
 from edge.training.local_data import LocalData
@@ -16,7 +18,6 @@ from edge.training.local_data import LocalData
 if TYPE_CHECKING:
     import numpy as np
 
-MANIFEST_NAME = "inference.json"
 _AT_ONCE = 256
 
 
@@ -32,21 +33,22 @@ class Predictor:
 
     Args:
         threads: of the runtime.
+        own: safetensors of what this device has trained for itself; its tensors take the place of the model's.
 
     Attributes:
         manifest: what it is, and what was measured of it.
         classes: names, in the order of the scores.
 
     Raises:
-        ConfigError: there is no model, or its runtime is not installed.
+        ConfigError: there is no model, its runtime is not installed, or it is whole with the device's own layers only.
         ArtifactCorrupt: its file is not the one that was deployed.
         DeviceRefused: the runtime cannot load it.
     """
 
-    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
+    def __init__(self, folder: str | Path, *, threads: int = 1, own: Path | None = None) -> None:
         self.manifest, path = read_inference_folder(Path(folder))
         self.classes = self.manifest.classes
-        self._session = _session(self.manifest, path, threads)
+        self._session = _session(self.manifest, path, threads, _own(self.manifest, Path(folder), own))
 
     def logits(self, x: Any) -> np.ndarray:
         """What the model gives, float32 [N, classes, ...], for raw examples [N, ...] as a device's data holds them.
@@ -58,7 +60,8 @@ class Predictor:
 
         inputs = self.inputs(np.asarray(x))
         parts = [self._session.logits(inputs[i : i + _AT_ONCE]) for i in range(0, len(inputs), _AT_ONCE)]
-        return np.asarray(np.concatenate(parts) if parts else np.empty((0, len(self.classes)), np.float32))
+        found = np.concatenate(parts) if parts else np.empty((0, len(self.classes)), np.float32)
+        return np.asarray(found.reshape(len(inputs), *self.manifest.output) if self.manifest.output else found)
 
     def probabilities(self, x: Any) -> np.ndarray:
         """Probability of each class, float64 [N, classes, ...], as :meth:`logits`."""
@@ -106,7 +109,17 @@ def read_inference_folder(folder: Path) -> tuple[InferenceManifest, Path]:
     return manifest, path
 
 
-def _session(manifest: InferenceManifest, path: Path, threads: int) -> InferenceSession:
+def _own(manifest: InferenceManifest, folder: Path, path: Path | None) -> Mapping[str, np.ndarray]:
+    own = {} if path is None else dict(read_tensor_file(path, where="the device's own layers"))
+    if missing := sorted({*(manifest.personal or ())} - own.keys()):
+        raise ConfigError(
+            [f"{folder}: '{missing[0]}' and {len(missing) - 1} more are layers that each device has of its own"],
+            hint="predict on a device that took part: apportion predict --store STORE --data DATA",
+        )
+    return own
+
+
+def _session(manifest: InferenceManifest, path: Path, threads: int, own: Mapping[str, np.ndarray]) -> InferenceSession:
     if manifest.runtime not in RUNTIMES or not traits_of(manifest.runtime).inference:
         known = ", ".join(name for name in RUNTIMES if traits_of(name).inference)
         raise DeviceRefused(f"the model is for the runtime '{manifest.runtime}'; this release predicts with {known}")
@@ -117,5 +130,6 @@ def _session(manifest: InferenceManifest, path: Path, threads: int) -> Inference
             [f"the model's runtime '{manifest.runtime}' is not installed ({error})"],
             hint=traits_of(manifest.runtime).install,
         ) from error
-    session: InferenceSession = module.load(path, manifest.minimum_runtime_version, threads=threads)
+    more = {"own": own} if own else {}
+    session: InferenceSession = module.load(path, manifest.minimum_runtime_version, threads=threads, **more)
     return session

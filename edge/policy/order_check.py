@@ -92,12 +92,19 @@ class PolicyGuard:
             raise PolicyRefused(f"$.methods.{rule}, the order's method is '{order.method}'")
         if order.report_labels and not policy.orders.labels:
             raise PolicyRefused("$.orders.labels: false, the order asks which classes the examples are of")
+        scored = order.held_out_share
+        if scored is not None and scored.program and not policy.orders.scores:
+            raise PolicyRefused("$.orders.scores: false, the order asks for sums over held-out examples")
+        if (release := order.installation) is not None and not policy.orders.releases:
+            raise PolicyRefused(f"$.orders.releases: false, the order installs '{release.name}'")
         limit = policy.memory.max_mb
         if limit is not None and order.peak_bytes > limit * MEMORY_MB:
             raise PolicyRefused(f"$.memory.max-mb: {limit:g}, the order takes {order.peak_bytes / MEMORY_MB:.1f}")
 
     def _check_privacy(self, order: WorkOrder) -> None:
         rules = self.policy.privacy
+        if order.installation is not None:  # nothing of the device's data leaves with it
+            return
         if rules.require_secure_aggregation and order.masking is None:
             raise PolicyRefused("$.privacy.require-secure-aggregation: true, the order's update is not masked")
         if rules.require_clipping and (order.masking is None or not order.masking.clip_norm > 0):

@@ -26,6 +26,10 @@ def sentences(policy: SitePolicy) -> Iterator[str]:
         yield "Orders must be signed by a key that the owner gave with --trust."
     if not policy.orders.labels:
         yield "It never tells which classes its examples are of."
+    if not policy.orders.scores:
+        yield "It never tells how a model does on its examples."
+    if not policy.orders.releases:
+        yield "It installs no models that are sent to it."
     yield from _privacy(policy)
 
 

@@ -67,10 +67,18 @@ class Rounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
-    """What an order has to be, and may ask to be told beside the update."""
+    """What an order has to be, and may ask for beside the update.
+
+    Attributes:
+        labels: be told which classes the device has examples of.
+        scores: be told sums over examples that the device holds out.
+        releases: install a model for the device's owner.
+    """
 
     require_signed: bool = False
     labels: bool = True
+    scores: bool = True
+    releases: bool = True
 
 
 class PrivacyRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):

@@ -36,6 +36,9 @@ class Session(Protocol):
             DeviceRefused: the runtime could not execute it (out of memory, wrong shape).
         """
 
+    def forget(self, program: str) -> None:
+        """Give back the memory that ``program`` alone needs; it is loaded again when it runs again."""
+
     def read(self, name: str) -> np.ndarray:
         """The present value of state tensor ``name``; a view that the next :meth:`run` overwrites."""
 

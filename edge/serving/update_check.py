@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from edge.contracts.errors import ArtifactCorrupt, UpdateRejected
+from edge.contracts.evaluation import Evaluation
 from edge.contracts.precision import restored
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import check_trained, read_tensor_file
@@ -30,14 +31,31 @@ def check_report(report: TrainReport, *, device: str, round_index: int, where: s
         )
     if report.num_examples < 1:
         raise UpdateRejected(f"{where}: update stands for {report.num_examples} examples, at least 1 expected")
-    if examples < report.num_examples:
+    held_out = 0 if report.scores is None else report.scores.examples
+    if examples < report.num_examples + held_out:
+        kept_out = f" and {held_out} held out" if held_out else ""
         raise UpdateRejected(
-            f"{where}: update stands for {report.num_examples} examples, the device's hello said {examples}; a device "
-            "whose data grew says hello again before it trains on it"
+            f"{where}: update stands for {report.num_examples} examples{kept_out}, the device's hello said {examples}; "
+            "a device whose data grew says hello again before it trains on it"
         )
+    if report.scores is not None:
+        _check_scores(report.scores, where)
     labels = report.labels or ()
     if list(labels) != sorted(set(labels)):
         raise UpdateRejected(f"{where}: report says classes {list(labels[:8])}, rising ones expected")
+
+
+def _check_scores(scores: Evaluation, where: str) -> None:
+    for sums in (scores.sums, scores.tuned):
+        if not sums:
+            continue
+        if "loss" not in sums or scores.targets < scores.examples or not scores.examples:
+            raise UpdateRejected(
+                f"{where}: scores of {scores.examples} held-out examples have {scores.targets} targets and sums of "
+                f"{sorted(sums)[:8]}; a loss and a target for each example expected"
+            )
+        if not 0 <= sums.get("correct", 0.0) <= scores.targets:
+            raise UpdateRejected(f"{where}: {sums['correct']:g} of {scores.targets} held-out targets are correct")
 
 
 def check_update(path: Path, specs: Iterable[TensorSpec], *, where: str, weights: Path | None = None) -> None:

@@ -232,6 +232,7 @@ class Assignment:
             new_left_over=str(finished.new_left_over_path(order) or ""),
             personal=str(finished.personal_path(order)),
             new_personal=str(finished.new_personal_path(order) or ""),
+            new_tuned=str(finished.new_tuned_path(order) or ""),
             threads=min(order.threads, settings.threads or order.threads),
             progress_s=settings.heartbeat_s / 2,
             self_test=settings.self_test,
@@ -267,6 +268,7 @@ class Assignment:
             battery_percent=battery,
             threads=done.threads,
             labels=done.labels,
+            evaluation=msgspec.UNSET if done.evaluation is None else done.evaluation,
         )
 
 

@@ -22,7 +22,7 @@ from edge.contracts.errors import ApportionError, MessageRejected, StoreFull
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.topics import check_name
-from edge.supervisor.personal_layers import kept_at
+from edge.releases.own_tensors import kept_at, tuned_at
 from edge.system.atomic_files import publish_file, sync, write_whole
 from edge.transfer.artifact_store import CHUNK_BYTES, check_encoded
 
@@ -101,7 +101,20 @@ class FinishedWork:
         return made
 
     def _new_personal(self, order: WorkOrder) -> Path | None:
-        return self._path(order.assignment_id).with_name("personal") if order.own_layers else None
+        is_kept = order.own_layers and self._new_tuned(order) is None  # a fine-tuning has its own file, if it helps
+        return self._path(order.assignment_id).with_name("personal") if is_kept else None
+
+    def new_tuned_path(self, order: WorkOrder) -> Path | None:
+        """Where a trainer writes what it keeps of a fine-tuning before :meth:`save`; None where ``order`` is none."""
+        made = self._new_tuned(order)
+        if made is not None:
+            self.update_path(order.assignment_id)
+            made.unlink(missing_ok=True)  # of a training that was cut short: this one may not help
+        return made
+
+    def _new_tuned(self, order: WorkOrder) -> Path | None:
+        is_tuning = order.held_out_share is not None and bool(order.held_out_share.tuned)
+        return self._path(order.assignment_id).with_name("tuned") if is_tuning else None
 
     def _path(self, assignment_id: str) -> Path:
         return self._folder / check_name(assignment_id, what="assignment id") / "update"
@@ -140,9 +153,9 @@ class FinishedWork:
                 _sync_file(left_over)
             except OSError:
                 left_over.unlink()  # no more than a little accuracy
-        personal = self._new_personal(record.order)
-        if personal is not None and personal.exists():
-            _sync_file(personal)
+        for own in (self._new_personal(record.order), self._new_tuned(record.order)):
+            if own is not None and own.exists():
+                _sync_file(own)
         self._make_durable(path, record.report.update)
         write_whole(path.with_name("record"), encode_msgpack(record))
 
@@ -166,13 +179,18 @@ class FinishedWork:
 
     def settle(self, order: WorkOrder, *, is_accepted: bool) -> None:
         """Remove the assignment; where its update counts, what rounding took from it is added to the next one."""
-        personal = self._new_personal(order)
-        if is_accepted and personal is not None and personal.exists():
+        tuned = tuned_at(self._folder.parent, order)
+        for new, path in ((self._new_personal(order), self.personal_path(order)), (self._new_tuned(order), tuned)):
+            if not is_accepted or new is None:
+                continue
             try:
-                self.personal_path(order).parent.mkdir(exist_ok=True)
-                publish_file(personal, self.personal_path(order))
+                if new.exists():
+                    path.parent.mkdir(exist_ok=True)
+                    publish_file(new, path)
+                elif path == tuned:
+                    path.unlink(missing_ok=True)  # the fine-tuning did not help: the device has the common model
             except OSError as error:
-                log.warning("this round's own layers are lost, those of the round before are kept: %s", error)
+                log.warning("what this round trained for this device alone is lost, what was there is kept: %s", error)
         made, path = self._new_left_over(order), self.left_over_path(order)
         if is_accepted and made is not None and made.exists():
             try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edge.contracts import evaluation, installation
 from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.contracts.release import RELEASE
 from edge.masking.keys import ABILITY, is_able
-from edge.supervisor import personal_layers
+from edge.releases import own_tensors
 from edge.supervisor.assignment import Assignment
 from edge.supervisor.settings import AgentSettings
 from edge.supervisor.trainer_messages import Described, Ready
@@ -74,6 +75,11 @@ class Presence:
         )
         return LinkRate(self._storage).put_into(self._measured.now().put_into(found))
 
+    @property
+    def num_examples(self) -> int:
+        """As the trainer counted them."""
+        return self._num_examples
+
     def held_bytes(self, *, is_training: bool) -> int:
         """Resident memory of the idle supervisor, and of an idle trainer when there is one."""
         return self.supervisor_idle_bytes + (self.trainer_idle_bytes if is_training else 0)
@@ -89,7 +95,12 @@ class Presence:
             data_error=self.data_error,
             state=state,
             assignment_id="" if work is None else work.order.assignment_id,
-            abilities=(*([ABILITY] if is_able() else []), personal_layers.ABILITY),
+            abilities=(
+                *([ABILITY] if is_able() else []),
+                own_tensors.ABILITY,
+                evaluation.ABILITY,
+                installation.ABILITY,
+            ),
         )
 
 

@@ -10,6 +10,7 @@ from typing import IO
 
 import msgspec
 
+from edge.contracts.evaluation import Evaluation
 from edge.contracts.plan import WorkOrder
 from edge.masking.seeds import MaskSeeds
 from edge.system.pipe_frames import read_frame
@@ -37,6 +38,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
             written beside the update, empty where none is kept.
         personal: file of the device's own layers, which need not be there; ``new_personal`` is written beside the
             update, empty where the order names none.
+        new_tuned: file for what the device keeps of a fine-tuning that helped, beside the update; empty where the order
+            is none.
         masks: of a masked order; the update is then written masked, and nowhere else.
     """
 
@@ -54,6 +57,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     new_left_over: str = ""
     personal: str = ""
     new_personal: str = ""
+    new_tuned: str = ""
     masks: MaskSeeds | None = None
 
 
@@ -99,6 +103,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     Attributes:
         digest, size: of the uncompressed update; ``encoded_size`` of the file.
         labels: classes with local examples, where the order asks for them.
+        evaluation: sums over the held-out share, where the order asks for them.
     """
 
     assignment_id: str
@@ -116,6 +121,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     torch_loaded: bool
     threads: int
     labels: tuple[int, ...] | None = None
+    evaluation: Evaluation | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -7,6 +7,7 @@ augmented from ``stream_seed(data_seed, "augment", b)``. Specified with golden v
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,17 +40,22 @@ class Examples:
         dtype = np.dtype(targets[0].dtype if targets else "int64")
         shape = tuple(int(size) for size in targets[0].shape[1:]) if targets else ()
         self._y = fit_labels(data, manifest.classes, shape, dtype)
+        self._rows: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return len(self._y)
+        return len(self._y if self._rows is None else self._rows)
 
-    def batch(self, indices: np.ndarray, augment_seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs [B, *input.shape] and targets [B, ...] of the examples at ``indices``, C-contiguous."""
+    def batch(self, indices: np.ndarray, augment_seed: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs [B, *input.shape] and targets [B, ...] of the examples at ``indices``, C-contiguous.
+
+        Without a seed nothing is augmented.
+        """
         spec = self._input
+        indices = indices if self._rows is None else self._rows[indices]
         if spec.dtype != "float32":
             return np.ascontiguousarray(self._x[indices], dtype=spec.dtype), self._y[indices]
         x = self._x[indices].astype(np.float32)
-        if spec.augment:
+        if spec.augment and augment_seed is not None:
             x = augmented(x, spec.augment, augment_seed)
         return normalised(x, spec), self._y[indices]
 
@@ -61,7 +67,13 @@ class Examples:
 
     def labels(self) -> tuple[int, ...]:
         """Classes with a local example, rising."""
-        return tuple(int(label) for label in np.unique(self._y))
+        return tuple(int(label) for label in np.unique(self._y if self._rows is None else self._y[self._rows]))
+
+    def part(self, rows: np.ndarray) -> Examples:
+        """Those at ``rows``, numbered anew; a view."""
+        chosen = copy.copy(self)
+        chosen._rows = rows if self._rows is None else self._rows[rows]
+        return chosen
 
 
 def normalised(x: np.ndarray, spec: InputSpec) -> np.ndarray:

@@ -59,7 +59,7 @@ def train(
     turns = order.schedule.turns
     count = plan.total(order.schedule)
     total = _steps(count, [turn.advance_batch for turn in turns])
-    feeders = {turn.program: _Feeder(manifest, turn.program, order, examples) for turn in turns}
+    feeders = {turn.program: Feeder(manifest, turn.program, order, examples) for turn in turns}
     means = _Means(manifest)
     step_ms: list[float] = []
     step = 0
@@ -96,7 +96,7 @@ def uploaded(session: Session, name: str) -> np.ndarray:
     return kept_values(session.read(base), session.read(base + MASK))
 
 
-class _Feeder:
+class Feeder:
     """Every fed input of one program's steps, by role; checked once before the first step."""
 
     def __init__(self, manifest: ArtifactManifest, name: str, order: WorkOrder, examples: Examples) -> None:
@@ -133,6 +133,7 @@ class _Feeder:
                 self._fixed[spec.name] = scalar(spec, order.hyper[spec.name])
 
     def feeds(self, x: np.ndarray, y: np.ndarray, step: int) -> Mapping[str, np.ndarray]:
+        """The inputs of step ``step`` on one batch."""
         if self._batch not in (None, len(x)):
             raise DeviceRefused(
                 f"program '{self._program.name}' takes batches of {self._batch}, this one has {len(x)}; "

@@ -7,6 +7,7 @@
     <root>/lock                        held by the agent that uses the store
     <root>/work/...                    finished assignments (:mod:`edge.supervisor.finished_work`), counted, never
     evicted
+    <root>/releases/...                models for the owner (:mod:`edge.releases.installed`), counted, never evicted
 
 A blob is written to a temporary file, synced, renamed, and its folder synced: after a power cut it is there or it is
 not. The least recently used blob is evicted first; pinned ones never are.

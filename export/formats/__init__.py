@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     import numpy as np
     from torch import nn
@@ -56,6 +57,22 @@ class Format(Protocol):
 
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""
+
+
+@runtime_checkable
+class WritesInference(Protocol):
+    """A format with files of its own for models that are deployed."""
+
+    minimum_runtime_version: str
+
+    def write_inference(
+        self, module: nn.Module, spec: StepSpec, tensors: Mapping[str, np.ndarray], out: Path
+    ) -> tuple[int, ...]:
+        """Write ``out``, the eval program with ``tensors`` inside; the shape of one example's logits.
+
+        Raises:
+            PlanError: a tensor is missing or has another shape; ExportRefused: a layer has no kernel.
+        """
 
 
 FEATURES = {

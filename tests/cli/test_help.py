@@ -29,7 +29,7 @@ GROUPS: dict[str, set[str]] = {
     "device": set(FLEET),
 }
 LEAVES = [[verb] for verb in VERBS if verb not in GROUPS] + [[g, leaf] for g in GROUPS for leaf in sorted(GROUPS[g])]
-LEAVES += [["agent"], ["csr"], ["enrol"], ["predict"], ["relay"]]
+LEAVES += [["agent"], ["csr"], ["enrol"], ["predict"], ["relay"], ["release"]]
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
@@ -50,7 +50,7 @@ def test_help_of_a_group_lists_its_verbs_and_ends_with_an_example(words: list[st
     outcome = command(*words, "--help")
     assert outcome.status == 0
     listed = set(re.findall(r"^  ([a-z][a-z-]+)  ", outcome.out, re.MULTILINE))
-    assert listed == (GROUPS[words[0]] if words else {*VERBS, "agent", "csr", "enrol", "predict", "relay"})
+    assert listed == (GROUPS[words[0]] if words else {*VERBS, "agent", "csr", "enrol", "predict", "relay", "release"})
     assert outcome.out.strip().splitlines()[-1].strip().startswith("Example: apportion")
 
 

@@ -14,8 +14,10 @@ from edge.contracts.claims import (
     KeyClaimRequest,
     Refused,
 )
+from edge.contracts.evaluation import Evaluation, HeldOut
 from edge.contracts.identity import KeyStatement, Renew, Renewed, Signers
 from edge.contracts.inference import InferenceManifest
+from edge.contracts.installation import Installation
 from edge.contracts.manifest import (
     ArtifactFile,
     ArtifactManifest,
@@ -133,6 +135,8 @@ ORDER = WorkOrder(
     run="0123456789abcdef0123456789abcdef",
     method="heterofl",
     personal=("fc2.weight", "fc2.bias"),
+    held_out=HeldOut(share=0.2, seed=18_446_744_073_709_551_615, least=10, program="eval", tuned=("fc2.weight",)),
+    installs=Installation(name="digits, 4 rounds", uses_own=True),
 )
 
 REPORT = TrainReport(
@@ -161,6 +165,13 @@ REPORT = TrainReport(
     threads=1,
     labels=(0, 3, 9),
     site_devices=8,
+    evaluation=Evaluation(
+        examples=30,
+        targets=30,
+        sums={"correct": 21.0, "loss": 24.5},
+        tuned={"correct": 27.0, "loss": 12.25},
+        kept=True,
+    ),
 )
 
 BODIES: dict[str, msgspec.Struct] = {
@@ -233,6 +244,8 @@ INFERENCE = InferenceManifest(
     accuracy=0.875,
     torch_accuracy=0.890625,
     agreement=0.96875,
+    output=(2,),
+    personal=("head.weight",),
 )
 
 MANIFEST = ArtifactManifest(

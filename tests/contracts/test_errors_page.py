@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "errors.md"
 PACKAGES = ("profiles", "edge", "export", "coordinator", "apportion")
-WITHOUT_CLASS = {"bad-arguments": 2, "bug": 5, "interrupted": 130, "not-ready": 1, "system": 1}
+WITHOUT_CLASS = {"bad-arguments": 2, "bug": 5, "interrupted": 130, "not-deployed": 1, "not-ready": 1, "system": 1}
 """Codes that the command line gives by itself, and their exit status."""
 
 SECTION = re.compile(
@@ -59,5 +59,7 @@ def test_every_code_has_a_section_with_its_cause_and_next_step_and_no_section_is
 
 
 def test_codes_without_a_class_are_those_that_the_command_line_gives() -> None:
-    texts = "".join((ROOT / "coordinator" / "cli" / name).read_text() for name in ("command.py", "doctor.py"))
+    texts = "".join(
+        (ROOT / "coordinator" / "cli" / name).read_text() for name in ("command.py", "doctor.py", "fleet_deployment.py")
+    )
     assert [code for code in WITHOUT_CLASS if f'"{code}"' not in texts] == []

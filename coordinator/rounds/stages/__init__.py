@@ -17,6 +17,7 @@ STAGES = (
     "coordinator.rounds.stages.secure_aggregation:SecureAggregation",
     "coordinator.rounds.stages.differential_privacy:DifferentialPrivacy",
     "coordinator.rounds.stages.server_optimizer:OptimizesMean",
+    "coordinator.rounds.stages.device_scores:DeviceScores",
     "coordinator.rounds.stages.traffic_account:TrafficAccount",
     "coordinator.rounds.stages.checkpoints:Checkpoints",
 )

@@ -13,4 +13,5 @@ TRAITS = RuntimeTraits(
     has_wheels=True,
     native_build="edge.runtimes.executorch.build",
     max_threads=1,
+    inference="pte",
 )

@@ -179,6 +179,11 @@ class ExecutorchSession:
         """``kept`` entries of ``name`` (or of one of its slots, or their gradient) written out; others as they are."""
         return self._entries(name).whole(kept) if self._specs[name].capacity else kept
 
+    def forget(self, program: str) -> None:
+        """As :meth:`edge.runtimes.base.Session.forget`."""
+        if self._loaded is not None and self._loaded[0] == program:
+            self._loaded = None
+
     def holds_kept(self, name: str) -> bool:
         """As :meth:`edge.runtimes.base.Session.holds_kept`."""
         return name in self._kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +13,26 @@ from edge.runtimes.graph_file import check_is_whole
 from edge.runtimes.onnxruntime.session import require_release
 
 
-def load(path: Path, minimum_version: str, *, threads: int) -> OnnxInference:
-    """The model at ``path``.
+def load(
+    path: Path, minimum_version: str, *, threads: int, own: Mapping[str, np.ndarray] | None = None
+) -> OnnxInference:
+    """The model at ``path``, tensors of ``own`` in the place of its weights of those names.
 
     Raises:
         DeviceRefused: the runtime is older than ``minimum_version``, or cannot load the model.
     """
     require_release(minimum_version)
-    return OnnxInference(path, threads)
+    return OnnxInference(path, threads, own or {})
 
 
 class OnnxInference:
     """Implements :class:`edge.inference.predictor.InferenceSession`."""
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, own: Mapping[str, np.ndarray]) -> None:
         options = ort.SessionOptions()
+        self._own = {name: ort.OrtValue.ortvalue_from_numpy(np.array(value)) for name, value in own.items()}
+        for name, value in self._own.items():  # the session reads them where they lie
+            options.add_initializer(name, value)
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3

@@ -92,6 +92,10 @@ class OnnxSession:
             self.read(name).fill(0)
         return {name: float(value.array.item()) for name, value in loaded.scalars.items()}
 
+    def forget(self, program: str) -> None:
+        """As :meth:`edge.runtimes.base.Session.forget`."""
+        self._programs.pop(program, None)
+
     def holds_kept(self, name: str) -> bool:
         """As :meth:`edge.runtimes.base.Session.holds_kept`: masks are values here."""
         return False

@@ -167,6 +167,10 @@ class OrtTrainingSession:
         named = {f"{GRADIENT}{name}": leading(name, gradient, sizes) for name, gradient in step.gradients.items()}
         return {o.name: (values | named)[o.name] for o in described.outputs}
 
+    def forget(self, program: str) -> None:
+        """As :meth:`edge.runtimes.base.Session.forget`."""
+        self._plain.pop(program, None)
+
     def holds_kept(self, name: str) -> bool:
         """As :meth:`edge.runtimes.base.Session.holds_kept`: masks are values here."""
         return False

@@ -21,6 +21,7 @@ from edge.runtimes.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
 from export.capture import Capture
 from export.cost import forward_macs, step_work
 from export.formats.executorch_program.gate_run import GateRun
+from export.formats.executorch_program.inference_program import write_inference_program
 from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_capacities, with_outputs
 from export.formats.executorch_program.survey import survey_programs
 from export.formats.survey import Captured, Survey
@@ -148,6 +149,13 @@ class ExecutorchProgram:
                 return GateRun("train", self._programs, tensors, paths, batch=spec.batch, parts=spec.micro_batches)
 
             return self_test_losses(opened, values, steps=steps)
+
+    def write_inference(
+        self, module: nn.Module, spec: StepSpec, tensors: Mapping[str, np.ndarray], out: Path
+    ) -> tuple[int, ...]:
+        """As :meth:`export.formats.WritesInference.write_inference`."""
+        write_inference_program(module, spec, tensors, out)
+        return (spec.classes, *spec.target_shape)
 
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""

@@ -49,10 +49,13 @@ class Lowered:
 
 
 class _Program(nn.Module):
-    """The rewritten program as a module that :func:`torch.export.export` can trace."""
+    """The rewritten program as a module that :func:`torch.export.export` can trace; ``constants`` are inside of it."""
 
-    def __init__(self, rewriter: Rewriter, specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, rewriter: Rewriter, specs: Sequence[TensorSpec], constants: Mapping[str, Tensor]) -> None:
         super().__init__()
+        self._constants = {name: f"constant_{index}" for index, name in enumerate(constants)}
+        for name, value in constants.items():
+            self.register_buffer(self._constants[name], value)
         self._rewriter = [rewriter]  # in a list, so that the graph's own modules do not become this one's
         self._specs = tuple(specs)
 
@@ -61,14 +64,19 @@ class _Program(nn.Module):
         values = [
             SparseWeight(spec.name, next(remaining), next(remaining), next(remaining), concrete_shape(spec))
             if spec.capacity
-            else next(remaining)
+            else (getattr(self, self._constants[spec.name]) if spec.name in self._constants else next(remaining))
             for spec in self._specs
         ]
         return list(self._rewriter[0].run(*values, enable_io_processing=False))
 
 
-def lower(program: Capture, outputs: Sequence[str], batch: int) -> Lowered:
+def lower(
+    program: Capture, outputs: Sequence[str], batch: int, constants: Mapping[str, Tensor] | None = None
+) -> Lowered:
     """``program`` with only ``outputs`` (of its outputs and hidden values), for batches of 1 to ``batch``.
+
+    Args:
+        constants: values of inputs that are to be inside of the program; it is not given them when it runs.
 
     Raises:
         ExportRefused: naming the layer that has no kernel.
@@ -77,7 +85,7 @@ def lower(program: Capture, outputs: Sequence[str], batch: int) -> Lowered:
     graph = with_outputs(program, outputs)
     rewriter = SparseRewriter(graph, found) if (found := _sparse_gradients(graph, specs, outputs)) else Rewriter(graph)
     with quietly():
-        exported = _exported(rewriter, specs, batch)
+        exported = _exported(rewriter, specs, batch, constants or {})
         try:
             manager = compiled(exported)
         except RuntimeError as error:
@@ -151,7 +159,8 @@ def _sparse_gradients(
     return {spec.name: by_name.get(f"grad:{spec.name}") for spec in inputs if spec.capacity}
 
 
-def _exported(rewriter: Rewriter, inputs: Sequence[TensorSpec], batch: int) -> Any:
+def _exported(rewriter: Rewriter, specs: Sequence[TensorSpec], batch: int, constants: Mapping[str, Tensor]) -> Any:
+    inputs = [spec for spec in specs if spec.name not in constants]
     dim = torch.export.Dim("batch", min=1, max=batch) if batch > 1 else None
     # An example of a size that no other dimension has, so that no comparison of sizes fixes the batch.
     taken = {size for spec in inputs for size in (*spec.shape, spec.capacity)}
@@ -174,7 +183,7 @@ def _exported(rewriter: Rewriter, inputs: Sequence[TensorSpec], batch: int) -> A
     with torch.no_grad():
         try:
             return torch.export.export(
-                _Program(rewriter, inputs),
+                _Program(rewriter, specs, constants),
                 (examples,),
                 dynamic_shapes=(shapes,) if dim is not None else None,
                 strict=False,

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from edge.contracts.errors import PolicyRefused, PolicyWaits
+from edge.contracts.evaluation import HeldOut
+from edge.contracts.installation import Installation
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.masking import Masking
 from edge.contracts.plan import BlobRef, WorkOrder
@@ -19,7 +21,16 @@ from edge.policy.order_check import PolicyGuard
 from edge.policy.policy_file import SitePolicy
 from tests.contracts.samples import MANIFEST, ORDER
 
-PLAIN = msgspec.structs.replace(ORDER, masking=None, report_labels=False, method="fedavg", precision="fp32")
+PLAIN = msgspec.structs.replace(
+    ORDER,
+    masking=None,
+    report_labels=False,
+    method="fedavg",
+    precision="fp32",
+    held_out=msgspec.UNSET,
+    installs=msgspec.UNSET,
+)
+SCORED = HeldOut(share=0.2, seed=1, least=10, program="eval")
 MASKED = Masking(step=1e-6, largest=1, max_weight=1, clip_norm=0.0)
 NOON = time.struct_time((2026, 11, 23, 14, 3, 0, 0, 327, 0))
 
@@ -49,6 +60,12 @@ def manifest_of(size: int) -> ArtifactManifest:
         ({"methods": {"deny": ["fjord"]}}, {"method": ""}, "$.methods: the order does not say its method"),
         ({"federations": ["other"]}, {}, "$.federations: ['other'], the order is of 'digits'"),
         ({"orders": {"labels": False}}, {"report_labels": True}, "$.orders.labels: false, the order asks which"),
+        ({"orders": {"scores": False}}, {"held_out": SCORED}, "$.orders.scores: false, the order asks for sums over"),
+        (
+            {"orders": {"releases": False}},
+            {"installs": Installation(name="r2")},
+            "$.orders.releases: false, the order installs 'r2'",
+        ),
         ({"memory": {"max-mb": 100}}, {}, "$.memory.max-mb: 100, the order takes 114.4"),
         (
             {"privacy": {"require-secure-aggregation": True}},
@@ -172,3 +189,10 @@ def test_owner_can_read_what_was_asked_and_the_log_is_bounded(tmp_path: Path, mo
     sizes = [path.stat().st_size for path in tmp_path.glob("policy-log*")]
     assert len(sizes) == 2
     assert max(sizes) < 1500
+
+
+def test_what_tells_nothing_of_the_data_is_not_held_to_privacy(tmp_path: Path) -> None:
+    guard = guard_of(tmp_path, {"privacy": {"require-secure-aggregation": True}, "orders": {"scores": False}})
+    guard.check_order(numbered(1, installs=Installation(name="r2")), nothing)
+    held_out = msgspec.structs.replace(SCORED, program="")
+    guard_of(tmp_path, {"orders": {"scores": False}}).check_order(numbered(2, held_out=held_out), nothing)
