@@ -42,6 +42,9 @@ class History:
         Raises:
             LedgerError: the run has not ended.
         """
+        if "accuracy" not in self.summary and "metric" in self.summary:
+            metric = self.summary["metric"]
+            raise LedgerError(f"{self.run_dir}: its task has no accuracy; summary['score'] is its {metric}")
         if "accuracy" not in self.summary:
             raise LedgerError(
                 f"{self.run_dir}: the run has not ended; go on with apportion.resume({str(self.run_dir)!r})"

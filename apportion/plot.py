@@ -23,13 +23,17 @@ def plot_rounds(rounds: Rows, title: str) -> Any:
         raise ConfigError(["plot: matplotlib is not installed"], hint="pip install matplotlib") from error
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     trained = [row for row in rounds if row["program"] == "train"]
+    metric = "accuracy"
     labels = dict.fromkeys(label for row in trained for label in row.get("evaluation", {}))
     for label in labels:
         scored = [row for row in trained if label in row.get("evaluation", {})]
-        accuracies = [row["evaluation"][label]["accuracy"] for row in scored]
+        metric = next(iter(scored[0]["evaluation"][label]))
+        accuracies = [row["evaluation"][label][metric] for row in scored]
         name = "global model" if label == "server" else label
         left.plot([row["round"] for row in scored], accuracies, marker=".", label=name)
-    left.set(title="Accuracy on held-out examples", xlabel="round", ylim=(0, 1))
+    left.set(title=f"{metric.capitalize()} on held-out examples", xlabel="round")
+    if metric == "accuracy":
+        left.set_ylim(0, 1)
     if len(labels) > 1:
         left.legend(frameon=False)
     right.plot([row["round"] for row in trained], [row["train_loss"] for row in trained], marker=".", color="tab:red")

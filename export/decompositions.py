@@ -28,7 +28,7 @@ _SPELLED_OUT = (
     ATEN.hardshrink_backward, ATEN.threshold, ATEN.celu, ATEN.selu, ATEN.glu, ATEN.glu_backward, ATEN.square,
     ATEN.logsumexp, ATEN._softmax_backward_data, ATEN._log_softmax_backward_data, ATEN._safe_softmax,
     # losses and norms
-    ATEN.mse_loss, ATEN.mse_loss_backward, ATEN.nll_loss_forward, ATEN.nll_loss_backward,
+    ATEN.mse_loss, ATEN.smooth_l1_loss, ATEN.huber_loss, ATEN.soft_margin_loss, ATEN.binary_cross_entropy, ATEN.nll_loss_forward, ATEN.nll_loss_backward,
     ATEN.native_layer_norm_backward, ATEN.native_group_norm_backward, ATEN._fused_rms_norm,
     ATEN.rms_norm, ATEN._weight_norm_interface, ATEN.norm,
     # moves
@@ -44,7 +44,37 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     return {
         **get_decompositions(_SPELLED_OUT),
         ATEN._weight_norm_interface_backward.default: _weight_norm_backward,
+        ATEN.cosh.default: lambda x: (torch.exp(x) + torch.exp(-x)) / 2,
+        ATEN.sinh.default: lambda x: (torch.exp(x) - torch.exp(-x)) / 2,
+        **{overload: _mean_by_count(overload, place) for overload, place in _LOSS_BACKWARD.items()},
     }
+
+
+_LOSS_BACKWARD = {
+    ATEN.mse_loss_backward.default: 3,
+    ATEN.smooth_l1_loss_backward.default: 3,
+    ATEN.huber_loss_backward.default: 3,
+    ATEN.soft_margin_loss_backward.default: 3,
+    ATEN.binary_cross_entropy_backward.default: 4,
+}
+"""Backward pass of a loss -> place of its ``reduction`` among the arguments."""
+_MEAN, _SUM = 1, 2
+
+
+def _mean_by_count(overload: Any, place: int) -> Callable[..., Any]:
+    """The decomposition of ``overload`` whose mean divides by a counted number: the size of a batch that is not known
+    is a number that no graph has."""
+    known = get_decompositions([overload])[overload]
+
+    def backward(gradient: Tensor, x: Tensor, *rest: Any) -> Any:
+        arguments = [gradient, x, *rest]
+        if len(arguments) <= place:
+            arguments += [None] * (place - len(arguments)) + [_MEAN]
+        if arguments[place] == _MEAN:
+            arguments[0], arguments[place] = gradient / torch.ones_like(x).sum(), _SUM
+        return known(*arguments)
+
+    return backward
 
 
 def _weight_norm_backward(dw: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:

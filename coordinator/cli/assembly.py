@@ -52,7 +52,8 @@ from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.reporting.progress import Progress
 from coordinator.rounds.control import CONTROL
 from coordinator.rounds.crash_points import known_only
-from coordinator.rounds.evaluation import Evaluator, Score
+from coordinator.rounds.evaluation import Score
+from coordinator.rounds.evaluators import AnyEvaluator
 from coordinator.rounds.federation import Federation, RoundStage, Stages
 from coordinator.rounds.global_model import write_atomically
 from coordinator.rounds.remote_devices import MqttDevices, RemoteDevices
@@ -337,7 +338,7 @@ def open_federation(
     method: Method,
     ledger: Ledger,
     blobs: BlobStore,
-    evaluator: Evaluator,
+    evaluator: AnyEvaluator,
     transport: Transport,
     progress: Progress,
     options: RunOptions,

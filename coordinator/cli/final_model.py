@@ -28,6 +28,7 @@ def final_model(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:
 
 
 def _of_simulation(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:
+    from coordinator.exporting.task_metric import is_lower_better
     from coordinator.rounds.best_round import rounds_until_stop
     from coordinator.run_file.loading import load_config
     from coordinator.simulation.record import read_record, restored_state
@@ -36,7 +37,11 @@ def _of_simulation(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State
     check_code(named_by(config), f"{run_dir} is a simulation's and", is_allowed=allow_code)
     state = None
     if record is not None and record.finished:
-        state = restored_state(run_dir, record, rounds=rounds_until_stop(record.rounds, config.federation))
+        state = restored_state(
+            run_dir,
+            record,
+            rounds=rounds_until_stop(record.rounds, config.federation, is_lower=is_lower_better(config)),
+        )
     if state is None:
         raise LedgerError(f"{run_dir}: the simulation has not ended; the command that began it goes on from there")
     return config, state
@@ -44,6 +49,7 @@ def _of_simulation(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State
 
 def _of_run(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:
     from coordinator.blobs.opening import open_blobs
+    from coordinator.exporting.task_metric import is_lower_better
     from coordinator.rounds.best_round import rounds_until_stop
     from coordinator.rounds.global_model import decode_state
     from coordinator.run_file.loading import load_config_text
@@ -54,7 +60,11 @@ def _of_run(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:
     check_code(named_by(config), f"{run_dir} was not begun here and", is_allowed=allow_code or is_own(run))
     if run.state != "finished" or not rounds:
         raise LedgerError(f"{run_dir}: the run has not ended; go on with: apportion resume {run_dir}")
-    trained = rounds_until_stop([{**entry.metrics, "round": entry.round} for entry in rounds], config.federation)
+    trained = rounds_until_stop(
+        [{**entry.metrics, "round": entry.round} for entry in rounds],
+        config.federation,
+        is_lower=is_lower_better(config),
+    )
     blobs, digest = open_blobs(config, run_dir, run, tidy=False), rounds[-1].model_digest
     blobs.verify(digest)
     return config, decode_state(blobs.read(digest), round_index=trained)

@@ -31,7 +31,7 @@ NEVER_SENT = frozenset({"APPORTION_ROOT_PASSPHRASE"})
 def named_by(config: RunConfig) -> list[str]:
     """What a run file names that may be code of its author's: functions, and interpreters of trainers."""
     environments = [f"environment:{path}" for path in config.runtime.environments.values()]
-    named = [*model_code(config.model.build), config.method.name, config.data.source]
+    named = [*model_code(config.model.build), config.method.name, config.task.name, config.data.source]
     return [*named, str(config.method.options.get("proxy", "")), *environments]
 
 

@@ -10,9 +10,10 @@ from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import open_proxy
 from coordinator.exporting.cut_exporter import dense_module, run_input_spec
 from coordinator.exporting.run_data import load_run_data
+from coordinator.exporting.task_metric import check_metric
 from coordinator.methods.method import Method
 from coordinator.planning.heap import share_one_heap
-from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.evaluators import AnyEvaluator, run_evaluator
 from coordinator.rounds.staleness import require_rebasing
 from coordinator.run_file.checks import method_of_run
 
@@ -28,7 +29,7 @@ class Prepared:
     started: float
     method: Method
     dataset: Dataset
-    evaluator: Evaluator
+    evaluator: AnyEvaluator
 
 
 def prepare(config: RunConfig) -> Prepared:
@@ -41,16 +42,10 @@ def prepare(config: RunConfig) -> Prepared:
     share_one_heap()  # before this process has threads that allocate
     dense = dense_module(config)
     method = method_of_run(config, dense)
+    check_metric(config, dense)
     if config.aggregation.mode == "buffered":
         require_rebasing(method)
     dataset = load_run_data(config)
     dataset = open_proxy(method, config, dataset, run_input_spec(config))
-    evaluator = Evaluator(
-        lambda: dense_module(config),
-        dataset.x_test,
-        dataset.y_test,
-        run_input_spec(config),
-        batch=config.evaluation.batch,
-        norm=config.evaluation.norm,
-    )
+    evaluator = run_evaluator(config, dataset.x_test, dataset.y_test)
     return Prepared(started, method, dataset, evaluator)

@@ -14,12 +14,14 @@ from coordinator.device_scores.distribution import scores_summary
 from coordinator.exporting.inference_program import inference_program
 from coordinator.local_devices.control_groups import CeilingReport
 from coordinator.reporting.report_page import report_page
-from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.evaluators import AnyEvaluator
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.global_model import write_atomically, write_final
+from coordinator.rounds.metrics import summary_score
 from coordinator.rounds.stages.checkpoints import best_summary
 from coordinator.rounds.stages.differential_privacy import privacy_summary
 from coordinator.rounds.stages.traffic_account import write_account
+from coordinator.rounds.task_evaluation import TaskEvaluator
 from coordinator.submodels.values import State
 from edge.contracts.plan import read_order
 from edge.runtimes import DEFAULT
@@ -27,7 +29,7 @@ from edge.runtimes import DEFAULT
 
 def finish_run(
     federation: Federation,
-    evaluator: Evaluator,
+    evaluator: AnyEvaluator,
     state: State,
     run_dir: Path,
     *,
@@ -42,16 +44,13 @@ def finish_run(
     checkpoints = run_dir / "checkpoints"
     write_final(state, checkpoints / "final.safetensors")
     scores = federation.evaluate(state)
-    onnx_accuracy, agrees = _write_and_score_onnx(federation, evaluator, state, checkpoints)
+    final_file = _write_and_score_onnx(federation, evaluator, state, checkpoints)
     table = device_table(federation)
     rounds = [r for r in federation.ledger.rounds.all() if r.state == "committed"]
-    evaluated = {
-        label: {"accuracy": score.accuracy, "loss": score.loss, "examples": score.examples}
-        for label, score in scores.items()
-    }
+    evaluated = {label: {**score.values(), "examples": score.examples} for label, score in scores.items()}
     previous, config = _previous_wall_s(run_dir), federation.config
     summary = {
-        "accuracy": scores["server"].accuracy,
+        **summary_score(scores["server"].values()),
         "rounds": federation.training_rounds,
         "devices": len(table),
         "levels": len({row["level"] for row in table}),
@@ -67,8 +66,7 @@ def finish_run(
             "order": "file",
             "norm": evaluator.norm,
             "models": evaluated,
-            "onnx_accuracy": onnx_accuracy,
-            "onnx_predictions_equal": agrees,
+            **final_file,
         },
         "exports": federation.artifacts.exports,
         "attempts": len(federation.ledger.rounds.all()),
@@ -119,9 +117,13 @@ def _previous_wall_s(run_dir: Path) -> float | None:
 
 
 def _write_and_score_onnx(
-    federation: Federation, evaluator: Evaluator, state: State, checkpoints: Path
-) -> tuple[float, bool]:
-    """Write ``final.onnx`` and score it with ONNX Runtime: its accuracy, and whether it predicts what torch does."""
+    federation: Federation, evaluator: AnyEvaluator, state: State, checkpoints: Path
+) -> dict[str, Any]:
+    """Write ``final.onnx`` and hold what it says by ONNX Runtime against torch; what ``summary.json`` says of it.
+
+    Of classes: its accuracy, and whether all predictions are equal. Of a task: the largest difference, relative to the
+    largest prediction; nothing of one that reads more than ``x`` for a prediction.
+    """
     import numpy as np
 
     from export.inference_model import run_inference_model, write_inference_model
@@ -134,10 +136,15 @@ def _write_and_score_onnx(
     federation.artifacts.write_folder(artifact, folder)
     path = checkpoints / "final.onnx"
     write_inference_model(folder, artifact.manifest, submodel.tensors, path)
+    if isinstance(evaluator, TaskEvaluator):
+        expected = evaluator.predictions(submodel)
+        got = run_inference_model(path, evaluator.inputs, evaluator.batch)
+        scale = max(float(np.abs(expected).max(initial=0.0)), 1e-12)
+        return {"onnx_max_error": float(np.abs(got - expected).max(initial=0.0)) / scale}
     from_onnx = run_inference_model(path, evaluator.inputs, evaluator.batch)
     predictions = from_onnx.argmax(1)
     agrees = bool(np.array_equal(predictions, evaluator.logits(submodel).argmax(1)))
-    return float((predictions == evaluator.labels).mean()), agrees
+    return {"onnx_accuracy": float((predictions == evaluator.labels).mean()), "onnx_predictions_equal": agrees}
 
 
 def device_table(federation: Federation) -> list[dict[str, Any]]:

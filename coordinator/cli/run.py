@@ -101,11 +101,12 @@ def resumable(run_dir: Path) -> Iterator[None]:
 def show(summary: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
     """The table on stderr and, without ``--json``, the result on stdout."""
     from coordinator.cli.device_view import print_devices
+    from coordinator.rounds.metrics import described_score
 
     if not quiet:
         print_devices(summary["device_table"])
     if not as_json:
         print(
-            f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds on {summary['devices']} devices "
+            f"{described_score(summary)} after {summary['rounds']} rounds on {summary['devices']} devices "
             f"({summary['levels']} cuts) in {summary['wall_s']:.1f} s; everything is in {summary['run_dir']}"
         )

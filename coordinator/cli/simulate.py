@@ -107,12 +107,15 @@ def begin(config: RunConfig, run_dir: Path) -> Record:
 
 def describe(summary: dict[str, Any]) -> str:
     """The result for people."""
+    from coordinator.rounds.metrics import described_score
+
     models = summary["evaluation"]["models"]
     scores = "\n".join(
-        f"  {label:<16} accuracy {m['accuracy']:.4f}  loss {m['loss']:.4f}" for label, m in models.items()
+        f"  {label:<16} " + "  ".join(f"{name} {value:.4f}" for name, value in m.items() if name != "examples")
+        for label, m in models.items()
     )
     return (
-        f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds on {summary['devices']} simulated "
+        f"{described_score(summary)} after {summary['rounds']} rounds on {summary['devices']} simulated "
         f"devices ({summary['levels']} cuts) in {summary['wall_s']:.1f} s; "
         f"simulated time {summary['simulated_s']:.0f} s, down {summary['bytes_down'] / 1e6:.1f} MB, "
         f"up {summary['bytes_up'] / 1e6:.1f} MB; everything is in {summary['run_dir']}\n{scores}"

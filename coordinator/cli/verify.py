@@ -38,7 +38,8 @@ def verify(
     from export.bundle import verify_artifact
 
     manifest, _ = read_artifact_folder(folder)
-    check_code(model_code(manifest.build.get("model", "")), f"{folder}:", is_allowed=allow_code)
+    code = [*model_code(manifest.build.get("model", "")), manifest.build.get("step", {}).get("task", "")]
+    check_code(code, f"{folder}:", is_allowed=allow_code)
     parity = verify_artifact(folder, rebuild_module(manifest.build))
     if not as_json:
         print(

@@ -17,6 +17,7 @@ from coordinator.config.cohort import CohortConfig, LocalGroup, PlannerConfig, R
 from coordinator.config.personal import PersonalConfig
 from coordinator.config.privacy import PrivacyConfig
 from coordinator.config.server_optimizer import ServerOptimizerConfig
+from coordinator.config.task import TaskConfig
 from edge.contracts.plan import LastBatch
 
 
@@ -25,7 +26,7 @@ class FederationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         patience: evaluations in a row without a better one after which training ends; 0 = never.
-        metric: of the global model, by which one is better: ``accuracy`` or ``loss``.
+        metric: of the global model, by which one is better: ``accuracy``, ``loss``, or one of the task's.
         keep_best: leave the best evaluated model in ``checkpoints/best.safetensors``; as ``patience`` does.
         keep_every: leave the model of each so many rounds in ``checkpoints/round-NNNNN.safetensors``; 0 = none.
     """
@@ -34,7 +35,7 @@ class FederationConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     rounds: int
     patience: int = 0
-    metric: Literal["accuracy", "loss"] = "accuracy"
+    metric: str = "accuracy"
     keep_best: bool = False
     keep_every: int = 0
 
@@ -46,7 +47,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         build: a name of ``coordinator.models``, ``timm:NAME``, ``torchvision:NAME``, ``transformers:TYPE``, or
             ``package.module:function``.
         input: shape of one example; empty = the model's own.
-        classes: their names in order; ``classes = 10`` in the file names them "0" to "9". Empty = the model's own.
+        vocabulary: of an own model that takes symbols, 0 to this less 1; 0 = it takes numbers.
+        classes: their names in order; ``classes = 10`` in the file names them "0" to "9". Empty = the model's own. With
+            a task what the model gives: outputs, or a vocabulary.
         options: ``[model.options]``, handed to the builder.
         weights: safetensors file with the first weights, such as a pretrained base's; empty = drawn from the seed.
         weights_except: name patterns of tensors that are drawn all the same, such as ``head.*``.
@@ -54,6 +57,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     build: str
     input: tuple[int, ...] = ()
+    vocabulary: int = 0
     classes: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     weights: str = ""
@@ -263,6 +267,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     aggregation: AggregationConfig = AggregationConfig()
+    task: TaskConfig = TaskConfig()
     server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
     personal: PersonalConfig = PersonalConfig()
     defences: DefencesConfig = DefencesConfig()
@@ -284,11 +289,11 @@ def canonical_toml(config: RunConfig) -> str:
     out: list[str] = []
     for name in config.__struct_fields__:
         section = getattr(config, name)
-        if section in (ServerOptimizerConfig(), PersonalConfig()):  # not asked for
+        if section in (ServerOptimizerConfig(), PersonalConfig(), TaskConfig()):  # not asked for
             continue
         groups = section.local if isinstance(section, CohortConfig) else ()
         values = {key: getattr(section, key) for key in section.__struct_fields__ if key != "local"}
-        if name == "method":
+        if name in ("method", "task"):
             values = {"name": section.name, **dict(sorted(section.options.items()))}
         if name == "runtime":
             values = {"name": values.pop("names"), **values}
@@ -296,7 +301,9 @@ def canonical_toml(config: RunConfig) -> str:
             del values[key]
         out.append(f"[{_kebab(name)}]")
         # A method's own options keep their spelling; ours are kebab-case.
-        out += [f"{key if name == 'method' else _kebab(key)} = {_toml(value)}" for key, value in values.items()]
+        out += [
+            f"{key if name in ('method', 'task') else _kebab(key)} = {_toml(value)}" for key, value in values.items()
+        ]
         out.append("")
         for group in groups:
             out.append("[[cohort.local]]")
@@ -312,7 +319,7 @@ def _not_written(section: Any) -> list[str]:
         unused = [] if section.keep_best else ["metric", "keep_best"]
         return unused + [key for key in ("patience", "keep_every") if not getattr(section, key)]
     if isinstance(section, ModelConfig):
-        return [] if section.classes else ["classes"]
+        return [key for key in ("classes", "vocabulary") if not getattr(section, key)]
     if isinstance(section, TrainingConfig):
         unused = ["epochs" if section.steps else "steps"]
         return unused if section.proximal_mu else [*unused, "proximal_mu"]

@@ -8,12 +8,14 @@ and one line in :data:`SOURCES`.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.data.folder import Takes, read_examples, read_folder, require_takes
 from edge.contracts.errors import ApportionError, ConfigError, DataError
+from edge.training.records import records
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +27,8 @@ class Dataset:
 
     Attributes:
         x_train, x_test: raw values [N, ...] in the dtype of the source; normalisation is the input spec's business.
-        y_train, y_test: class indices [N], int64.
+        y_train, y_test: class indices [N], int64; for a task records of what its batch has beside ``x``
+            (:mod:`edge.training.records`), for which a source may give a mapping of named arrays [N, ...].
         owner_train: natural owner (writer, subject) of each training example [N], or None.
         classes: ordered class names.
     """
@@ -115,4 +118,7 @@ def _opened(source: str, path: Path | None, seed: int, holdout: float) -> Datase
         raise DataError(f"{source}(path={path}, seed={seed}) failed: {type(error).__name__}: {error}") from error
     if not isinstance(dataset, Dataset):
         raise DataError(f"{source} returned {type(dataset).__name__}, a coordinator.data.datasets.Dataset expected")
-    return dataset
+    named = {key: getattr(dataset, f"y_{key}") for key in ("train", "test")}
+    counts = {"train": len(dataset.x_train), "test": len(dataset.x_test)}
+    made = {k: records(v, counts[k]) if isinstance(v, Mapping) else v for k, v in named.items()}
+    return replace(dataset, y_train=made["train"], y_test=made["test"])

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from edge.contracts.manifest import InputSpec
+    from edge.training.local_data import LocalData
+    from edge.training.task_tensors import BatchSpec
 
 TRAIN, TEST = "train", "test"
 """Sub-folders of a folder that is divided already."""
@@ -24,14 +26,16 @@ class Takes:
 
     Attributes:
         classes: ordered names; labels that are names are looked up here.
+        task: what a batch of the run's task has; None: a class for each example.
     """
 
     input: InputSpec
     classes: tuple[str, ...]
+    task: BatchSpec | None = None
 
 
 def read_examples(folder: Path, takes: Takes) -> tuple[np.ndarray, np.ndarray]:
-    """Raw examples [N, *input.shape] and class indices [N] int64 of the files in ``folder``.
+    """Raw examples [N, *input.shape] of the files in ``folder``, and class indices [N] int64, or what a task needs.
 
     Raises:
         DataError: they cannot be read, or are not what the model takes.
@@ -41,7 +45,17 @@ def read_examples(folder: Path, takes: Takes) -> tuple[np.ndarray, np.ndarray]:
     from edge.training.local_data import read_local_data
 
     data = read_local_data(str(folder))
-    return fit_input(data, takes.input), fit_labels(data, takes.classes)
+    x = fit_input(data, takes.input)
+    return x, fit_labels(data, takes.classes) if takes.task is None else _checked(data, takes.task)
+
+
+def _checked(data: LocalData, task: BatchSpec) -> np.ndarray:
+    """The arrays that ``task`` reads, checked; as they are, since they are fitted where they are used."""
+    from edge.training.records import entry, records
+    from edge.training.task_tensors import array_name, fit_tensors
+
+    fit_tensors(data, task)
+    return records({name: entry(data.y, name) for name in map(array_name, task.tensors)}, len(data))
 
 
 def read_folder(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from coordinator.data.dirichlet import dirichlet_equal, dirichlet_groups, dirichlet_multinomial, sorted_shares
 from edge.contracts.errors import ConfigError
 from edge.contracts.streams import permutation, stream_seed
+from edge.training.records import Y, entry, names_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,6 +75,18 @@ def partition(
         "dirichlet-multinomial": dirichlet_multinomial,
     }[kind]
     return deal(labels, devices, alpha=alpha, seed=seed)
+
+
+def partition_labels(kind: str, y: np.ndarray) -> np.ndarray:
+    """What ``kind`` deals examples by: the class of each, or just their number, of examples that have other targets.
+
+    Raises:
+        ConfigError: it deals by classes, and the examples have no class each.
+    """
+    labels = entry(y, Y) if Y in names_of(y) else y
+    if kind.startswith("dirichlet") and (labels.ndim != 1 or labels.dtype.kind not in "iuUSb"):
+        raise ConfigError([f"$.data.partition: '{kind}' deals by the class of each example, and these have none; iid"])
+    return labels
 
 
 def iid(count: int, devices: int, *, seed: int) -> list[np.ndarray]:

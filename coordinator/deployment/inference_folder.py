@@ -79,6 +79,13 @@ def deploy(
                 "those here; each device has its own model: send it there with --fleet"
             ]
         )
+    if config.task.name:
+        raise ConfigError(
+            [
+                f"$.task.name: '{config.task.name}' is not deployed with a check of its own yet; "
+                "checkpoints/final.onnx of the run is the model, held against torch in summary.json"
+            ]
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError([f"--out: {out} is there already and is not an empty folder; name a new one"])
     submodel = method_of_run(config, dense_module(config)).eval_models(state)["server"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.exporting.initial_weights import load_initial_weights
 from coordinator.exporting.step import rebuilt_from, step_of
+from coordinator.exporting.task import task_fields
 from coordinator.models.catalog import build_model, input_spec, model_entry
 from coordinator.planning.estimate import CountedStep
 from coordinator.submodels.build import apply_cut
@@ -32,6 +33,7 @@ class CutExporter:
         self._config = config
         self._dense = dense_module(config)
         self._input = run_input_spec(config)
+        self._task = task_fields(config, self._dense, self._input, len(class_names(config)))
         self._keys: dict[tuple[str, str, str, str], str] = {}
         self._counts: dict[str, CountedStep | None] = {}
         self._refused_forms: dict[tuple[str, str, str, str], str] = {}
@@ -135,14 +137,16 @@ class CutExporter:
             loss=training.loss,
             clip_norm=training.clip_norm > 0,
             proximal=training.proximal_mu > 0,
+            task=self._task,
         )
 
     def build(self, cut: Cut) -> dict[str, Any]:
         """What ``verify`` rebuilds the module from."""
         model, classes = self._config.model, len(class_names(self._config))
-        return rebuilt_from(
+        made = rebuilt_from(
             model.build, self._dense, cut, shape=self._input.shape, classes=classes, options=model.options
         )
+        return {**made, "vocabulary": model.vocabulary} if model.vocabulary else made
 
 
 def rebuild_module(build: Mapping[str, Any]) -> nn.Module:
@@ -152,7 +156,11 @@ def rebuild_module(build: Mapping[str, Any]) -> nn.Module:
         ConfigError: a model this installation does not have.
     """
     dense = build_model(
-        build["model"], input_shape=tuple(build["input"]), classes=build["classes"], **build.get("options", {})
+        build["model"],
+        input_shape=tuple(build["input"]),
+        classes=build["classes"],
+        vocabulary=build.get("vocabulary", 0),
+        **build.get("options", {}),
     )
     return apply_cut(dense, cut_from_json(build.get("cut", {})))
 
@@ -168,6 +176,7 @@ def dense_module(config: RunConfig) -> nn.Module:
         input_shape=config.model.input or None,
         classes=len(class_names(config)),
         seed=config.federation.seed,
+        vocabulary=config.model.vocabulary,
         **config.model.options,
     )
     if config.model.weights:
@@ -180,7 +189,7 @@ def run_input_spec(config: RunConfig) -> InputSpec:
     import msgspec
 
     model = config.model
-    spec = input_spec(model.build, input_shape=model.input or None, options=model.options)
+    spec = input_spec(model.build, input_shape=model.input or None, options=model.options, vocabulary=model.vocabulary)
     data = config.data
     return msgspec.structs.replace(spec, mean=data.mean, std=data.std, scale=data.scale, augment=data.augment)
 
@@ -194,6 +203,8 @@ def class_names(config: RunConfig) -> tuple[str, ...]:
     if config.model.classes:
         return config.model.classes
     entry = model_entry(config.model.build)
+    if entry is None and config.task.name:
+        return ("0",)
     if entry is None:
         raise ConfigError([f"$.model.classes: {config.model.build} needs its classes, a count or their names"])
     return tuple(str(i) for i in range(entry.classes))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from coordinator.submodels.record import Cut, cut_to_json
 from coordinator.submodels.sparse_layers import has_sparse_kernels
 from coordinator.submodels.values import DeviceProgram
 from coordinator.submodels.width import shape_of_cut
+from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import InputSpec
 
 if TYPE_CHECKING:
@@ -28,16 +30,22 @@ def step_of(
     loss: str = "cross_entropy",
     clip_norm: bool = False,
     proximal: bool = False,
+    task: Mapping[str, Any] | None = None,
 ) -> StepSpec:
     """The step of ``program`` with the training of a run.
 
     Args:
         dense: the whole module, which says which layers have kernels for kept entries.
         loss: where the program asks for none but ``cross_entropy``.
+        task: of :func:`coordinator.exporting.task.task_fields`.
+
+    Raises:
+        ConfigError: the program asks for what a task does not have.
     """
     from export.training_step import FactorPair, SparseWeight, StepSpec, Variant
 
-    return StepSpec(
+    made = partial(
+        StepSpec,
         input=input_spec,
         classes=classes,
         batch=batch,
@@ -60,6 +68,10 @@ def step_of(
         probe=program.probe,
         proximal=proximal,
     )
+    try:
+        return made(**(task or {}))
+    except ValueError as error:
+        raise ConfigError([f"$.task.name: {error}"]) from error
 
 
 def rebuilt_from(

@@ -6,16 +6,17 @@ The share is written once; a resumed run finds it there. Real devices bring thei
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordinator.config.run_config import RunConfig
 from coordinator.data.datasets import Dataset
-from coordinator.data.partition import partition
+from coordinator.data.partition import partition, partition_labels
 from coordinator.local_devices.control_groups import Limits
 from coordinator.local_devices.processes import LocalDevice
 from coordinator.planning.planner import MB
 from edge.contracts.errors import ConfigError
 from edge.runtimes.environments import runtime_python
+from edge.training.records import entry, names_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +64,7 @@ def device_shares(config: RunConfig, dataset: Dataset, devices: int) -> list[np.
     """Indices of the training examples of each device, as ``[data]`` partitions them."""
     return partition(
         config.data.partition,
-        dataset.y_train,
+        partition_labels(config.data.partition, dataset.y_train),
         devices,
         seed=config.federation.seed,
         alpha=config.data.alpha,
@@ -77,5 +78,7 @@ def _write_share(folder: Path, dataset: Dataset, indices: np.ndarray) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "incoming.tmp"
     with temporary.open("wb") as file:
-        np.savez(file, x=dataset.x_train[indices], y=dataset.y_train[indices])
+        y = dataset.y_train[indices]
+        arrays: dict[str, Any] = {name: entry(y, name) for name in names_of(y)}
+        np.savez(file, x=dataset.x_train[indices], **arrays)
     temporary.replace(folder / "data.npz")

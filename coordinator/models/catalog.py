@@ -46,6 +46,7 @@ def build_model(
     input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
     seed: int = 0,
+    vocabulary: int = 0,
     **options: Any,
 ) -> nn.Module:
     """The torch module ``name``, float32, in train mode, its initial weights a function of ``seed`` alone.
@@ -56,6 +57,7 @@ def build_model(
     Args:
         input_shape: shape of one example; the model's canonical one when None.
         classes: number of classes; the model's canonical one when None.
+        vocabulary: of an own model that takes symbols.
         options: passed on to the builder; ``input_shape`` and ``classes`` go to own builders that take them.
 
     Raises:
@@ -88,18 +90,23 @@ def build_model(
     if not isinstance(module, nn.Module):
         raise ConfigError([f"$.model.build: {name} gave a {type(module).__name__}, a torch.nn.Module expected"])
     if input_shape is not None:
-        module.input_spec = input_spec(name, input_shape=input_shape, options=options)
+        module.input_spec = input_spec(name, input_shape=input_shape, options=options, vocabulary=vocabulary)
     module.initial_seed = seed
     return module
 
 
 def input_spec(
-    name: str, *, input_shape: tuple[int, ...] | None = None, options: Mapping[str, Any] | None = None
+    name: str,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    options: Mapping[str, Any] | None = None,
+    vocabulary: int = 0,
 ) -> InputSpec:
     """The model's input without normalisation; for own models the layout follows from the number of dimensions.
 
     Args:
         options: of the model; what another package's model takes follows from them.
+        vocabulary: of an own model that takes symbols.
 
     Raises:
         ConfigError: unknown name, an own model without ``input_shape``, or a package that is not installed.
@@ -110,7 +117,10 @@ def input_spec(
     if entry is None:
         if input_shape is None:
             raise ConfigError([f"$.model.input: own model {name} needs the shape of one example, e.g. [3, 32, 32]"])
-        return InputSpec(layout="chw" if len(input_shape) == 3 else "features", shape=tuple(input_shape))
+        shape = tuple(input_shape)
+        if vocabulary:
+            return InputSpec(layout="tokens", shape=shape, dtype="int64", vocabulary=vocabulary)
+        return InputSpec(layout="chw" if len(shape) == 3 else "features", shape=shape)
     shape = entry.input_shape if input_shape is None else tuple(input_shape)
     dtype: Literal["int64", "float32"] = "int64" if entry.layout == "tokens" else "float32"
     return InputSpec(layout=entry.layout, shape=shape, dtype=dtype, vocabulary=entry.vocabulary)

@@ -48,11 +48,12 @@ def report_page(
         rounds: metrics of the committed training rounds, in order.
     """
     losses = [(i + 1, r["train_loss"]) for i, r in enumerate(rounds) if r.get("train_loss") == r.get("train_loss")]
-    accuracies = [(i + 1, r["evaluation"]["server"]["accuracy"]) for i, r in enumerate(rounds) if r.get("evaluation")]
+    metric = str(summary.get("metric", "accuracy"))
+    scores = [(i + 1, r["evaluation"]["server"][metric]) for i, r in enumerate(rounds) if r.get("evaluation")]
     charts = "".join(
         _figure(points, caption, colour)
         for points, caption, colour in (
-            (accuracies, "accuracy of the global model on held-out data, by round", "--one"),
+            (scores, f"{metric} of the global model on held-out data, by round", "--one"),
             (losses, "mean training loss on the devices, by round", "--two"),
         )
         if points
@@ -74,7 +75,7 @@ def report_page(
 
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
-        ("accuracy", f"{summary['accuracy']:.4f}"),
+        (str(summary.get("metric", "accuracy")), f"{summary['score' if 'metric' in summary else 'accuracy']:.4f}"),
         ("rounds", str(summary["rounds"])),
         ("devices", str(summary["devices"])),
         ("different cuts", str(summary["levels"])),
@@ -155,14 +156,24 @@ def _ranks(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _models(evaluation: Mapping[str, Any]) -> str:
+    models = evaluation["models"]
+    names = [name for name in next(iter(models.values())) if name != "examples"]
     rows = "".join(
-        f"<tr><td>{escape(label)}</td><td>{values['accuracy']:.4f}</td><td>{values['loss']:.4f}</td></tr>"
-        for label, values in evaluation["models"].items()
+        f"<tr><td>{escape(label)}</td>{''.join(f'<td>{values[name]:.4f}</td>' for name in names)}</tr>"
+        for label, values in models.items()
     )
-    equal = "equal" if evaluation["onnx_predictions_equal"] else "NOT equal"
     return (
-        "<table><thead><tr><th>model</th><th>accuracy</th><th>loss</th></tr></thead>"
+        f"<table><thead><tr><th>model</th>{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr></thead>"
         f"<tbody>{rows}</tbody></table><p class='what'>Normalisation: {escape(evaluation['norm'])} statistics, "
-        f"batch {evaluation['batch']}. final.onnx: accuracy {evaluation['onnx_accuracy']:.4f}, predictions {equal} "
-        "to those of final.safetensors.</p>"
+        f"batch {evaluation['batch']}. {_final_file(evaluation)}</p>"
     )
+
+
+def _final_file(evaluation: Mapping[str, Any]) -> str:
+    if "onnx_max_error" in evaluation:
+        return (
+            f"final.onnx: predictions within {evaluation['onnx_max_error']:.1e} of those of final.safetensors, "
+            "relative to the largest."
+        )
+    equal = "equal" if evaluation["onnx_predictions_equal"] else "NOT equal"
+    return f"final.onnx: accuracy {evaluation['onnx_accuracy']:.4f}, predictions {equal} to those of final.safetensors."

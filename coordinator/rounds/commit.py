@@ -27,7 +27,7 @@ def commit(federation: Federation, current: Round, state: State, program: str, s
     is_last = program != "train" or current.round + 1 >= rounds
     if is_last or (every and (current.round + 1) % every == 0):
         scores = federation.evaluate(state)
-        metrics["evaluation"] = {label: {"accuracy": s.accuracy, "loss": s.loss} for label, s in scores.items()}
+        metrics["evaluation"] = {label: s.values() for label, s in scores.items()}
         if program == "train" and isinstance(federation.method, ObservesScores):
             state = observed(federation.method, state, {label: s.accuracy for label, s in scores.items()})
     federation.stages.before_commit(federation)

@@ -5,7 +5,7 @@ Which model, which normalisation and which batch are part of a result; they are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Score:
-    """Mean cross-entropy and accuracy over the held-out examples."""
+    """Mean loss over the held-out examples, and the share of them that are right; of a task its metrics instead."""
 
     loss: float
     accuracy: float
     examples: int
+    metrics: Mapping[str, float] | None = None
+
+    def values(self) -> dict[str, float]:
+        """Metric -> value, the run's own one first."""
+        return {**({"accuracy": self.accuracy} if self.metrics is None else self.metrics), "loss": self.loss}
 
 
 class Evaluator:
@@ -58,21 +63,22 @@ class Evaluator:
 
     def score(self, submodel: Submodel) -> Score:
         """The score of one model."""
-        return score_logits(self.logits(submodel), self.labels)
+        return self.score_of(self.outputs(submodel))
+
+    def outputs(self, submodel: Submodel) -> np.ndarray:
+        """What :meth:`score_of` reads, of these examples; that of several parts of them follows one after the other."""
+        return self.logits(submodel)
+
+    def score_of(self, outputs: np.ndarray) -> Score:
+        """The score by :meth:`outputs` of all examples."""
+        return score_logits(outputs, self.labels)
 
     def logits(self, submodel: Submodel) -> np.ndarray:
         """Logits [N, classes] of one model, float32."""
         import numpy as np
         import torch
 
-        module = apply_cut(self._module(), submodel.cut)
-        state = {name: torch.from_numpy(np.array(value)) for name, value in submodel.tensors.items()}
-        module.load_state_dict(state, strict=True)
-        module.eval().to(self._device)
-        if self.norm == "batch":
-            for child in module.modules():
-                if isinstance(child, torch.nn.modules.batchnorm._BatchNorm):
-                    child.train()
+        module = evaluated_module(self._module(), submodel, self.norm, self._device)
         with torch.no_grad():
             # torch.tensor copies: how an array is aligned decides the last bits of a product.
             parts = [
@@ -80,6 +86,22 @@ class Evaluator:
                 for i in range(0, len(self.inputs), self.batch)
             ]
         return np.concatenate(parts)
+
+
+def evaluated_module(dense: nn.Module, submodel: Submodel, norm: str, device: str) -> nn.Module:
+    """``dense`` as ``submodel``, with its tensors, as it is evaluated."""
+    import numpy as np
+    import torch
+
+    module = apply_cut(dense, submodel.cut)
+    state = {name: torch.from_numpy(np.array(value)) for name, value in submodel.tensors.items()}
+    module.load_state_dict(state, strict=True)
+    module.eval().to(device)
+    if norm == "batch":
+        for child in module.modules():
+            if isinstance(child, torch.nn.modules.batchnorm._BatchNorm):
+                child.train()
+    return module
 
 
 def score_logits(logits: np.ndarray, labels: np.ndarray) -> Score:

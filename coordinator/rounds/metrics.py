@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coordinator.device_scores.distribution import KEY, in_words
@@ -69,7 +69,8 @@ def describe_metrics(metrics: dict[str, Any], program: str) -> str:
     """One line for people."""
     what = {"stats": "statistics", EVAL: "scores"}.get(program) or f"loss {metrics['train_loss']:.4f}"
     scores = metrics.get("evaluation", {})
-    accuracy = ", ".join(f"{label} {values['accuracy']:.4f}" for label, values in scores.items())
+    accuracy = ", ".join(f"{label} {values[main_metric(values)]:.4f}" for label, values in scores.items())
+    named = main_metric(next(iter(scores.values()))) if scores else ""
     runtimes = ", ".join(f"{count} {name}" for name, count in metrics["runtimes"].items())
     kinds = runtimes if len(metrics["runtimes"]) > 1 else ""
     if "levels" in metrics:
@@ -80,10 +81,28 @@ def describe_metrics(metrics: dict[str, Any], program: str) -> str:
         f"up {megabytes(metrics['bytes_up'])}, {metrics['wall_s']:.1f} s"
         + (f", simulated {metrics['simulated_s']:.0f} s" if "simulated_s" in metrics else "")
         + (f", versions old {_ages(metrics['staleness'])}" if "staleness" in metrics else "")
-        + (f", accuracy {accuracy}" if accuracy else "")
+        + (f", {named} {accuracy}" if accuracy else "")
         + (f", {in_words(metrics[KEY])}" if KEY in metrics else "")
         + (f", epsilon {metrics['privacy']['epsilon']:.3f}" if "privacy" in metrics else "")
     )
+
+
+def main_metric(values: Mapping[str, float]) -> str:
+    """The name of the first metric of an evaluated model: the one that its run is about."""
+    return next(iter(values))
+
+
+def summary_score(values: Mapping[str, float]) -> dict[str, Any]:
+    """What ``summary.json`` says of the final model at its top: ``accuracy``, or a task's own metric and its value."""
+    name = main_metric(values)
+    found: dict[str, Any] = {"accuracy": values["accuracy"]} if "accuracy" in values else {}
+    return found if name == "accuracy" else {**found, "metric": name, "score": values[name]}
+
+
+def described_score(summary: Mapping[str, Any]) -> str:
+    """The same for people."""
+    name = summary.get("metric", "accuracy")
+    return f"{name} {summary['score' if 'metric' in summary else 'accuracy']:.4f}"
 
 
 def _ages(staleness: dict[str, int]) -> str:

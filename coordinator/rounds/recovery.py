@@ -67,5 +67,7 @@ def _made_again(federation: Federation, last: Round, again: Again) -> State:
     state = again(state, last, program)
     scores = last.metrics.get("evaluation")
     if program == "train" and scores and isinstance(federation.method, ObservesScores):
-        state = observed(federation.method, state, {label: score["accuracy"] for label, score in scores.items()})
+        state = observed(
+            federation.method, state, {label: score.get("accuracy", float("nan")) for label, score in scores.items()}
+        )
     return state

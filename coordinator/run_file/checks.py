@@ -8,7 +8,7 @@ from coordinator.aggregation import AGGREGATIONS
 from coordinator.aggregation.choice import rule_class
 from coordinator.config.personal import PersonalConfig
 from coordinator.config.run_config import RunConfig
-from coordinator.methods import build_method, method_class
+from coordinator.methods import METHODS, build_method, method_class
 from coordinator.methods.own import is_import_path
 from coordinator.privacy.one_cut import refusal_of, summable_methods
 from edge.contracts.errors import ConfigError
@@ -37,6 +37,22 @@ def method_of_run(config: RunConfig, module: nn.Module) -> Method:
     if problems:
         raise ConfigError(problems)
     return build_method(config.method.name, module, config.method.options)
+
+
+def check_task(config: RunConfig, problems: list[str]) -> None:
+    """Add what a task cannot be combined with to ``problems``."""
+    task = config.task.name
+    if not task:
+        if config.federation.metric not in ("accuracy", "loss"):
+            problems.append(
+                f"$.federation.metric: '{config.federation.metric}' is no metric of classification; accuracy or loss"
+            )
+        return
+    if config.training.loss != "cross_entropy":
+        problems.append(f"$.training.loss: task '{task}' has its own loss; leave the key out")
+    is_known = config.method.name in METHODS
+    if is_known and hasattr(method_class(config.method.name), "without_distillation"):
+        problems.append(f"$.method.name: {config.method.name} distils logits, which task '{task}' has none of")
 
 
 def check_method(config: RunConfig, problems: list[str]) -> None:

@@ -29,6 +29,7 @@ from coordinator.config.run_config import (
 from coordinator.config.server_optimizer import read_server_optimizer
 from coordinator.config.store import has_password, has_unsafe_option, url_problem
 from coordinator.config.table_reader import TableReader, absolute
+from coordinator.config.task import read_task
 from coordinator.methods import METHODS
 from coordinator.methods.own import installed_methods, is_import_path
 from coordinator.run_file.checks import (
@@ -39,6 +40,7 @@ from coordinator.run_file.checks import (
     check_personal,
     check_privacy,
     check_shards,
+    check_task,
 )
 from coordinator.run_file.extends import read_document
 from coordinator.server_optimizers import SERVER_OPTIMIZERS
@@ -88,10 +90,12 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
     root.finish()
     runtime = _runtime(tables["runtime"], folder)
     cohort, local = read_cohort(tables["cohort"], runtime)
+    task = read_task(tables["task"])
     config = RunConfig(
         federation=_federation(tables["federation"]),
-        model=_model(tables["model"], folder),
+        model=_model(tables["model"], folder, has_task=bool(task.name)),
         method=_method(tables["method"]),
+        task=task,
         data=_data(tables["data"], local, folder, environ, has_held_out=bool(tables["evaluation"].raw("data"))),
         cohort=cohort,
         training=_training(tables["training"]),
@@ -116,6 +120,7 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
         problems.append("$.federation.patience: counts evaluations, and $.evaluation.every = 0 makes none; raise that")
     check_personal(config, problems)
     check_device_scores(config, problems)
+    check_task(config, problems)
     check_privacy(config, problems)
     check_defences(config, problems)
     check_shards(config, problems)
@@ -138,7 +143,7 @@ def _federation(table: TableReader) -> FederationConfig:
         seed=table.integer("seed", 0, low=0, high=2**63 - 1),
         rounds=table.integer("rounds", low=1, high=1_000_000),
         patience=patience,
-        metric=table.choice("metric", _choices(FederationConfig, "metric"), default.metric),
+        metric=table.text("metric", default.metric),  # checked with the task at hand
         keep_best=table.flag("keep-best", patience > 0),
         keep_every=table.integer("keep-every", default.keep_every, low=1, high=1_000_000),
     )
@@ -149,7 +154,7 @@ def _federation(table: TableReader) -> FederationConfig:
     return federation
 
 
-def _model(table: TableReader, folder: Path) -> ModelConfig:
+def _model(table: TableReader, folder: Path, *, has_task: bool) -> ModelConfig:
     from coordinator.models import MODELS
     from coordinator.models.libraries import is_own, library_of
     from coordinator.models.libraries.config_file import with_config_file
@@ -159,19 +164,23 @@ def _model(table: TableReader, folder: Path) -> ModelConfig:
     shape = table.list_of("input", int, "whole numbers", ())
     if any(size < 1 for size in shape):
         table.problem("input", f"sizes of {list(shape)} must be at least 1")
+    least = 1 if has_task else 2  # of a task they are what the model gives: outputs, a vocabulary
     names: tuple[str, ...]
     if isinstance(table.raw("classes"), list):
         names = table.list_of("classes", str, "class names", ())
-        if len(set(names)) != len(names) or len(names) < 2:
-            table.problem("classes", f"at least two different names expected, {list(names)[:5]} found")
+        if len(set(names)) != len(names) or len(names) < least:
+            table.problem("classes", f"at least {least} different names expected, {list(names)[:5]} found")
     elif table.has("classes"):
-        names = tuple(str(index) for index in range(table.integer("classes", low=2, high=1_000_000)))
+        names = tuple(str(index) for index in range(table.integer("classes", low=least, high=1_000_000)))
     else:
         names = ()
     if is_own(build) and not shape:
         table.problem("input", "is missing; your own model needs the shape of one example, e.g. [3, 32, 32]")
-    if ":" in build and not names:
+    if ":" in build and not names and not has_task:
         table.problem("classes", f"is missing; {build} needs a number of classes or their names")
+    vocabulary = table.integer("vocabulary", 0, low=1, high=10_000_000)
+    if vocabulary and not is_own(build):
+        table.problem("vocabulary", f"belongs to a model of your own; {build} says itself what it takes")
     options = table.table("options").rest()
     try:
         build, options = with_config_file(build, options, folder)
@@ -186,6 +195,7 @@ def _model(table: TableReader, folder: Path) -> ModelConfig:
     return ModelConfig(
         build=build,
         input=shape,
+        vocabulary=vocabulary,
         classes=names,
         options=options,
         weights=weights,

@@ -18,11 +18,13 @@ from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import open_proxy
 from coordinator.exporting.cut_exporter import dense_module, run_input_spec
 from coordinator.exporting.run_data import load_run_data
+from coordinator.exporting.task_metric import check_metric
 from coordinator.local_devices.data_folders import device_shares
 from coordinator.methods.method import Method
 from coordinator.planning.capacity_levels import Capacities, device_names
 from coordinator.reporting.progress import Progress
-from coordinator.rounds.evaluation import Score, score_logits
+from coordinator.rounds.evaluation import Score
+from coordinator.rounds.evaluators import AnyEvaluator, run_evaluator
 from coordinator.rounds.federation import RoundStage
 from coordinator.run_file.checks import method_of_run
 from coordinator.simulation.devices import Simulation
@@ -84,6 +86,7 @@ def open_simulation(
     progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
     dense = dense_module(config)
     method = method_of_run(config, dense)
+    check_metric(config, dense)
     spec = run_input_spec(config)
 
     def costs_of(level: Level) -> Costs:
@@ -111,7 +114,7 @@ def open_simulation(
             manifest=training.manifest,
             clock=clock,
             workers=workers,
-            evaluate=_evaluation(method, workers, dataset.y_test),
+            evaluate=_evaluation(method, workers, run_evaluator(config, dataset.x_test, dataset.y_test)),
             has_statistics=config.evaluation.norm == "static" and any(p.name == "stats" for p in programs),
             progress=progress,
             record=record,
@@ -164,12 +167,12 @@ def _macs(dense: nn.Module, config: RunConfig) -> Callable[[Cut], int]:
     return macs
 
 
-def _evaluation(method: Method, workers: Workers, labels: np.ndarray) -> Callable[[State], dict[str, Score]]:
+def _evaluation(method: Method, workers: Workers, evaluator: AnyEvaluator) -> Callable[[State], dict[str, Score]]:
     def evaluate(state: State) -> dict[str, Score]:
         models = method.eval_models(state)
         distinct = _distinct(models.values())
-        logits = dict(zip(distinct, workers.logits(distinct.values()), strict=True))
-        scores = {key: score_logits(values, labels) for key, values in logits.items()}
+        outputs = dict(zip(distinct, workers.outputs(distinct.values()), strict=True))
+        scores = {key: evaluator.score_of(values) for key, values in outputs.items()}
         return {label: scores[_identity(model)] for label, model in models.items()}
 
     return evaluate

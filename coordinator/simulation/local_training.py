@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.evaluators import AnyEvaluator
 from coordinator.simulation.torch_session import TorchArtifact, TorchSession
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import Cut, cut_digest
@@ -66,7 +66,7 @@ class LocalTraining:
     Args:
         dense: gives a fresh dense module; its weights are replaced.
         step: the step of a device program in this run.
-        batch, norm: of the evaluation.
+        evaluator: of held-out examples ``x``, ``y``.
         device: where torch computes, ``cpu`` or ``cuda``.
     """
 
@@ -77,17 +77,15 @@ class LocalTraining:
         data: SimulatedData,
         *,
         classes: Sequence[str],
-        batch: int,
-        norm: str,
+        evaluator: Callable[[np.ndarray, np.ndarray], AnyEvaluator],
         device: str = "cpu",
     ) -> None:
-        self._dense = dense
         self._module = dense()
         self._step = step
         self._data = data
         self._classes = tuple(classes)
-        self._batch, self._norm, self._device = batch, norm, device
-        self._evaluators: dict[tuple[int, int], Evaluator] = {}
+        self._evaluator, self._device = evaluator, device
+        self._evaluators: dict[tuple[int, int], AnyEvaluator] = {}
         self._sessions: OrderedDict[tuple[str, str], tuple[ArtifactManifest, TorchSession]] = OrderedDict()
 
     def manifest(self, cut: Cut, program: DeviceProgram) -> ArtifactManifest:
@@ -112,15 +110,14 @@ class LocalTraining:
         tensors = {name: np.array(session.read(name)) for name in whole}
         return Trained(tensors, run.num_examples, run.outcome, run.labels, run.evaluation)
 
-    def logits(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:
-        """Logits of a submodel for the held-out examples [first, last); ``first`` is a multiple of the batch."""
+    def outputs(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:
+        """What an evaluator reads of a submodel on the held-out examples [first, last), logits or sums of batches;
+        ``first`` is a multiple of the batch."""
         if (first, last) not in self._evaluators:
-            x, y = self._data.x_test[first:last], self._data.y_test[first:last]
-            spec = self._step(DeviceProgram()).input
-            self._evaluators[first, last] = Evaluator(
-                self._dense, x, y, spec, batch=self._batch, norm=self._norm, device=self._device
+            self._evaluators[first, last] = self._evaluator(
+                self._data.x_test[first:last], self._data.y_test[first:last]
             )
-        return self._evaluators[first, last].logits(Submodel(cut, Level("", 1.0, 1.0), weights, DeviceProgram()))
+        return self._evaluators[first, last].outputs(Submodel(cut, Level("", 1.0, 1.0), weights, DeviceProgram()))
 
     def _ready(self, cut: Cut, program: DeviceProgram) -> tuple[ArtifactManifest, TorchSession]:
         # Shapes alone: a window that moves every round has one session.

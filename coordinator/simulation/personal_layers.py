@@ -55,7 +55,7 @@ class PersonalLayers(RoundStage):
         models = (replace(server, tensors={**server.tensors, **own_layers(state, d)}) for d in devices)
         found = {}
         for device, model in zip(devices, models, strict=True):
-            (logits,) = self._simulation.workers.logits([model])
+            (logits,) = self._simulation.workers.outputs([model])
             classes, counts = np.unique(trained[self._simulation.shares[device]], return_counts=True)
             right = logits.argmax(1) == held_out
             by_class = {c: float(right[held_out == c].mean()) for c in classes if (held_out == c).any()}

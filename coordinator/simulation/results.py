@@ -10,6 +10,7 @@ from typing import Any
 from coordinator.config.run_config import RunConfig
 from coordinator.device_scores.distribution import scores_summary
 from coordinator.rounds.global_model import write_atomically, write_final
+from coordinator.rounds.metrics import summary_score
 from coordinator.rounds.stages.checkpoints import best_summary
 from coordinator.simulation.record import Record
 from coordinator.submodels.values import State
@@ -27,7 +28,7 @@ def finish(
     models = record.rounds[-1]["evaluation"]
     trained = [entry for entry in record.rounds if entry["program"] == "train"]
     summary = {
-        "accuracy": models["server"]["accuracy"],
+        **summary_score(models["server"]),
         "rounds": len(trained),
         "devices": config.cohort.local_devices,
         "levels": len({name for entry in trained for name in entry["levels"]}),

@@ -14,6 +14,7 @@ from typing import Any
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.config.run_config import canonical_toml
 from coordinator.exporting.cut_exporter import CutExporter
+from coordinator.exporting.task_metric import is_lower_better
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Round
 from coordinator.planning.artifacts import Artifacts
@@ -36,7 +37,7 @@ from edge.contracts.errors import PlanError
 def run_rounds(simulation: Simulation) -> State:
     """Run every round that is not on disk yet, then the statistics round; the final state."""
     config, record = simulation.config, simulation.record
-    rounds = rounds_until_stop(record.rounds, config.federation)
+    rounds = rounds_until_stop(record.rounds, config.federation, is_lower=is_lower_better(config))
     state = restored_state(simulation.run_dir, record, rounds=rounds) or simulation.method.init()
     with tempfile.TemporaryDirectory(prefix="apportion-simulate-") as name:
         folder = Path(name)

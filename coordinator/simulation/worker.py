@@ -16,6 +16,7 @@ import numpy as np
 
 from coordinator.config.run_config import RunConfig
 from coordinator.exporting.cut_exporter import CutExporter, class_names, dense_module
+from coordinator.rounds.evaluators import run_evaluator
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.allocator import keep_freed_memory
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, repeatable_torch
@@ -34,6 +35,7 @@ from edge.contracts.errors import ApportionError
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
 from edge.system.pipe_frames import write_frame
 from edge.trainer import follow_parent
+from edge.training.records import entry, names_of
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -47,8 +49,7 @@ def local_training(config: RunConfig, data: SimulatedData, device: str) -> Local
         CutExporter(config).step,
         data,
         classes=class_names(config),
-        batch=config.evaluation.batch,
-        norm=config.evaluation.norm,
+        evaluator=lambda x, y: run_evaluator(config, x, y, device=device),
         device=device,
     )
 
@@ -75,8 +76,8 @@ def answer(training: LocalTraining, request: Request) -> Reply:
     cut = cut_from_json(request.cut)
     weights = decode_tensors(request.weights, where="submodel")
     if isinstance(request, LogitsRequest):
-        logits = training.logits(cut, weights, request.first, request.last)
-        return LogitsReply(encode_tensors({"logits": logits}))
+        outputs = training.outputs(cut, weights, request.first, request.last)
+        return LogitsReply(encode_tensors({name: entry(outputs, name) for name in names_of(outputs)}))
     assert isinstance(request, TrainRequest)
     indices = np.frombuffer(request.indices, np.int64)
     trained = training.train(request.order, cut, request.program, weights, indices)

@@ -38,6 +38,7 @@ from edge.contracts.errors import ApportionError, DataError, DeviceRefused
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
 from edge.system.pipe_frames import write_frame
+from edge.training.records import beside_x
 
 EXIT_WAIT_S = 5.0
 
@@ -64,8 +65,8 @@ class Workers(Protocol):
     def train(self, work: Iterable[Work]) -> Iterator[Trained | Refused]:
         """One result per piece of work, in its order."""
 
-    def logits(self, models: Iterable[Submodel]) -> list[np.ndarray]:
-        """Logits [N, classes, ...] of each model for all held-out examples."""
+    def outputs(self, models: Iterable[Submodel]) -> list[np.ndarray]:
+        """What an evaluator reads of each model on all held-out examples: logits [N, classes, ...] or sums."""
 
 
 class ThisProcess:
@@ -84,9 +85,9 @@ class ThisProcess:
             except (DataError, DeviceRefused) as error:
                 yield Refused(str(error))
 
-    def logits(self, models: Iterable[Submodel]) -> list[np.ndarray]:
-        """As :meth:`Workers.logits`."""
-        return [self._training.logits(model.cut, model.tensors, 0, self._held_out) for model in models]
+    def outputs(self, models: Iterable[Submodel]) -> list[np.ndarray]:
+        """As :meth:`Workers.outputs`."""
+        return [self._training.outputs(model.cut, model.tensors, 0, self._held_out) for model in models]
 
 
 class WorkerProcesses:
@@ -148,8 +149,8 @@ class WorkerProcesses:
         while waiting:
             yield _result(waiting.popleft().result())
 
-    def logits(self, models: Iterable[Submodel]) -> list[np.ndarray]:
-        """As :meth:`Workers.logits`; whole batches go to different children."""
+    def outputs(self, models: Iterable[Submodel]) -> list[np.ndarray]:
+        """As :meth:`Workers.outputs`; whole batches go to different children."""
         batches = -(-self._held_out // self._batch)
         borders = [self._batch * (batches * i // self._count) for i in range(self._count)] + [self._held_out]
         asked = []
@@ -161,7 +162,7 @@ class WorkerProcesses:
                 if first < last
             ]
             asked.append([self._threads.submit(self._ask, request) for request in requests])
-        return [np.concatenate([_logits(part.result()) for part in parts]) for parts in asked]
+        return [np.concatenate([_outputs(part.result()) for part in parts]) for parts in asked]
 
     def _ask(self, request: Request) -> Reply:
         child = self._idle.get()
@@ -207,8 +208,8 @@ def _result(reply: Reply) -> Trained | Refused:
     return Trained(tensors, reply.num_examples, reply.outcome, reply.labels, reply.evaluation)
 
 
-def _logits(reply: Reply) -> np.ndarray:
+def _outputs(reply: Reply) -> np.ndarray:
     if isinstance(reply, FailedReply):
         raise ApportionError(f"a model could not be scored: {reply.reason}")
     assert isinstance(reply, LogitsReply)
-    return decode_tensors(reply.tensors, where="logits")["logits"]
+    return beside_x(tensors := decode_tensors(reply.tensors, where="scores"), len(next(iter(tensors.values()))))

@@ -12,8 +12,9 @@ from edge.contracts.errors import ArtifactCorrupt, ConfigError, DeviceRefused
 from edge.contracts.inference import MANIFEST_NAME, InferenceManifest
 from edge.contracts.tensor_file import read_tensor_file
 from edge.runtimes import RUNTIMES, traits_of
-from edge.training.batches import fit_input, normalised
+from edge.training.batches import fit_input
 from edge.training.local_data import LocalData
+from edge.training.normalisation import normalised
 
 if TYPE_CHECKING:
     import numpy as np

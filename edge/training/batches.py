@@ -20,7 +20,10 @@ from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.contracts.plan import LastBatch, Schedule
 from edge.contracts.streams import permutation, stream_seed, uniform
 from edge.training.local_data import LocalData
+from edge.training.normalisation import normalised
+from edge.training.records import Y, entry, names_of
 from edge.training.sources.images import pillow
+from edge.training.task_tensors import batch_spec, fit_tensors
 
 CROP_PADDING = 4
 
@@ -36,10 +39,7 @@ class Examples:
         self._input = manifest.input
         self._classes = manifest.classes
         self._x = fit_input(data, manifest.input)
-        targets = manifest.specs("target")
-        dtype = np.dtype(targets[0].dtype if targets else "int64")
-        shape = tuple(int(size) for size in targets[0].shape[1:]) if targets else ()
-        self._y = fit_labels(data, manifest.classes, shape, dtype)
+        self._y = fit_tensors(data, batch_spec(manifest)) if manifest.task else _targets(data, manifest)
         self._rows: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -47,6 +47,8 @@ class Examples:
 
     def batch(self, indices: np.ndarray, augment_seed: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Inputs [B, *input.shape] and targets [B, ...] of the examples at ``indices``, C-contiguous.
+
+        Of a task there are records of what its batch has beside the input, in place of targets.
 
         Without a seed nothing is augmented.
         """
@@ -66,7 +68,9 @@ class Examples:
         return mask
 
     def labels(self) -> tuple[int, ...]:
-        """Classes with a local example, rising."""
+        """Classes with a local example, rising; none of a task, whose targets are its own."""
+        if self._y.dtype.names is not None:
+            return ()
         return tuple(int(label) for label in np.unique(self._y if self._rows is None else self._y[self._rows]))
 
     def part(self, rows: np.ndarray) -> Examples:
@@ -74,25 +78,6 @@ class Examples:
         chosen = copy.copy(self)
         chosen._rows = rows if self._rows is None else self._rows[rows]
         return chosen
-
-
-def normalised(x: np.ndarray, spec: InputSpec) -> np.ndarray:
-    """Program inputs of examples that fit: ``(x * scale - mean) / std`` per channel, C-contiguous; symbols as they are.
-
-    Args:
-        x: [B, *input.shape] in the input's dtype; written to.
-    """
-    if spec.dtype != "float32":
-        return np.ascontiguousarray(x)
-    per_channel = (-1,) + (1,) * (len(spec.shape) - 1) if spec.layout == "chw" else (-1,)
-    # One pass each, in place: a batch is held once.
-    if spec.scale != 1.0:
-        x *= np.float32(spec.scale)
-    if any(spec.mean):
-        x -= np.asarray(spec.mean, np.float32).reshape(per_channel)
-    if any(value != 1.0 for value in spec.std):
-        x /= np.asarray(spec.std, np.float32).reshape(per_channel)
-    return np.ascontiguousarray(x)
 
 
 @dataclass(frozen=True)
@@ -229,7 +214,13 @@ def fit_labels(
     Raises:
         DataError: another shape, an unknown name, an index outside of the classes.
     """
-    y, dtype = data.y, dtype or np.dtype("int64")
+    dtype = dtype or np.dtype("int64")
+    try:
+        y = entry(data.y, Y)
+    except KeyError:
+        raise DataError(
+            f"{data.where}: no array ['y'] among {['x', *names_of(data.y)]}; save it with keys x and y"
+        ) from None
     if y.dtype.kind in "US":
         names = {name: index for index, name in enumerate(classes)}
         unknown = sorted({str(label) for label in np.unique(y)} - names.keys())
@@ -249,6 +240,13 @@ def fit_labels(
             "expected; map them to the classes"
         )
     return np.ascontiguousarray(y.astype(dtype))
+
+
+def _targets(data: LocalData, manifest: ArtifactManifest) -> np.ndarray:
+    targets = manifest.specs("target")
+    dtype = np.dtype(targets[0].dtype if targets else "int64")
+    shape = tuple(int(size) for size in targets[0].shape[1:]) if targets else ()
+    return fit_labels(data, manifest.classes, shape, dtype)
 
 
 def _outside(values: np.ndarray, count: int) -> bool:

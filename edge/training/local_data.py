@@ -2,11 +2,12 @@
 
 Devices read what they train on with this, a coordinator what it evaluates on. Sources:
 
-- a folder of ``.npz`` files (keys ``x`` and ``y``), or one such file;
+- a folder of ``.npz`` files (keys ``x`` and ``y``, and others that a task names), or one such file;
 - a folder of tables (``.csv``, ``.parquet``) with the same columns, or one of them;
 - a folder with one sub-folder per class, of images, of sound (``.wav``) or of texts (``.txt``);
 - a folder of ``.txt`` files: the byte that follows is the label;
-- ``package.module:function`` that gives ``(x, y)``.
+- a folder with sub-folders ``images`` and ``masks``, whose files have the same names: a class for each pixel;
+- ``package.module:function`` that gives ``(x, y)``, or a mapping of named arrays.
 
 ``data.toml`` in the folder says what tables, sound and text are read as. Fitting them to an artifact (layout,
 normalisation, batches) is :mod:`edge.training.batches`' work.
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from edge.contracts.errors import DataError
+from edge.training.records import beside_x
 from edge.training.sources import images, sound, tables, text
 from edge.training.sources.archives import read_archives
 from edge.training.sources.description import Description, read_description
@@ -40,7 +42,8 @@ class LocalData:
     Attributes:
         where: source, for messages.
         x: raw values [N, ...] in their own dtype, or the image files themselves.
-        y: labels [N, ...], integers or class names.
+        y: labels [N, ...], integers or class names; records where there are other arrays beside ``x``, or no labels
+            (:mod:`edge.training.records`).
     """
 
     where: str
@@ -87,6 +90,9 @@ def _from_folder(folder: Path) -> LocalData:
         length = description.length or text.LENGTH
         return _named(str(folder), text.read_next_bytes(texts, length, description.stride or length))
     classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if {path.name for path in classes} == {images.IMAGES, images.MASKS}:
+        paths, masks = images.read_masks(folder)
+        return LocalData(str(folder), tuple(paths), masks)
     if not classes:
         raise DataError(f"{folder}: neither .npz, .csv, .parquet or .txt files nor a folder per class; fill it")
     return _from_classes(folder, classes, description)
@@ -118,7 +124,7 @@ def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:
 
 
 def _named(where: str, arrays: Mapping[str, np.ndarray]) -> LocalData:
-    return LocalData(where, arrays["x"], arrays["y"])
+    return LocalData(where, arrays["x"], beside_x(arrays, len(arrays["x"])))
 
 
 def _from_function(source: str) -> LocalData:
@@ -126,7 +132,14 @@ def _from_function(source: str) -> LocalData:
     try:
         function: Callable[[], Any] = getattr(importlib.import_module(module_name), name)
         found = function()
-        x, y = (found["x"], found["y"]) if isinstance(found, Mapping) else found
+        named = found if isinstance(found, Mapping) else dict(zip(("x", "y"), found, strict=True))
+        arrays = {str(name): np.asarray(value) for name, value in named.items()}
+        x = arrays["x"]
     except Exception as error:  # the user's own code
-        raise DataError(f"{source}: failed with {type(error).__name__}: {error}; it must give (x, y)") from error
-    return LocalData(source, np.asarray(x), np.asarray(y))
+        raise DataError(
+            f"{source}: failed with {type(error).__name__}: {error}; it must give (x, y), or a mapping with x"
+        ) from error
+    uneven = {name: len(value) if value.ndim else 0 for name, value in arrays.items()}
+    if len(set(uneven.values())) > 1:
+        raise DataError(f"{source}: arrays of {uneven} examples; give as many of each")
+    return _named(source, {"x": x, **arrays})

@@ -21,6 +21,8 @@ from edge.runtimes.base import Session
 from edge.runtimes.micro_batches import run_step, step_programs
 from edge.system.meter import percentile
 from edge.training.batches import BatchOrder, Examples
+from edge.training.records import entry
+from edge.training.task_tensors import INPUT, TARGET, array_name
 
 STATS_MOMENTUM = "stats_momentum"
 """The hyper input that makes a running mean of the steps so far: 1 / (step + 1)."""
@@ -104,12 +106,12 @@ class Feeder:
         self._program = program = programs[0]
         self._batch = program.batch and program.batch * (manifest.micro_batches if len(programs) > 1 else 1)
         specs = [manifest.tensor(name) for name in dict.fromkeys(n for p in programs for n in p.inputs)]
-        self._inputs = _names(specs, "input")
-        self._targets = _names(specs, "target")
-        if len(self._inputs) > 1 or len(self._targets) > 1:
+        self._batch_tensors = {spec.name: array_name(spec) for spec in specs if spec.role in ("input", "target")}
+        unknown = sorted(self._batch_tensors.keys() - {INPUT, TARGET})
+        if unknown and not manifest.task:
             raise DeviceRefused(
-                f"program '{program.name}' takes inputs {self._inputs} and targets {self._targets}; "
-                "this agent feeds one of each"
+                f"program '{program.name}' takes {unknown} beside input and target and says of no task what they are; "
+                "export it again"
             )
         self._data_seed = order.data_seed
         self._draws = [spec for spec in specs if spec.role == "draw"]
@@ -140,8 +142,8 @@ class Feeder:
                 "order last-batch drop or wrap"
             )
         feeds = dict(self._fixed)
-        feeds.update(dict.fromkeys(self._inputs, x))
-        feeds.update(dict.fromkeys(self._targets, y))
+        for name, array in self._batch_tensors.items():
+            feeds[name] = x if name == INPUT else entry(y, array)
         for spec in self._counted:
             feeds[spec.name] = scalar(spec, 1.0 / (step + 1))
         for spec in self._draws:

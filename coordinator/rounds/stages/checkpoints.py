@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coordinator.config.run_config import RunConfig
+from coordinator.exporting.task_metric import is_lower_better
 from coordinator.rounds.best_round import best_round, rounds_until_stop, score_of
 from coordinator.rounds.federation import Federation, RoundStage
 from coordinator.rounds.global_model import write_final
@@ -34,7 +35,7 @@ class Checkpoints(RoundStage):
     def training_rounds(self, federation: Federation, planned: int) -> int:
         """Fewer than planned once the evaluation has not improved for ``patience`` times."""
         config = federation.config.federation
-        return rounds_until_stop(self.history(federation), config) if config.patience else planned
+        return _until_stop(federation, self.history(federation)) if config.patience else planned
 
     def restored(self, federation: Federation, state: State) -> None:
         """Write what the last committed round should have left."""
@@ -45,7 +46,7 @@ class Checkpoints(RoundStage):
         """Write what the round leaves, and say when training is over."""
         config, history = federation.config.federation, self.history(federation)
         self._write(federation, state, history)
-        if config.patience and state.round == rounds_until_stop(history, config) < config.rounds:
+        if config.patience and state.round == _until_stop(federation, history) < config.rounds:
             federation.progress.say(
                 f"{config.metric} of the global model has not improved for {config.patience} evaluations: training "
                 f"ends after round {state.round} of {config.rounds}"
@@ -55,18 +56,27 @@ class Checkpoints(RoundStage):
         config, folder, last = federation.config.federation, federation.checkpoints, int(history[-1]["round"])
         if folder is None:
             return
-        if config.keep_best and best_round(history, config.metric) == last:
+        if config.keep_best and _best(federation.config, history) == last:
             write_final(state, folder / BEST)
         is_trained = last < self.training_rounds(federation, config.rounds)
         if config.keep_every and is_trained and (last + 1) % config.keep_every == 0:
             write_final(state, folder / f"round-{last + 1:05d}.safetensors")
 
 
+def _best(config: RunConfig, history: Sequence[Mapping[str, Any]]) -> int | None:
+    return best_round(history, config.federation.metric, is_lower=is_lower_better(config))
+
+
+def _until_stop(federation: Federation, history: Sequence[Mapping[str, Any]]) -> int:
+    config = federation.config
+    return rounds_until_stop(history, config.federation, is_lower=is_lower_better(config))
+
+
 def best_summary(config: RunConfig, history: Sequence[Mapping[str, Any]], trained: int) -> dict[str, Any]:
     """What ``summary.json`` says of the best model and of the end of training; nothing where neither is asked for."""
     found: dict[str, Any] = {}
     federation = config.federation
-    if federation.keep_best and (best := best_round(history, federation.metric)) is not None:
+    if federation.keep_best and (best := _best(config, history)) is not None:
         value = next(score_of(entry, federation.metric) for entry in history if entry["round"] == best)
         found["best"] = {"round": best + 1, "metric": federation.metric, "value": value, "file": BEST}
     if federation.patience:

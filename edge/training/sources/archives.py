@@ -1,4 +1,4 @@
-"""``.npz`` files with the arrays ``x`` and ``y``."""
+"""``.npz`` files with the array ``x``, mostly ``y``, and others by name that have as many examples."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def joined(parts: Sequence[tuple[str, dict[str, np.ndarray]]]) -> dict[str, np.n
     """
     first, arrays = parts[0]
     for where, other in parts[1:]:
+        if missing := sorted(arrays.keys() ^ other.keys()):
+            raise DataError(f"{where}: arrays {sorted(other)}, in {first} {sorted(arrays)}; {missing} is not in both")
         for name, value in other.items():
             is_named = (arrays[name].dtype.kind in "US", value.dtype.kind in "US")
             if arrays[name].shape[1:] != value.shape[1:]:
@@ -46,12 +48,13 @@ def joined(parts: Sequence[tuple[str, dict[str, np.ndarray]]]) -> dict[str, np.n
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            missing = [key for key in ("x", "y") if key not in archive]
-            if missing:
-                raise DataError(f"{path}: no array {missing} among {sorted(archive)}; save it with keys x and y")
-            x, y = archive["x"], archive["y"]
+            if "x" not in archive:
+                raise DataError(f"{path}: no array ['x'] among {sorted(archive)}; save it with keys x and y")
+            arrays = {name: archive[name] for name in ("x", *sorted(set(archive) - {"x"}))}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}); replace the file") from error
+    x, y = arrays["x"], arrays.get("y", arrays["x"])
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise DataError(f"{path}: x has shape {x.shape}, y {y.shape}; the first dimension must be the examples")
-    return {"x": x, "y": y}
+    # What has another length says something of the file, not of its examples.
+    return {name: value for name, value in arrays.items() if value.ndim and len(value) == len(x)}

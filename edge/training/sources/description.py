@@ -17,6 +17,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", for
 
     Attributes:
         label: column of a table that holds the labels; empty: ``label``, or the last one where no column is called so.
+        labels: columns of a table that together are what an example is held against: [numbers] in this order, for
+            regression and several classes at once; in place of ``label``.
+        unlabelled: every column of a table is a measurement, for tasks without labels.
         columns: of a table, in this order; empty: all but the label's.
         window: rows of a table that make one example [columns, window]; 0: each row is one [columns].
         stride: rows, or bytes of a text without classes, from the beginning of an example to that of the next; 0: as
@@ -25,6 +28,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", for
     """
 
     label: str = ""
+    labels: tuple[str, ...] = ()
+    unlabelled: bool = False
     columns: tuple[str, ...] = ()
     window: int = 0
     stride: int = 0
@@ -45,6 +50,8 @@ def read_description(folder: Path) -> Description:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         known = ", ".join(Description.__struct_encode_fields__)
         raise DataError(f"{path}: cannot be read ({error}); its keys are {known}") from error
+    if sum((bool(found.label), bool(found.labels), found.unlabelled)) > 1:
+        raise DataError(f"{path}: label, labels and unlabelled exclude each other; give one of them")
     for key in ("window", "stride", "length"):
         if getattr(found, key) < 0:
             raise DataError(f"{path}: {key} = {getattr(found, key)}; a whole number from 0 expected")

@@ -18,9 +18,11 @@ SUFFIXES = frozenset({".csv", ".parquet"})
 
 
 def read_tables(paths: Sequence[Path], description: Description) -> dict[str, np.ndarray]:
-    """Rows or windows of all files: ``x`` [N, columns] or [N, columns, window], ``y`` [N]. No window spans two files.
+    """Rows or windows of all files: ``x`` [N, columns] or [N, columns, window], ``y`` [N], [N, labels] or none. No
+    window spans two files.
 
-    A window's label is the one that most of its rows have, the first of those that are as frequent.
+    A window's label is the one that most of its rows have, the first of those that are as frequent; of numbers, the
+    last row's.
 
     Raises:
         DataError: a file that cannot be read or lacks a column; fewer rows than a window in all files.
@@ -32,9 +34,9 @@ def read_tables(paths: Sequence[Path], description: Description) -> dict[str, np
         x, y = _columns(path, header, rows, description)
         if description.window:
             x, y = _windows(x, y, description.window, description.stride or description.window)
-        parts.append((str(path), {"x": x, "y": y}))
+        parts.append((str(path), {"x": x} if description.unlabelled else {"x": x, "y": y}))
     arrays = joined(parts)
-    if description.window and not len(arrays["y"]):
+    if description.window and not len(arrays["x"]):
         raise DataError(f"{paths[0].parent}: no file has {description.window} rows, a window; make it smaller")
     return arrays
 
@@ -74,30 +76,37 @@ def _parquet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
 def _columns(
     path: Path, header: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], description: Description
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``x`` [rows, columns] float64 and ``y`` [rows], integers or names."""
+    """``x`` [rows, columns] float64 and ``y`` [rows], integers or names, or [rows, labels] float64; zeros of none."""
     label = description.label or ("label" if "label" in header else header[-1] if header else "label")
-    chosen = list(description.columns) or [name for name in header if name != label]
-    missing = [name for name in (*chosen, label) if name not in header]
+    labels = () if description.unlabelled else description.labels or (label,)
+    chosen = list(description.columns) or [name for name in header if name not in labels]
+    missing = [name for name in (*chosen, *labels) if name not in header]
     if missing:
         raise DataError(f"{path}: no column {missing} among {list(header)}; data.toml says which columns to read")
-    at, places = header.index(label), [header.index(name) for name in chosen]
+    places = [header.index(name) for name in (*chosen, *description.labels)]
     values = []
     for line, row in rows:
         try:
             values.append([float(row[place]) for place in places])
         except ValueError as error:
             raise DataError(f"{path}: line {line} cannot be read ({error}); replace the file") from error
-    labels = [row[at] for _, row in rows]
-    is_integer = all(re.fullmatch(r"\s*-?\d+\s*", text) for text in labels)
-    x = np.asarray(values, np.float64).reshape(len(rows), len(places))
-    return x, np.asarray(labels, dtype=np.int64 if is_integer else np.str_)
+    numbers = np.asarray(values, np.float64).reshape(len(rows), len(places))
+    x = numbers[:, : len(chosen)]
+    if description.unlabelled or description.labels:
+        return x, numbers[:, len(chosen) :]
+    texts = [row[header.index(label)] for _, row in rows]
+    is_integer = all(re.fullmatch(r"\s*-?\d+\s*", text) for text in texts)
+    return x, np.asarray(texts, dtype=np.int64 if is_integer else np.str_)
 
 
 def _windows(x: np.ndarray, y: np.ndarray, window: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
     starts = range(0, len(y) - window + 1, stride)
     if not len(starts):
         return np.empty((0, x.shape[1], window)), y[:0]
-    return np.stack([x[s : s + window].T for s in starts]), np.asarray([_most(y[s : s + window]) for s in starts])
+    parts = np.stack([x[s : s + window].T for s in starts])
+    if y.ndim > 1:
+        return parts, np.stack([y[s + window - 1] for s in starts])
+    return parts, np.asarray([_most(y[s : s + window]) for s in starts])
 
 
 def _most(labels: np.ndarray) -> np.generic:

@@ -165,8 +165,8 @@ class RefusingSecond:
                 result = replace(result, tensors={n: v * np.float32("nan") for n, v in result.tensors.items()})
             yield Refused("out of memory") if number == 1 else result
 
-    def logits(self, models: Iterable[Submodel]) -> list[np.ndarray]:
-        return self._workers.logits(models)
+    def outputs(self, models: Iterable[Submodel]) -> list[np.ndarray]:
+        return self._workers.outputs(models)
 
 
 def test_devices_that_refuse_or_diverge_are_left_out(tmp_path: Path) -> None:

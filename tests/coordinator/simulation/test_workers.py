@@ -63,7 +63,7 @@ def test_worker_that_dies_is_named_and_none_is_left_behind(tmp_path: Path) -> No
         assert len(children) == 2
         state = simulation.method.init()
         devices = list(simulation.shares)
-        logits = simulation.workers.logits(simulation.method.eval_models(state).values())
+        logits = simulation.workers.outputs(simulation.method.eval_models(state).values())
         assert [np.shape(values) for values in logits] == [(599, 10)] * 4
         for child in children:
             child.kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ class Tagger(nn.Module):
 class OwnSteps(nn.Module):
     """A model that brings its own loss: what it says of two halves of its input has to agree, and to be near 1."""
 
-    better = {"apart": "lower"}
+    better: ClassVar = {"apart": "lower"}
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,40 @@
+"""The metric by which one model of a run is better than another: that it is one, and which way it is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from coordinator.exporting.cut_exporter import dense_module
+from coordinator.exporting.task import run_task
+from edge.contracts.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from coordinator.config.run_config import RunConfig
+
+_BETTER: dict[tuple[str, str], Mapping[str, str]] = {}
+"""Task and model of a run -> how its metrics are better: a model that brings its own task is built to be asked."""
+
+
+def check_metric(config: RunConfig, module: nn.Module) -> None:
+    """Check that the metric by which one model is better is one of the run's task.
+
+    Raises:
+        ConfigError: it is not; the message lists them.
+    """
+    metric, task = config.federation.metric, config.task.name
+    known = ["loss", *run_task(config, module).better] if task else ["accuracy", "loss"]
+    if (config.federation.keep_best or config.federation.patience) and metric not in known:
+        raise ConfigError([f"$.federation.metric: '{metric}' is no metric of {task or 'classification'}: {known}"])
+
+
+def is_lower_better(config: RunConfig) -> bool:
+    """Whether the run's metric is the better the lower it is."""
+    metric, key = config.federation.metric, (repr(config.task), repr(config.model))
+    if not config.task.name or metric == "loss":
+        return metric == "loss"
+    if key not in _BETTER:
+        _BETTER[key] = run_task(config, dense_module(config)).better
+    return _BETTER[key].get(metric) == "lower"
