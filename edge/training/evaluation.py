@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge.contracts.evaluation import Evaluation, HeldOut
+from edge.contracts.evaluation import FEWEST, Evaluation, HeldOut
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensors import concrete_shape
@@ -28,7 +28,7 @@ def evaluate(
         DeviceRefused: a program that the runtime could not execute, or that takes what the order does not give.
         PlanError: the artifact has no such program.
     """
-    if not rule.program or len(examples) < rule.least:
+    if not rule.program or len(examples) < max(rule.least, FEWEST):
         return Evaluation(examples=len(examples))
     feeder = Feeder(manifest, rule.program, order, examples)
     # As a deployed model: it knows all classes, whichever the device has.

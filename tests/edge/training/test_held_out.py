@@ -110,6 +110,7 @@ def test_no_step_sees_the_share() -> None:
 def test_share_of_too_few_tells_its_size_alone() -> None:
     session = ScoringSession()
     assert carried_out(rule(least=11), Schedule(turns=()), session) == Evaluation(examples=10)
+    assert carried_out(rule(least=1), Schedule(turns=()), session, count=16) == Evaluation(examples=4)  # FEWEST
     assert not session.runs
 
 
