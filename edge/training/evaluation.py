@@ -34,7 +34,6 @@ def evaluate(
     # As a deployed model: it knows all classes, whichever the device has.
     masks = {s.name: np.ones(concrete_shape(s), s.dtype) for s in manifest.specs("label_mask")}
     masks = {name: mask for name, mask in masks.items() if name in manifest.program(rule.program).inputs}
-    named = {spec.name for spec in manifest.specs("loss", "metric")}
     size = max(1, order.batch // manifest.micro_batches)
     sums: dict[str, float] = {}
     targets = 0
@@ -42,8 +41,7 @@ def evaluate(
         x, y = examples.batch(np.arange(start, min(start + size, len(examples))), None)
         feeds = {**feeder.feeds(x, y, 0), **masks}
         for name, value in run_step(session, manifest, rule.program, feeds).items():
-            if name in named:
-                sums[name] = sums.get(name, 0.0) + value
+            sums[name] = sums.get(name, 0.0) + value
         targets += y.size
     session.forget(rule.program)
     return Evaluation(examples=len(examples), targets=targets, sums=dict(sorted(sums.items())))
