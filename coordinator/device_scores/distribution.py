@@ -1,12 +1,13 @@
 """How a model does on the devices' own held-out shares: the mean, and how far devices are from each other.
 
-Made of the sums that devices report. A value of a device is its sum over the number of its targets; ``correct`` is
-named ``accuracy``. The mean is weighted by targets: it is that of all held-out examples together.
+Made of the sums that devices report. What sums amount to is for a :data:`Measure` to say, of one device's and of all
+devices' added up: the mean is that of all held-out examples together, whatever the metric is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,15 @@ KEY = "device_evaluation"
 """In a round's metrics."""
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 BINS = 10
-_NAMES = {"correct": "accuracy"}
+SHARES = frozenset({"accuracy"})
+"""Metrics from 0 to 1, whose histograms have that range."""
+Measure = Callable[[Mapping[str, float], int, int], Mapping[str, float]]
+"""(sums, examples, targets) -> metrics by name."""
+
+
+def per_target(sums: Mapping[str, float], examples: int, targets: int) -> dict[str, float]:
+    """Each sum over the number of targets; ``correct`` is named ``accuracy``."""
+    return {{"correct": "accuracy"}.get(name, name): float(value / max(1, targets)) for name, value in sums.items()}
 
 
 @dataclass(frozen=True)
@@ -30,97 +39,107 @@ class DeviceScore:
     evaluation: Evaluation
 
 
-def distribution(scores: Sequence[DeviceScore]) -> dict[str, Any]:
+def distribution(scores: Sequence[DeviceScore], measure: Measure = per_target) -> dict[str, Any]:
     """Figures of ``scores``, which are in the order of devices, as JSON values.
 
     ``metrics`` has for each metric the mean, quantiles over devices, the lowest and the highest device, and a histogram
     of devices; ``levels`` the means by capacity level; ``too_few`` the devices whose share was too small to be scored.
+    Who reported other sums than most is in ``other_sums``, and in no figure.
     """
-    scored = [score for score in scores if score.evaluation.sums]
+    reported = [score for score in scores if score.evaluation.sums]
+    usual = Counter(tuple(sorted(score.evaluation.sums)) for score in reported).most_common(1)
+    scored = [score for score in reported if tuple(sorted(score.evaluation.sums)) == usual[0][0]]
+    others = [score.device for score in reported if score not in scored]
+    values = [(score.device, _value(score.evaluation, measure)) for score in scored]
     return {
         "devices": len(scored),
         "examples": sum(score.evaluation.examples for score in scored),
         "too_few": [score.device for score in scores if not score.evaluation.sums],
-        "metrics": {_NAMES.get(name, name): _spread(name, scored) for name in _names(scored)},
-        "levels": {level: _level(level, scored) for level in sorted({score.level for score in scored})},
-        **_tuning(scored),
+        **({"other_sums": others} if others else {}),
+        "metrics": {name: _spread(name, mean, values) for name, mean in _mean(scored, measure).items()},
+        "levels": {level: _level(level, scored, measure) for level in sorted({score.level for score in scored})},
+        **_tuning(scored, measure),
     }
 
 
-def _names(scores: Sequence[DeviceScore]) -> list[str]:
-    return sorted({name for score in scores for name in score.evaluation.sums})
+def _value(evaluation: Evaluation, measure: Measure) -> dict[str, float]:
+    found = measure(evaluation.sums, evaluation.examples, evaluation.targets)
+    return {name: float(value) for name, value in sorted(found.items())}
 
 
-def _mean(name: str, scores: Sequence[DeviceScore], sums: str = "sums") -> float:
-    """Of metric ``name`` over all targets of those that have it; ``sums`` is the field with a device's sums."""
-    having = [score.evaluation for score in scores if name in getattr(score.evaluation, sums)]
-    total = sum(getattr(evaluation, sums)[name] for evaluation in having)
-    return float(total / max(1, sum(evaluation.targets for evaluation in having)))
+def _mean(scores: Sequence[DeviceScore], measure: Measure) -> dict[str, float]:
+    """Metrics of all of ``scores`` together; nothing of nobody."""
+    if not scores:
+        return {}
+    evaluations = [score.evaluation for score in scores]
+    sums = {name: sum(evaluation.sums[name] for evaluation in evaluations) for name in sorted(evaluations[0].sums)}
+    together = Evaluation(
+        examples=sum(evaluation.examples for evaluation in evaluations),
+        targets=sum(evaluation.targets for evaluation in evaluations),
+        sums=sums,
+    )
+    return _value(together, measure)
 
 
-def _spread(name: str, scores: Sequence[DeviceScore]) -> dict[str, Any]:
-    having = [score for score in scores if name in score.evaluation.sums]
-    values = np.array([score.evaluation.sums[name] / max(1, score.evaluation.targets) for score in having])
-    low, high = (0.0, 1.0) if name in _NAMES else (float(values.min()), float(values.max()))
+def _spread(name: str, mean: float, devices: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, Any]:
+    values = np.array([found[name] for _, found in devices])
+    low, high = (0.0, 1.0) if name in SHARES else (float(values.min()), float(values.max()))
     counts, edges = np.histogram(values, bins=BINS, range=(low, high) if high > low else (low - 0.5, low + 0.5))
     lowest, highest = int(values.argmin()), int(values.argmax())
     return {
-        "mean": _mean(name, having),
+        "mean": mean,
         "quantiles": {f"{q:g}": float(np.quantile(values, q)) for q in QUANTILES},
-        "lowest": {"device": having[lowest].device, "value": float(values[lowest])},
-        "highest": {"device": having[highest].device, "value": float(values[highest])},
+        "lowest": {"device": devices[lowest][0], "value": float(values[lowest])},
+        "highest": {"device": devices[highest][0], "value": float(values[highest])},
         "histogram": {"edges": [float(edge) for edge in edges], "devices": [int(count) for count in counts]},
     }
 
 
-def _level(level: str, scores: Sequence[DeviceScore]) -> dict[str, Any]:
+def _level(level: str, scores: Sequence[DeviceScore], measure: Measure) -> dict[str, Any]:
     own = [score for score in scores if score.level == level]
-    means = {_NAMES.get(name, name): _mean(name, own) for name in _names(own)}
-    return {"devices": len(own), "examples": sum(score.evaluation.examples for score in own), **means}
+    examples = sum(score.evaluation.examples for score in own)
+    return {"devices": len(own), "examples": examples, **_mean(own, measure)}
 
 
-def _tuning(scores: Sequence[DeviceScore]) -> dict[str, Any]:
+def _tuning(scores: Sequence[DeviceScore], measure: Measure) -> dict[str, Any]:
     """What fine-tuning came to on the devices that did it; nothing where none did.
 
     ``kept`` devices have a lower loss by it and keep it; ``after`` takes these with it and the others as they were.
     """
-    tuned = [score for score in scores if score.evaluation.tuned]
+    tuned = [score for score in scores if score.evaluation.tuned.keys() == score.evaluation.sums.keys()]
     if not tuned:
         return {}
-    chosen = [DeviceScore(score.device, score.level, _chosen(score.evaluation)) for score in tuned]
-    gains = [_gain(score.evaluation) for score in tuned if score.evaluation.kept]
+    after = [_with_sums(score, score.evaluation.tuned) for score in tuned]
+    chosen = [new if old.evaluation.kept else old for old, new in zip(tuned, after, strict=True)]
+    gains = [
+        _gain(_value(old.evaluation, measure), _value(new.evaluation, measure))
+        for old, new in zip(tuned, after, strict=True)
+        if old.evaluation.kept
+    ]
+    names = sorted(gains[0]) if gains else []
     return {
         "fine_tuning": {
             "devices": len(tuned),
             "kept": len(gains),
-            "before": {_NAMES.get(name, name): _mean(name, tuned) for name in _names(tuned)},
-            "always": {_NAMES.get(name, name): _mean(name, tuned, "tuned") for name in _names(tuned)},
-            "after": {_NAMES.get(name, name): _mean(name, chosen) for name in _names(chosen)},
-            "gains": {name: _gains([gain[name] for gain in gains if name in gain]) for name in _gain_names(gains)},
+            "before": _mean(tuned, measure),
+            "always": _mean(after, measure),
+            "after": _mean(chosen, measure),
+            "gains": {name: _spread_of([gain[name] for gain in gains]) for name in names},
         }
     }
 
 
-def _chosen(evaluation: Evaluation) -> Evaluation:
-    sums = evaluation.tuned if evaluation.kept else evaluation.sums
-    return Evaluation(examples=evaluation.examples, targets=evaluation.targets, sums=sums)
+def _with_sums(score: DeviceScore, sums: Mapping[str, float]) -> DeviceScore:
+    before = score.evaluation
+    evaluation = Evaluation(examples=before.examples, targets=before.targets, sums=dict(sums))
+    return DeviceScore(score.device, score.level, evaluation)
 
 
-def _gain(evaluation: Evaluation) -> dict[str, float]:
-    """Metric -> what fine-tuning added to it."""
-    targets = max(1, evaluation.targets)
-    return {
-        _NAMES.get(name, name): (evaluation.tuned[name] - value) / targets
-        for name, value in evaluation.sums.items()
-        if name in evaluation.tuned
-    }
+def _gain(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    return {name: after[name] - value for name, value in before.items()}
 
 
-def _gain_names(gains: Sequence[Mapping[str, float]]) -> list[str]:
-    return sorted({name for gain in gains for name in gain})
-
-
-def _gains(values: Sequence[float]) -> dict[str, float]:
+def _spread_of(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(np.mean(values)), "lowest": float(min(values)), "highest": float(max(values))}
 
 

@@ -45,6 +45,7 @@ from coordinator.run_file.checks import (
 from coordinator.run_file.extends import read_document
 from coordinator.server_optimizers import SERVER_OPTIMIZERS
 from edge.contracts.errors import ConfigError, MessageRejected
+from edge.contracts.evaluation import FEWEST
 from edge.contracts.plan import LastBatch
 from edge.contracts.topics import check_name
 from export.training_step import Loss, Optimizer
@@ -305,7 +306,7 @@ def _evaluation(table: TableReader, folder: Path) -> EvaluationConfig:
         holdout=table.number("holdout", default.holdout, low=0.0, high=0.9, above_low=True),
         data=data,
         devices=table.number("devices", default.devices, low=0.0, high=0.5, above_low=True),
-        devices_least=table.integer("devices-least", default.devices_least, low=1, high=1_000_000_000),
+        devices_least=table.integer("devices-least", default.devices_least, low=FEWEST, high=1_000_000_000),
     )
 
 

@@ -13,6 +13,8 @@ from profiles.bounds import AFew, Examples, Name, Result
 
 ABILITY = "held-out-1"
 """What a device that keeps examples out of its training and scores on them says in its hello."""
+FEWEST = 5
+"""Examples below which a device tells nothing but their number, whatever an order says."""
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):

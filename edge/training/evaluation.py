@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge.contracts.evaluation import Evaluation, HeldOut
+from edge.contracts.evaluation import FEWEST, Evaluation, HeldOut
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensors import concrete_shape
@@ -28,13 +28,12 @@ def evaluate(
         DeviceRefused: a program that the runtime could not execute, or that takes what the order does not give.
         PlanError: the artifact has no such program.
     """
-    if not rule.program or len(examples) < rule.least:
+    if not rule.program or len(examples) < max(rule.least, FEWEST):
         return Evaluation(examples=len(examples))
     feeder = Feeder(manifest, rule.program, order, examples)
     # As a deployed model: it knows all classes, whichever the device has.
     masks = {s.name: np.ones(concrete_shape(s), s.dtype) for s in manifest.specs("label_mask")}
     masks = {name: mask for name, mask in masks.items() if name in manifest.program(rule.program).inputs}
-    named = {spec.name for spec in manifest.specs("loss", "metric")}
     size = max(1, order.batch // manifest.micro_batches)
     sums: dict[str, float] = {}
     targets = 0
@@ -42,8 +41,7 @@ def evaluate(
         x, y = examples.batch(np.arange(start, min(start + size, len(examples))), None)
         feeds = {**feeder.feeds(x, y, 0), **masks}
         for name, value in run_step(session, manifest, rule.program, feeds).items():
-            if name in named:
-                sums[name] = sums.get(name, 0.0) + value
+            sums[name] = sums.get(name, 0.0) + value
         targets += y.size
     session.forget(rule.program)
     return Evaluation(examples=len(examples), targets=targets, sums=dict(sorted(sums.items())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -47,12 +48,21 @@ def test_mean_is_of_all_examples_and_the_rest_of_devices() -> None:
     assert in_words(found) == "accuracy on 3 devices 0.5000 (0.1000 to 0.9000)"
 
 
-def test_any_metric_is_summed_and_one_that_some_lack_is_theirs() -> None:
-    more = DeviceScore("b", "full", Evaluation(examples=2, targets=8, sums={"loss": 4.0, "absolute_error": 2.0}))
-    found = distribution([score("a", "full", 10, 9.0, 5.0), more])
-    assert found["metrics"]["absolute_error"]["mean"] == 2 / 8
-    assert found["metrics"]["loss"]["mean"] == 9 / 18
-    assert found["metrics"]["accuracy"]["mean"] == 0.9
+def test_any_metric_is_summed_and_measured_over_all_devices_together() -> None:
+    def rooted(sums: Mapping[str, float], examples: int, targets: int) -> dict[str, float]:
+        return {"rmse": (sums["squares"] / sums["values"]) ** 0.5, "loss": sums["loss"] / examples}
+
+    scores = [
+        DeviceScore("a", "full", Evaluation(examples=2, targets=2, sums={"loss": 4.0, "squares": 8.0, "values": 2.0})),
+        DeviceScore("b", "full", Evaluation(examples=6, targets=6, sums={"loss": 2.0, "squares": 0.0, "values": 6.0})),
+        score("c", "full", 10, 9.0, 5.0),
+    ]
+    found = distribution(scores, rooted)
+    assert found["metrics"]["rmse"]["mean"] == 1.0  # sqrt(8 / 8): not the mean of 2 and 0
+    assert found["metrics"]["rmse"]["highest"] == {"device": "a", "value": 2.0}
+    assert found["levels"]["full"] == {"devices": 2, "examples": 8, "loss": 6 / 8, "rmse": 1.0}
+    assert (found["other_sums"], found["devices"]) == (["c"], 2)
+    assert in_words(found) == "loss on 2 devices 0.7500 (0.3333 to 2.0000)"
 
 
 def test_fine_tuning_counts_what_each_device_keeps() -> None:
@@ -86,7 +96,7 @@ def test_summary_has_the_last_one() -> None:
     ("evaluation", "message"),
     [
         (Evaluation(examples=60, targets=60, sums={"loss": 1.0}), "50 examples and 60 held out, the device's hello"),
-        (Evaluation(examples=9, targets=8, sums={"loss": 1.0}), "9 held-out examples have 8 targets"),
+        (Evaluation(examples=0, sums={"loss": 1.0}), "scores of 0 held-out examples"),
         (Evaluation(examples=9, targets=9, sums={"correct": 1.0}), r"sums of \['correct'\]; a loss"),
         (Evaluation(examples=9, targets=9, sums={"loss": 1.0, "correct": 10.0}), "10 of 9 held-out targets are"),
         (Evaluation(examples=9, targets=9, tuned={"loss": 1.0, "correct": -1.0}), "-1 of 9 held-out targets are"),

@@ -73,7 +73,7 @@ class ScoringSession(WritingSession):
             return found
         count = len(self.runs[-1][1]["input"])
         trained = any(name == "train" for name, _ in self.runs)
-        return {"loss": count * (1.0 if trained else 2.0), "correct": float(count), "not reported": 1.0}
+        return {"loss": count * (1.0 if trained else 2.0), "correct": float(count)}
 
     def forget(self, program: str) -> None:
         self.runs.append((f"forget {program}", {}))
@@ -110,6 +110,7 @@ def test_no_step_sees_the_share() -> None:
 def test_share_of_too_few_tells_its_size_alone() -> None:
     session = ScoringSession()
     assert carried_out(rule(least=11), Schedule(turns=()), session) == Evaluation(examples=10)
+    assert carried_out(rule(least=1), Schedule(turns=()), session, count=16) == Evaluation(examples=4)  # FEWEST
     assert not session.runs
 
 
