@@ -60,7 +60,7 @@ def deploy(
 
     Raises:
         ConfigError: ``out`` is not empty, a format that is unknown, cannot be written here or has no int8, personal
-            layers, or a model that is scored with each batch's statistics.
+            layers, clusters, or a model that is scored with each batch's statistics.
         ParityError: the file disagrees with torch, or its accuracy is too low.
     """
     runtime = _runtime(format)
@@ -77,6 +77,13 @@ def deploy(
             [
                 f"$.personal.layers: '{kept[0]}' and {len(kept) - 1} more stay on the devices, and nobody trained "
                 "those here; each device has its own model: send it there with --fleet"
+            ]
+        )
+    if config.clusters.layers:
+        raise ConfigError(
+            [
+                f"$.clusters: each of {', '.join(config.clusters.tags)} has its own model, final-TAG.safetensors, and "
+                "this would be the mean of them; deploy a run without clusters"
             ]
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -135,6 +135,7 @@ class CutExporter:
             loss=training.loss,
             clip_norm=training.clip_norm > 0,
             proximal=training.proximal_mu > 0,
+            corrected=training.scaffold,
         )
 
     def build(self, cut: Cut) -> dict[str, Any]:
