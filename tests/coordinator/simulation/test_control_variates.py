@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from coordinator.simulation.record import read_record, restored_state
 from coordinator.submodels.values import State
 from edge.contracts.errors import ConfigError
 from tests.conformance.method_runs import CASES, run_config
-from tests.coordinator.simulation.small_simulation import final_bytes, simulated
+from tests.coordinator.simulation.small_simulation import changed, final_bytes, simulated
 
 Arrays = dict[str, np.ndarray]
 
@@ -192,6 +193,14 @@ def test_interrupted_simulation_ends_with_the_same_bits(tmp_path: Path, monkeypa
     whole, again = (state_of(tmp_path / name, config.federation.rounds) for name in ("whole", "parts"))
     assert whole.extra.keys() == again.extra.keys()
     assert all(np.array_equal(whole.extra[name], again.extra[name]) for name in whole.extra)
+
+
+def test_goes_with_scores_on_the_devices_own_shares(tmp_path: Path) -> None:
+    """K is of the examples that a device trains on, which are fewer then; the final model is scored without a step."""
+    config = changed(load_config_text(f"{TEXT}\n[evaluation]\ndevices = 0.2\n"), federation={"rounds": 2})
+    simulated(config, tmp_path / "run")
+    rounds = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [entry["program"] for entry in rounds if "program" in entry] == ["train", "train", "eval"]
 
 
 @pytest.mark.parametrize(
