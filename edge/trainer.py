@@ -44,6 +44,7 @@ from edge.system.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
 from edge.system.pipe_frames import write_frame
 from edge.training.assignment_run import AssignmentRun, carry_out
 from edge.training.batches import Examples
+from edge.training.control_variates import CorrectedWeights, NextVariates
 from edge.training.local_data import LocalData, read_local_data
 from edge.training.self_test import check_self_test
 from edge.training.steps import uploaded
@@ -107,7 +108,8 @@ class Trainer:
         manifest, session = self._load(request)
         examples = Examples(self._local_data(request.data), manifest)
         constants = Path(request.constants) if request.constants else None
-        session.load_state(_starting_weights(request, constants))
+        begun = _starting_weights(request, constants)
+        session.load_state(begun)
         last_sent = time.monotonic()
 
         def progress(step: int, total: int, loss: float) -> None:
@@ -118,7 +120,10 @@ class Trainer:
 
         run = carry_out(session, manifest, order, examples, progress=progress)
         outcome = run.outcome
-        digest, size, encoded_size = self._written(request, manifest, session, run)
+        variates: Mapping[str, np.ndarray] = {}
+        if request.new_variates and isinstance(begun, CorrectedWeights):
+            variates = NextVariates(begun, session, steps=outcome.steps, lr=order.hyper["lr"])
+        digest, size, encoded_size = self._written(request, manifest, session, run, variates)
         return Trained(
             assignment_id=order.assignment_id,
             digest=digest,
@@ -139,16 +144,21 @@ class Trainer:
         )
 
     def _written(
-        self, request: Train, manifest: ArtifactManifest, session: Session, run: AssignmentRun
+        self,
+        request: Train,
+        manifest: ArtifactManifest,
+        session: Session,
+        run: AssignmentRun,
+        variates: Mapping[str, np.ndarray],
     ) -> tuple[str, int, int]:
         """As :meth:`_write`, when the disk takes it: a training is not lost for that."""
         while True:
             try:
-                return self._write(request, manifest, session, run)
+                return self._write(request, manifest, session, run, variates)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                beside = (request.new_left_over, request.new_personal, request.new_tuned)
+                beside = (request.new_left_over, request.new_personal, request.new_tuned, request.new_variates)
                 for path in filter(None, (request.update, *beside)):
                     Path(path).unlink(missing_ok=True)  # what fitted is of no use, and somebody else may have room
                 reason = f"the update waits in memory for room on the disk: {error}"
@@ -156,7 +166,12 @@ class Trainer:
                 time.sleep(WRITE_AGAIN_S)
 
     def _write(
-        self, request: Train, manifest: ArtifactManifest, session: Session, run: AssignmentRun
+        self,
+        request: Train,
+        manifest: ArtifactManifest,
+        session: Session,
+        run: AssignmentRun,
+        variates: Mapping[str, np.ndarray],
     ) -> tuple[str, int, int]:
         """As :func:`edge.training.update_file.write_update`, of the session's values, in the order's precision."""
         order, path = request.order, Path(request.update)
@@ -164,6 +179,8 @@ class Trainer:
             write_update(Path(request.new_personal), {name: session.read(name) for name in order.own_layers}, "raw")
         if request.new_tuned and (rule := order.held_out_share) and run.evaluation and run.evaluation.kept:
             write_update(Path(request.new_tuned), {name: session.read(name) for name in rule.tuned}, "raw")
+        if request.new_variates:
+            write_update(Path(request.new_variates), variates, "raw")
         if order.masking is not None and request.masks is not None:
             from edge.masking.numbers import masked_update
 
@@ -213,15 +230,22 @@ class Trainer:
 
 
 def _starting_weights(request: Train, constants: Path | None) -> WeightsFile:
-    """What an order starts from: the received weights, and in their place the layers that the device keeps for itself.
+    """What an order starts from: the received weights, and in their place the layers that the device keeps for itself;
+    beside them what its control variates correct gradients by.
 
-    Those whose file is damaged are lost, and the device begins with the received ones.
+    Layers and variates whose file is damaged or gone are lost, and the device begins with the received layers, and with
+    variates of zero.
     """
     path, where = Path(request.weights), f"weights of round {request.order.round}"
     if request.order.own_layers and request.personal:
         with contextlib.suppress(ArtifactCorrupt, OSError):
             own = request.order.own_layers, Path(request.personal)
             return WeightsFile(path, where=where, constants=constants, own=own)
+    if request.order.keeps_variates:
+        if request.variates:
+            with contextlib.suppress(ArtifactCorrupt, OSError):
+                return CorrectedWeights(path, where=where, constants=constants, own=Path(request.variates))
+        return CorrectedWeights(path, where=where, constants=constants)
     return WeightsFile(path, where=where, constants=constants)
 
 

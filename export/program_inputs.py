@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from edge.contracts.tensors import TEACHER, DType, Role, TensorSpec, concrete_shape
+from edge.contracts.tensors import CORRECTION, TEACHER, DType, Role, TensorSpec, concrete_shape
 from export.capture import StepInput
 from export.draws import Draws
 from export.prepared_module import RUNNING_STATISTICS, batch_norms
@@ -64,6 +64,11 @@ def scalar_input(name: str) -> StepInput:
 def teacher_name(name: str) -> str:
     """Name of the received value of the parameter or running statistic ``name``."""
     return f"{name}{TEACHER}"
+
+
+def correction_name(name: str) -> str:
+    """Name of what is added to the gradient of the parameter ``name``."""
+    return f"{name}{CORRECTION}"
 
 
 def square_name(name: str) -> str:

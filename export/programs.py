@@ -23,6 +23,7 @@ from export.draws import Draws, draws_of, fed, undrawn
 from export.prepared_module import batch_norms, prepared_module, with_statistics
 from export.program_inputs import (
     INPUT,
+    correction_name,
     mask_name,
     scalar_input,
     square_name,
@@ -33,6 +34,7 @@ from export.program_inputs import (
 )
 from export.step_functions import (
     STEP_SLOT,
+    add_correction,
     add_penalty,
     add_proximal,
     clipped,
@@ -147,6 +149,9 @@ def _seen(module: nn.Module, spec: StepSpec, between: list[StepInput]) -> list[S
         inputs += [
             state_input(teacher_name(n), p, "teacher") for n, p in module.named_parameters() if n not in spec.frozen
         ]
+    if spec.corrected:
+        trained = [(n, p) for n, p in module.named_parameters() if n not in spec.frozen]
+        inputs += [state_input(correction_name(n), p, "teacher") for n, p in trained]
     return inputs
 
 
@@ -223,6 +228,8 @@ def _gradients(
     if spec.proximal:
         weight = scalars["proximal_mu"]
         add_proximal(gradients, values, weight / spec.micro_batches if spec.accumulates else weight)
+    if spec.corrected:
+        add_correction(gradients, values, 1.0 / spec.micro_batches)
     return {"loss": loss.detach(), **reported}, gradients, live
 
 

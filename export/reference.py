@@ -64,6 +64,9 @@ class ReferenceStep:
         self.received = {
             n: torch.from_numpy(np.array(values[f"{n}#teacher"])).to(dtype) for n in self.trained if spec.proximal
         }
+        self.corrections = {
+            n: torch.from_numpy(np.array(values[f"{n}#correction"])).to(dtype) for n in self.trained if spec.corrected
+        }
         mask = values.get("label_mask")
         self.mask = None if mask is None else torch.from_numpy(np.array(mask)).to(dtype)
         self.x = _fed(values, "input", dtype)
@@ -164,7 +167,7 @@ class ReferenceStep:
 
     def _penalty(self) -> Tensor:
         """lambda/2 * sum of ||U V||_F^2, with the product formed as the dense layer it stands for; and mu/2 * sum of
-        ||w - w_received||^2."""
+        ||w - w_received||^2; and the sum of <correction, w>."""
         total = torch.zeros((), dtype=self.dtype)
         named = dict(self.module.named_parameters())
         for pair in self.spec.frobenius:
@@ -173,6 +176,8 @@ class ReferenceStep:
         total = 0.5 * self.hyper["frobenius_lambda"] * total if self.spec.frobenius else total
         for name, received in self.received.items():
             total = total + 0.5 * self.hyper["proximal_mu"] * (named[name] - received).square().sum()
+        for name, correction in self.corrections.items():
+            total = total + (correction * named[name]).sum()
         return total
 
     def _optimizer(self) -> torch.optim.Optimizer:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edge.contracts.tensors import TEACHER
+from edge.contracts.tensors import CORRECTION, TEACHER
 from export.training_step import FactorPair, StepSpec
 
 STEP_SLOT = "optimizer#step"
@@ -89,6 +89,16 @@ def add_proximal(gradients: dict[str, Tensor], values: Mapping[str, Tensor], wei
     """
     for name, gradient in gradients.items():
         gradients[name] = gradient + weight * (values[name] - values[name + TEACHER])
+
+
+def add_correction(gradients: dict[str, Tensor], values: Mapping[str, Tensor], share: float = 1.0) -> None:
+    """Add ``share`` of each parameter's correction c - c_i to its gradient, in place.
+
+    Source: SCAFFOLD (Karimireddy et al., ICML 2020), equation 3.
+    """
+    for name, gradient in gradients.items():
+        correction = values[name + CORRECTION]
+        gradients[name] = gradient + (correction if share == 1.0 else share * correction)
 
 
 def check_pair(pair: FactorPair, params: Mapping[str, Tensor]) -> None:

@@ -160,6 +160,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
             ``distillation_temperature``, mean over targets. Source: FedHM preprint, self-distillation.
         proximal: whether ``proximal_mu``/2 ||w - w_received||^2 is added for every trained parameter w; w_received are
             tensors ``<name>#teacher``, as of distillation. Source: FedProx (Li et al.), equation 2.
+        corrected: whether the fixed tensors ``<name>#correction`` are added to the gradients of all trained parameters,
+            before masks and clipping. Source: SCAFFOLD (Karimireddy et al., ICML 2020), equation 3.
         variants: further training programs, see :class:`Variant`.
         sparse: masked weights of linear layers and plain convolutions that are held as kept entries alone: masks are
             values still, any that keeps at most ``capacity`` entries. What a mask drops is 0.
@@ -193,6 +195,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     task: str = ""
     task_options: dict[str, Any] = {}
     tensors: tuple[BatchTensor, ...] = ()
+    corrected: bool = False
 
     def __post_init__(self) -> None:
         if self.task:
@@ -204,6 +207,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"sparse weight '{weight.name}' has no mask; name it in masked too")
             if self.proximal:
                 raise ValueError(f"sparse weight '{weight.name}': the received weights are dense; hold it dense, too")
+            if self.corrected:
+                raise ValueError(f"sparse weight '{weight.name}': its correction is dense; hold it dense, too")
             if weight.name in self.squared_gradient:
                 raise ValueError(
                     f"sparse weight '{weight.name}': squared gradients are those of all entries; hold it dense"
@@ -255,8 +260,9 @@ def symbols_of(spec: StepSpec) -> dict[str, int]:
 def step_values(spec: StepSpec) -> dict[str, Any]:
     """The step as manifests and keys have it: what came after the first releases is left out where it is not used."""
     values: dict[str, Any] = msgspec.to_builtins(spec)
-    if not spec.proximal:
-        del values["proximal"]
+    for later in ("proximal", "corrected"):
+        if not values[later]:
+            del values[later]
     if not spec.task:
         for name in ("task", "task_options", "tensors"):
             del values[name]

@@ -70,6 +70,7 @@ from edge.masking.keys import ABILITY
 from edge.releases import own_tensors
 from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
+from edge.supervisor import control_variates
 from edge.transport.base import Transport
 from edge.transport.mqtt import MqttTransport
 
@@ -371,6 +372,7 @@ def open_federation(
     known = IdentityHandler(config, name, publisher, progress.say, ledger.nonce)
     needs = [ABILITY] if is_masked else []
     needs += [own_tensors.ABILITY] if config.personal.layers else []
+    needs += [control_variates.ABILITY] if config.training.scaffold else []
     cohort = Cohort(config.runtime.names, needs=needs)
     clock = RoundClock(order_s=config.cohort.deadline_s if is_buffered else 0.0)
     on_point = known_only(options.on_point if leadership is None else held_at(leadership, options.on_point))

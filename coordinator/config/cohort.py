@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from coordinator.config.clusters import read_tags
 from coordinator.config.table_reader import TableReader
 from edge.runtimes import DEFAULT
 
@@ -16,6 +17,7 @@ class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
     ``threads`` (0 = no limit), and with one of the run's runtimes (empty = the first of them).
 
     ``level``, a level of the method by name or value, says what the group's devices hold, instead of a budget.
+    ``tags`` are those that the group's devices say they have.
     ``ceiling``: with ``budget``, the kernel holds each device to its budget
     (:mod:`coordinator.local_devices.ceilings`), and to ``cpu_share`` of one core (0 = no limit) in any case."""
 
@@ -26,6 +28,7 @@ class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
     level: str = ""
     ceiling: Literal["none", "budget"] = "none"
     cpu_share: float = 0.0
+    tags: tuple[str, ...] = ()
 
 
 class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +44,7 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
         join_timeout_s: seconds to wait for ``size`` devices to be there.
         capacity: ``fixed``, a local device has its group's level; ``dynamic``, it draws a group anew in every round,
             with the groups' shares of devices as probabilities.
+        tags: only devices with one of them take part; empty = all.
     """
 
     size: int
@@ -50,12 +54,19 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
     leave_after_s: float = 0.0
     join_timeout_s: float = 60.0
     capacity: Literal["fixed", "dynamic"] = "fixed"
+    tags: tuple[str, ...] = ()
     local: tuple[LocalGroup, ...] = ()
 
     @property
     def local_devices(self) -> int:
         """Agents this machine starts."""
         return sum(group.count for group in self.local)
+
+    @property
+    def local_tags(self) -> dict[str, tuple[str, ...]]:
+        """Id -> tags of each local device, group after group, as ``apportion run`` names them."""
+        tags = [group.tags for group in self.local for _ in range(group.count)]
+        return {f"device-{index:02d}": of for index, of in enumerate(tags)}
 
 
 class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +133,7 @@ def read_cohort(table: TableReader, runtime: RuntimeConfig) -> tuple[CohortConfi
                 level=_group_level(entry),
                 ceiling=_group_ceiling(entry),
                 cpu_share=entry.number("cpu-share", 0.0, low=0.0, high=1024.0),
+                tags=read_tags(entry, "tags"),
             )
         )
         entry.finish()
@@ -141,6 +153,7 @@ def read_cohort(table: TableReader, runtime: RuntimeConfig) -> tuple[CohortConfi
         leave_after_s=table.number("leave-after-s", default.leave_after_s, low=0.0),
         join_timeout_s=table.number("join-timeout-s", default.join_timeout_s, low=0.0),
         capacity=table.choice("capacity", get_args(typing.get_type_hints(CohortConfig)["capacity"]), default.capacity),
+        tags=read_tags(table, "tags"),
         local=tuple(groups),
     )
     if cohort.min_reports > size:

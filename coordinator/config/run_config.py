@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.config.aggregation import BUFFERED_KEYS, AggregationConfig, DefencesConfig, UpdatesConfig
+from coordinator.config.clusters import ClustersConfig
 from coordinator.config.cohort import CohortConfig, LocalGroup, PlannerConfig, RuntimeConfig
 from coordinator.config.personal import PersonalConfig
 from coordinator.config.privacy import PrivacyConfig
@@ -82,6 +83,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
         clip_norm: largest gradient norm; 0 = no clipping.
         frobenius_lambda: weight of Frobenius decay on factor pairs, for methods that have them.
         proximal_mu: mu of FedProx: every step is also pulled back to the received weights; 0 = not.
+        scaffold: control variates correct every step for how a device's data differ from all devices' (SCAFFOLD).
         loss: one of ``export.training_step.Loss``.
     """
 
@@ -102,6 +104,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     clip_norm: float = 0.0
     frobenius_lambda: float = 0.0
     proximal_mu: float = 0.0
+    scaffold: bool = False
     loss: str = "cross_entropy"
 
 
@@ -270,6 +273,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     task: TaskConfig = TaskConfig()
     server_optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
     personal: PersonalConfig = PersonalConfig()
+    clusters: ClustersConfig = ClustersConfig()
     defences: DefencesConfig = DefencesConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     updates: UpdatesConfig = UpdatesConfig()
@@ -289,7 +293,7 @@ def canonical_toml(config: RunConfig) -> str:
     out: list[str] = []
     for name in config.__struct_fields__:
         section = getattr(config, name)
-        if section in (ServerOptimizerConfig(), PersonalConfig(), TaskConfig()):  # not asked for
+        if section in (ServerOptimizerConfig(), PersonalConfig(), ClustersConfig(), TaskConfig()):  # not asked for
             continue
         groups = section.local if isinstance(section, CohortConfig) else ()
         values = {key: getattr(section, key) for key in section.__struct_fields__ if key != "local"}
@@ -322,7 +326,7 @@ def _not_written(section: Any) -> list[str]:
         return [key for key in ("classes", "vocabulary") if not getattr(section, key)]
     if isinstance(section, TrainingConfig):
         unused = ["epochs" if section.steps else "steps"]
-        return unused if section.proximal_mu else [*unused, "proximal_mu"]
+        return unused + [key for key in ("proximal_mu", "scaffold") if not getattr(section, key)]
     if isinstance(section, DataConfig):
         unused = ["alpha"] if not section.partition.startswith("dirichlet") else []
         return unused if section.devices else [*unused, "devices"]
@@ -335,7 +339,9 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, StoreConfig):
         return [key for key in ("blobs", "ledger") if not getattr(section, key)] + ["shards"] * (section.shards == 1)
     if isinstance(section, LocalGroup):
-        return [] if section.runtime else ["runtime"]
+        return [key for key in ("runtime", "tags") if not getattr(section, key)]
+    if isinstance(section, CohortConfig):
+        return [] if section.tags else ["tags"]
     if isinstance(section, BrokerConfig):
         spared = ("identity", "bulk", "web", "web_certificate", "web_key", "web_socket", "folder")
         return [key for key in spared if not getattr(section, key)]

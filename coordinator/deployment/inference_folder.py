@@ -60,7 +60,7 @@ def deploy(
 
     Raises:
         ConfigError: ``out`` is not empty, a format that is unknown, cannot be written here or has no int8, personal
-            layers, or a model that is scored with each batch's statistics.
+            layers, clusters, or a model that is scored with each batch's statistics.
         ParityError: the file disagrees with torch, or its accuracy is too low.
     """
     runtime = _runtime(format)
@@ -84,6 +84,13 @@ def deploy(
             [
                 f"$.task.name: '{config.task.name}' is not deployed with a check of its own yet; "
                 "checkpoints/final.onnx of the run is the model, held against torch in summary.json"
+            ]
+        )
+    if config.clusters.layers:
+        raise ConfigError(
+            [
+                f"$.clusters: each of {', '.join(config.clusters.tags)} has its own model, final-TAG.safetensors, and "
+                "this would be the mean of them; deploy a run without clusters"
             ]
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

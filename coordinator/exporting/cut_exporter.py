@@ -138,6 +138,7 @@ class CutExporter:
             clip_norm=training.clip_norm > 0,
             proximal=training.proximal_mu > 0,
             task=self._task,
+            corrected=training.scaffold,
         )
 
     def build(self, cut: Cut) -> dict[str, Any]:

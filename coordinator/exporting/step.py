@@ -31,6 +31,7 @@ def step_of(
     clip_norm: bool = False,
     proximal: bool = False,
     task: Mapping[str, Any] | None = None,
+    corrected: bool = False,
 ) -> StepSpec:
     """The step of ``program`` with the training of a run.
 
@@ -56,17 +57,18 @@ def step_of(
         frozen=program.frozen,
         squared_gradient=program.accumulators,
         masked=program.masked,
-        # The received weights are dense, and what a sparse layer holds is compared with them.
+        # Received weights and corrections are dense, and what a sparse layer holds meets them.
         sparse=tuple(
             SparseWeight(name, room)
             for name, room in program.sparse
-            if has_sparse_kernels(dense, name) and not proximal
+            if has_sparse_kernels(dense, name) and not proximal and not corrected
         ),
         distillation=program.distillation,
         norm=cast('Literal["running", "batch"]', program.norm),
         variants=tuple(Variant(v.name, v.sizes, v.submodule) for v in program.variants),
         probe=program.probe,
         proximal=proximal,
+        corrected=corrected,
     )
     try:
         return made(**(task or {}))

@@ -80,6 +80,15 @@ class Updates(LedgerPart):
             )
         )
 
+    def last_counted(self) -> dict[str, str]:
+        """Device -> assignment id of its newest update that a committed round counts."""
+        rows = self._file.all(
+            "SELECT a.device, c.assignment_id FROM contributions c JOIN assignments a USING (assignment_id) "
+            "JOIN rounds r ON r.round = c.round AND r.attempt = c.attempt "
+            "WHERE r.state = 'committed' ORDER BY a.round, a.attempt"
+        )
+        return dict((str(device), str(assignment)) for device, assignment in rows)
+
     def weights(self, round_index: int, attempt: int) -> tuple[Contribution, ...]:
         """What each of :meth:`counted` weighs, in their order."""
         rows = self._file.all(

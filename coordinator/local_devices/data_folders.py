@@ -49,6 +49,7 @@ def local_devices(config: RunConfig, dataset: Dataset, run_dir: Path, count: int
             config.runtime.of_group(group),
             pythons[config.runtime.of_group(group)],
             Limits(round(group.budget_mb * MB) if group.ceiling == "budget" else 0, group.cpu_share),
+            group.tags,
         )
         for i, group in enumerate(planned)
     ]

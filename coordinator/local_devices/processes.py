@@ -31,6 +31,7 @@ class LocalDevice:
         runtime: what its trainer runs, as registered in ``edge/runtimes``.
         python: interpreter that runs the trainer; None: the agent's choice for the runtime.
         limits: what the kernel holds the device to.
+        tags: what it says it belongs to.
     """
 
     device: str
@@ -40,6 +41,7 @@ class LocalDevice:
     runtime: str = DEFAULT
     python: Path | None = None
     limits: Limits = UNLIMITED
+    tags: tuple[str, ...] = ()
 
 
 def url_with_user(broker: BrokerAddress) -> str:
@@ -122,6 +124,7 @@ class LocalDevices:
         ]
         if device.python is not None:
             command += ["--trainer-python", str(device.python)]
+        command += [part for tag in device.tags for part in ("--tag", tag)]
         if device.budget_bytes:
             command += ["--budget-mb", f"{device.budget_bytes / 2**20:g}"]
         if self._broker.identity is not None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from coordinator.aggregation.accumulator import Rule
@@ -59,9 +60,7 @@ class FedHM:
     """
 
     name = "fedhm"
-    synchronous_only = (
-        "its factors come from a decomposition of each state, and a step in one basis means nothing in another"
-    )
+    synchronous_only = ""
     refuses_server_optimizer = (
         "a device's factors lack what its rank cuts away, and a server optimizer would take that for a step"
     )
@@ -179,7 +178,7 @@ class FedHM:
             self.cut_shape(update.level, round_index=state.round, device=update.device, seed=0)  # refuses strangers
             weight = self._weight(update.level) * (number if self._by_examples else 1)
             try:
-                dense = recover_tensors(update.tensors, update.cut)
+                dense = self.products(update.tensors, update.cut)
             except PlanError as error:
                 raise UpdateRejected(f"{where}: {error}; re-plan the device") from error
             weights = {name: number if name in self._buffers else weight for name in dense}
@@ -197,6 +196,14 @@ class FedHM:
             own = {name: value for name, value in state.tensors.items() if name not in self._buffers}
             mean.add(own, self._weight(_level(1.0)), where="the previous global model")
         return State(mean.result(), state.extra, state.round + 1)
+
+    def products(self, tensors: Tensors, cut: Cut) -> dict[str, np.ndarray]:
+        """The dense weights that the cut's factors stand for; see :class:`coordinator.methods.method.MovesProducts`."""
+        return recover_tensors(tensors, cut)
+
+    def whole(self, state: State) -> Tensors:
+        """The global model."""
+        return state.tensors
 
     def refresh(self, state: State) -> State:
         """The state itself: the decomposition is part of the cut."""

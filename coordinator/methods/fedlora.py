@@ -23,7 +23,7 @@ from coordinator.submodels.frozen_base import classifier
 from coordinator.submodels.lora import adapted_layers, additive_cut, additive_factors, learnt_differences
 from coordinator.submodels.record import Cut, LayerCut
 from coordinator.submodels.spectrum import Spectrum, truncated_svd
-from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update, require_level
+from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Tensors, Update, require_level
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ class FedLoRA:
     """
 
     name = "fedlora"
-    synchronous_only = (
-        "its factors come from a decomposition of each state, and a step in one basis means nothing in another"
-    )
+    synchronous_only = ""
     refuses_server_optimizer = (
         "a device's factors lack what its rank cuts away, and a server optimizer would take that for a step"
     )
@@ -132,7 +130,7 @@ class FedLoRA:
             PlanError: no update.
             UpdateRejected: an update that does not fit its cut or the model, or without examples.
         """
-        mean = (rule or WeightedMean)(self._trained(state))
+        mean = (rule or WeightedMean)(self.whole(state))
         count = 0
         for update in updates:
             where = f"device {update.device}, round {state.round}"
@@ -140,7 +138,7 @@ class FedLoRA:
             self.cut_shape(update.level, round_index=state.round, device=update.device, seed=0)  # refuses strangers
             weight = self._weight(update.level) * (number if self._by_examples else 1)
             try:
-                trained = learnt_differences(update.tensors, update.cut)
+                trained = self.products(update.tensors, update.cut)
             except PlanError as error:
                 raise UpdateRejected(f"{where}: {error}; re-plan the device") from error
             mean.add(trained, {name: number if name in self._buffers else weight for name in trained}, where=where)
@@ -154,6 +152,15 @@ class FedLoRA:
             tensors[f"{path}.weight"] = extra[_base(path)] + extra[_learnt(path)]
         return State(tensors, extra, state.round + 1)
 
+    def products(self, tensors: Tensors, cut: Cut) -> dict[str, np.ndarray]:
+        """What the cut's factors add to the dense weights; see :class:`coordinator.methods.method.MovesProducts`."""
+        return learnt_differences(tensors, cut)
+
+    def whole(self, state: State) -> Tensors:
+        """The differences learnt, under their weights' names, the head and the buffers."""
+        differences = {f"{path}.weight": state.extra[_learnt(path)] for path in self._layers}
+        return {n: differences.get(n, v) for n, v in state.tensors.items() if n not in self._frozen or n in differences}
+
     def refresh(self, state: State) -> State:
         """The state itself: the decomposition is part of the cut."""
         return state
@@ -163,11 +170,6 @@ class FedLoRA:
         whole = Submodel({}, _FULL, state.tensors, self.program({}))
         levels = {lv.name: self.cut(state, lv, round_index=state.round, device="", seed=0) for lv in self._cuts}
         return {"server": whole, **levels}
-
-    def _trained(self, state: State) -> Tensors:
-        """What updates are averaged into: the differences under their weights' names, the head, the buffers."""
-        differences = {f"{path}.weight": state.extra[_learnt(path)] for path in self._layers}
-        return {n: differences.get(n, v) for n, v in state.tensors.items() if n not in self._frozen or n in differences}
 
     def _weight(self, level: Level) -> float:
         """Numerator of the softmax over participants, scaled to 1 for the largest rank; the mean divides by the sum."""

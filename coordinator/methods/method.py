@@ -14,6 +14,7 @@ from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Tensors, Update
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
     from coordinator.aggregation.accumulator import Rule
@@ -67,13 +68,34 @@ class ShapesFollowState(Protocol):
         """What ``cut_shape`` is for the round after ``state``."""
 
 
+@runtime_checkable
+class MovesProducts(Protocol):
+    """A method whose devices train factors, in a basis that a decomposition of each state gives them anew.
+
+    A step of factors means nothing in another basis; what the product of them moved by does. So a late update is added
+    to a later state as products: what :meth:`products` gives of it takes its place, and ``aggregate`` takes either.
+    """
+
+    def products(self, tensors: Tensors, cut: Cut) -> dict[str, np.ndarray]:
+        """Tensors in the cut's names -> those with factor pairs multiplied out, in float64, under the names of
+        :meth:`whole`; others passed on.
+
+        Raises:
+            PlanError: factors that do not fit each other or the cut.
+        """
+
+    def whole(self, state: State) -> Tensors:
+        """What updates are averaged into, by name."""
+
+
 class Method(Protocol):
     """One paper. ``module`` is the dense torch module; its weights are read in ``init`` only."""
 
     name: str
     synchronous_only: str
     """Why an update cannot be added to a later state than the one it was trained from, as a clause; empty where it can:
-    where a cut of the same level, round and device holds the same entries of every state. Then a run may be buffered.
+    where a cut of the same level, round and device holds the same entries of every state, or where products of its
+    factors do (:class:`MovesProducts`). Then a run may be buffered.
     """
     needs_each_update: str
     """Why one update, the mean of all by their examples, does not determine its aggregate, as a clause; empty where it

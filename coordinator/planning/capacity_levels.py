@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def device_names(cohort: CohortConfig) -> list[str]:
     """Ids of the local devices, group after group, as ``apportion run`` names them."""
-    return [f"device-{index:02d}" for index in range(cohort.local_devices)]
+    return list(cohort.local_tags)
 
 
 def configured_level(config: RunConfig, levels: Sequence[Level], device: str, round_index: int) -> Level | None:

@@ -21,7 +21,7 @@ def renew(federation: Federation, state: State, current: Round, program: str) ->
     if program in (EVAL, DEPLOYMENT):
         return state
     own, kept = apart(state)
-    new_state = aggregate(federation, own, current, program)
+    new_state = aggregate(federation, state, current, program)
     if program == "train":
         new_state = refresh(federation, federation.stages.aggregated(federation, own, new_state, kept))
     return joined(new_state, kept)
@@ -34,14 +34,15 @@ def aggregate(federation: Federation, state: State, current: Round, program: str
         AttemptGivenUp: too few are left without them.
     """
     federation.on_point("aggregating")
+    own, _ = apart(state)
     while True:
         recorded = federation.ledger.updates.counted(current.round, current.attempt)
         given = Watched(updates_of(federation, recorded))
         try:
             updates = federation.stages.updates(federation, state, current, program, given)
             if program == "stats":
-                return state_with_statistics(federation.method, state, updates)
-            return replace(federation.method.aggregate(state, updates, rule_of(federation)), round=state.round + 1)
+                return state_with_statistics(federation.method, own, updates)
+            return replace(federation.method.aggregate(own, updates, rule_of(federation)), round=state.round + 1)
         except (UpdateRejected, NotFinite) as error:
             set_aside(federation, current, recorded, given.in_hand, error)
 

@@ -160,7 +160,11 @@ class RoundStage:
     def updates(
         self, federation: Federation, state: State, current: Round, program: str, updates: Iterator[Update]
     ) -> Iterator[Update]:
-        """What is aggregated in place of ``updates``; asked before the first of them is read."""
+        """What is aggregated in place of ``updates``; asked before the first of them is read.
+
+        Args:
+            state: the one before the round, with what stages keep.
+        """
         return updates
 
     def aggregated(self, federation: Federation, before: State, mean: State, kept: dict[str, Tensors]) -> State:

@@ -8,6 +8,8 @@ from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.records import Assignment
 from coordinator.planning.artifacts import Artifact
 from coordinator.planning.planner import Placement
+from coordinator.rounds.cluster_models import cluster_state
+from coordinator.rounds.control_variates import with_variates
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.free_space import require_free_space
 from coordinator.rounds.placement import StoredWeights, assignment_of, history_of, place_device
@@ -35,7 +37,8 @@ def orders_for(
         except PlanError as error:
             federation.progress.say(f"{error}")
             continue
-        submodel = cut(federation, state, placement, round_index)
+        cluster = config.clusters.cluster(hello.tagged)
+        submodel = cut(federation, cluster_state(state, cluster), placement, round_index)
         artifact = export(federation, submodel, placement)
         if not artifact.has_program(program):
             # Not every runtime's artifact need have it: a mean over the devices that do is still one.
@@ -47,7 +50,7 @@ def orders_for(
             federation.progress.say(f"device {profile.device}: its agent scores on no share of its own; left out")
             able -= 1
             continue
-        weights, constants = stored.store(submodel)
+        weights, constants = stored.store(with_variates(state, submodel, artifact.manifest))
         order = build_order(
             config,
             federation.name,
@@ -63,6 +66,7 @@ def orders_for(
             threads=placement.chosen.threads,
             run=federation.ledger.nonce,
             holds_out=holds_out,
+            cluster=cluster,
         )
         assignments.append(assignment_of(federation.method, order, submodel, placement))
     require_free_space(federation, state, assignments)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from coordinator.ledger.records import Assignment
 from coordinator.rounds.aggregation import renew
+from coordinator.rounds.cluster_models import cluster_state
+from coordinator.rounds.control_variates import with_variates
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.recovery import committed_state
 from coordinator.submodels.packed_tensors import order_masks, split_tensors
@@ -61,14 +63,17 @@ def _check(federation: Federation, assignment: Assignment, digest: str, *, where
 
 def _make_again(federation: Federation, assignment: Assignment, digest: str, found: ArtifactCorrupt) -> None:
     level = next(level for level in federation.method.levels() if level.name == assignment.level)
+    cluster = read_order(assignment.order).cluster_name
+    before = cluster_state(_model_before(federation, assignment.round), cluster)
     submodel = federation.method.cut(
-        _model_before(federation, assignment.round),
+        before,
         level,
         round_index=assignment.round,
         device=assignment.device,
         seed=federation.config.federation.seed,
     )
-    for data in map(encode_tensors, split_tensors(submodel)):
+    manifest = federation.artifacts.load(assignment.artifact_digest).manifest
+    for data in map(encode_tensors, split_tensors(with_variates(before, submodel, manifest))):
         if hashlib.sha256(data).hexdigest() == digest:
             federation.blobs.set_aside(digest)
             federation.ledger.blobs.add(federation.blobs.put(data), len(data))

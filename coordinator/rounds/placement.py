@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.ledger.records import Assignment
-from coordinator.methods.method import Method, ShapesFollowState
+from coordinator.methods.method import Method, MovesProducts, ShapesFollowState
 from coordinator.planning.capacity_levels import configured_level, device_names, group_level
 from coordinator.planning.history import NOTHING, History
 from coordinator.planning.planner import MB, Placement, choose_runtimes, keep, place, require_able
@@ -259,7 +259,7 @@ def _store(federation: Federation, tensors: Tensors) -> BlobRef:
 def assignment_of(method: Method, order: WorkOrder, submodel: Submodel, placement: Placement) -> Assignment:
     """The ledger's record of an order and the cut it is for."""
     cut = cut_to_json(submodel.cut)
-    if order.precision != "fp32" and not method.synchronous_only:
+    if order.precision != "fp32" and not (method.synchronous_only or isinstance(method, MovesProducts)):
         # Its tensors mean the same in every round of that cut, so what rounding lost in one may be sent in the next.
         order = msgspec.structs.replace(order, cut_digest=hashlib.sha256(encode_json(cut)).hexdigest())
     return Assignment(

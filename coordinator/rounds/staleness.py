@@ -8,6 +8,10 @@ A method that takes the mean weighted by n of such updates gives
 
 FedBuff's step with each device weighted by its examples. The divisor holds no s: a buffer of old updates takes a
 shorter step, which is what staleness is for; dividing by sum n_i s_i would undo it where all are equally old.
+Where devices train factors, the products of the factors take their place in all of this: Delta is what the dense layer
+moved by that they stand for, and w the whole layer. The factors of a model are those of its own decomposition, and what
+moves in one basis has no meaning in another. A round of such a method loses what the ranks of its devices cut away; a
+buffer adds to the whole layer, and keeps it.
 Source: Nguyen et al., "Federated learning with buffered asynchronous aggregation" (AISTATS 2022), Algorithm 1 and
 section 5 for s(t) = (1 + t)^-1/2.
 """
@@ -21,11 +25,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.ledger.records import RecordedUpdate
-from coordinator.methods.method import Method
+from coordinator.methods.method import Method, MovesProducts
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.origin_weights import origin_weights
 from coordinator.submodels.values import State, Update
-from edge.contracts.errors import ConfigError, UpdateRejected
+from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 
 if TYPE_CHECKING:
     from coordinator.submodels.values import Tensors
@@ -81,6 +85,32 @@ def rebased(trained: Tensors, origin: Tensors, current: Tensors, *, weight: floa
     return moved
 
 
+def beside(
+    method: Method,
+    state: State,
+    update: Update,
+    origin: Tensors,
+    current: Tensors,
+    *,
+    weight: float,
+    where: str,
+) -> dict[str, np.ndarray]:
+    """The tensors of ``update``, as ``method`` takes them, moved beside ``state``; see :func:`rebased`.
+
+    Args:
+        origin: what the device started from.
+        current: today's cut for the device.
+    """
+    if not isinstance(method, MovesProducts):
+        return rebased(update.tensors, origin, current, weight=weight, where=where)
+    begun = {name: origin[name] for name in update.tensors if name in origin}
+    try:
+        trained, began = method.products(update.tensors, update.cut), method.products(begun, update.cut)
+    except PlanError as error:
+        raise UpdateRejected(f"{where}: {error}; re-plan the device") from error
+    return rebased(trained, began, method.whole(state), weight=weight, where=where)
+
+
 def rebased_updates(
     federation: Federation, state: State, version: int, recorded: Sequence[RecordedUpdate], updates: Iterator[Update]
 ) -> Iterator[Update]:
@@ -95,8 +125,10 @@ def rebased_updates(
         )
         weight = staleness_weight(version - assignment.round, aggregation.staleness_exponent)
         is_of_today = version == assignment.round  # its weights were this very cut
-        tensors = rebased(
-            update.tensors,
+        tensors = beside(
+            federation.method,
+            state,
+            update,
             today.tensors if is_of_today else origin_weights(federation, assignment, where=where),
             today.tensors,
             weight=aggregation.server_lr * weight,

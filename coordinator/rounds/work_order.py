@@ -84,6 +84,7 @@ def build_order(
     threads: int = 1,
     run: str = "",
     holds_out: bool = False,
+    cluster: str = "",
 ) -> WorkOrder:
     """The order of one device.
 
@@ -91,6 +92,7 @@ def build_order(
         program: ``train``, ``stats`` (one pass over the data, buffers come back) or ``eval`` (scores alone come back).
         run: the run's nonce.
         holds_out: the device can keep examples out of its training.
+        cluster: whose model it is; empty: that of all devices.
     """
     training, manifest = config.training, artifact.manifest
     if program == "train":
@@ -133,6 +135,7 @@ def build_order(
         upload=tuple(upload),
         personal=personal or msgspec.UNSET,
         held_out=msgspec.UNSET if rule is None else rule,
+        cluster=cluster or msgspec.UNSET,
         peak_bytes=peak_bytes,
         threads=threads,
         report_labels=device_program.reports_labels and program == "train",

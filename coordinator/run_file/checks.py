@@ -11,6 +11,7 @@ from coordinator.config.run_config import RunConfig
 from coordinator.methods import METHODS, build_method, method_class
 from coordinator.methods.own import is_import_path
 from coordinator.privacy.one_cut import refusal_of, summable_methods
+from coordinator.run_file.clusters import check_cluster_names, clusters_refused_by
 from edge.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def method_of_run(config: RunConfig, module: nn.Module) -> Method:
         check_method(config, problems)
     if config.personal.layers:
         check_personal_names(config, module, problems)
+    if config.clusters.layers:
+        check_cluster_names(config, module, problems)
     if problems:
         raise ConfigError(problems)
     return build_method(config.method.name, module, config.method.options)
@@ -69,6 +72,10 @@ def check_method(config: RunConfig, problems: list[str]) -> None:
         problems.append(f"$.server-optimizer.name: method {name}: {reason}; leave $.server-optimizer out")
     if config.personal.layers and (reason := personal_layers_refused_by(name)):
         problems.append(f"$.personal.layers: method {name}: {reason}; leave $.personal out")
+    if config.clusters.layers and (reason := clusters_refused_by(name)):
+        problems.append(f"$.clusters: method {name}: {reason}; leave $.clusters out")
+    if config.training.scaffold and (reason := personal_layers_refused_by(name)):
+        problems.append(f"$.training.scaffold: method {name}: {reason}; leave it out")
     asked = ["secure-aggregation"] * privacy.secure_aggregation
     asked += ["noise-multiplier"] * bool(privacy.clip_norm and privacy.noise_multiplier)
     for key in asked:
@@ -115,9 +122,10 @@ def check_defences(config: RunConfig, problems: list[str]) -> None:
 
 
 def personal_layers_refused_by(method: str) -> str:
-    """Why devices of ``method`` cannot keep a layer for themselves, as a clause; empty where they can.
+    """Why devices of ``method`` cannot keep a layer, or a control variate, for themselves, as a clause; empty where
+    they can.
 
-    A layer of one's own has to mean the same in every round: the same part of the model, beside the same body.
+    What is one's own has to mean the same in every round: the same part of the model, beside the same body.
     """
     of = method_class(method)
     return str(getattr(of, "refuses_personal_layers", "")) or of.synchronous_only or of.needs_each_update

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from coordinator.aggregation import AGGREGATIONS
 from coordinator.config.aggregation import read_aggregation, read_defences, read_updates
 from coordinator.config.broker import read_broker
+from coordinator.config.clusters import read_clusters
 from coordinator.config.cohort import PlannerConfig, RuntimeConfig, read_cohort
 from coordinator.config.device_speed import SPEEDS
 from coordinator.config.personal import read_personal
@@ -42,6 +43,8 @@ from coordinator.run_file.checks import (
     check_shards,
     check_task,
 )
+from coordinator.run_file.clusters import check_clusters
+from coordinator.run_file.control_variates import check_control_variates
 from coordinator.run_file.extends import read_document
 from coordinator.server_optimizers import SERVER_OPTIMIZERS
 from edge.contracts.errors import ConfigError, MessageRejected
@@ -103,6 +106,7 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
         evaluation=_evaluation(tables["evaluation"], folder),
         aggregation=read_aggregation(tables["aggregation"], AGGREGATIONS),
         personal=read_personal(tables["personal"]),
+        clusters=read_clusters(tables["clusters"]),
         server_optimizer=read_server_optimizer(tables["server_optimizer"], SERVER_OPTIMIZERS),
         defences=read_defences(tables["defences"]),
         privacy=read_privacy(tables["privacy"]),
@@ -122,6 +126,8 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
     check_personal(config, problems)
     check_device_scores(config, problems)
     check_task(config, problems)
+    check_control_variates(config, problems)
+    check_clusters(config, problems)
     check_privacy(config, problems)
     check_defences(config, problems)
     check_shards(config, problems)
@@ -235,6 +241,7 @@ def _training(table: TableReader) -> TrainingConfig:
         clip_norm=table.number("clip-norm", default.clip_norm, low=0.0),
         frobenius_lambda=table.number("frobenius-lambda", default.frobenius_lambda, low=0.0),
         proximal_mu=table.number("proximal-mu", default.proximal_mu, low=0.0, high=1e6),
+        scaffold=table.flag("scaffold", default.scaffold),
         loss=table.choice("loss", get_args(Loss), default.loss),
     )
     if training.optimizer != "sgd" and training.momentum:

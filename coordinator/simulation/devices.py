@@ -22,12 +22,14 @@ from coordinator.methods.method import Method
 from coordinator.planning.artifacts import Artifact
 from coordinator.planning.capacity_levels import Capacities
 from coordinator.reporting.progress import Progress
+from coordinator.rounds.cluster_models import cluster_state
 from coordinator.rounds.evaluation import Score
 from coordinator.rounds.federation import Devices, Federation, RoundStage
 from coordinator.rounds.round_clock import RoundClock as TimeLeft
 from coordinator.rounds.work_order import build_order
 from coordinator.simulation.local_training import Trained
 from coordinator.simulation.own_layers import own_layers
+from coordinator.simulation.own_variates import corrections, next_variates
 from coordinator.simulation.record import Record
 from coordinator.simulation.round_clock import DeviceRound, RoundClock
 from coordinator.simulation.spool import Spool
@@ -89,12 +91,14 @@ class Tally:
 
     Attributes:
         personal: device -> the layers that it keeps for itself.
+        variates: device -> its control variates after the round.
     """
 
     simulated_s: float = 0.0
     refused: list[str] = field(default_factory=list)
     levels: Counter[str] = field(default_factory=Counter)
     personal: dict[str, Tensors] = field(default_factory=dict)
+    variates: dict[str, Tensors] = field(default_factory=dict)
 
 
 class SimulatedDevices(Devices):
@@ -113,7 +117,8 @@ class SimulatedDevices(Devices):
         self._simulation = simulation
         self._ledger = ledger
         self._spool = spool
-        self._hellos = [_hello(device, len(indices)) for device, indices in sorted(simulation.shares.items())]
+        tags = simulation.config.cohort.local_tags
+        self._hellos = [_hello(d, len(indices), tags.get(d, ())) for d, indices in sorted(simulation.shares.items())]
         self._ordered: list[Assignment] = []
 
     def present(self, *, usable_only: bool = True) -> list[Hello]:
@@ -131,6 +136,7 @@ class SimulatedDevices(Devices):
     ) -> tuple[list[Assignment], int]:
         """As :meth:`Devices.assign`; submodels are cut, and orders written, when a worker is free."""
         self.tally, self._state, self._program = Tally(), state, program
+        self._spool.drop()
         name = federation.config.federation.name
         assignments = [
             Assignment(
@@ -169,8 +175,9 @@ class SimulatedDevices(Devices):
         self._ledger.updates.record_all(reports)
 
     def update(self, federation: Federation, recorded: RecordedUpdate) -> Update:
-        """As :meth:`Devices.update`; each is given once."""
-        return self._spool.take(recorded.assignment.assignment_id)
+        """As :meth:`Devices.update`; each is given once, in a run with clusters as often as it is asked for."""
+        give = self._spool.look if self._simulation.config.clusters.layers else self._spool.take
+        return give(recorded.assignment.assignment_id)
 
     def gathers_statistics(self, federation: Federation) -> bool:
         """As :meth:`Devices.gathers_statistics`."""
@@ -182,7 +189,7 @@ class SimulatedDevices(Devices):
         return None if record.rounds and record.rounds[-1]["program"] == EVAL else record.done
 
 
-def _hello(device: str, examples: int) -> Hello:
+def _hello(device: str, examples: int, tags: tuple[str, ...]) -> Hello:
     profile = DeviceProfile(device=device)
     return Hello(
         device=device,
@@ -191,24 +198,27 @@ def _hello(device: str, examples: int) -> Hello:
         runtimes={RUNTIME: ""},
         num_examples=examples,
         abilities=(ABILITY,),
+        tags=tags or msgspec.UNSET,
     )
 
 
 def work_of(simulation: Simulation, state: State, device: str, round_index: int, program: str) -> Work:
     """A device's order, submodel and examples."""
     config = simulation.config
+    cluster = config.clusters.cluster(config.cohort.local_tags.get(device, ()))
     submodel = simulation.method.cut(
-        state,
+        cluster_state(state, cluster),
         simulation.capacities.level(device, round_index),
         round_index=round_index,
         device=device,
         seed=config.federation.seed,
     )
+    manifest = simulation.manifest(submodel.cut, submodel.program)
     order = build_order(
         config,
         config.federation.name,
         DeviceProfile(device=device),
-        Artifact(simulation.manifest(submodel.cut, submodel.program), _NO_BLOB),
+        Artifact(manifest, _NO_BLOB),
         _NO_BLOB,
         submodel.program,
         round_index=round_index,
@@ -216,8 +226,9 @@ def work_of(simulation: Simulation, state: State, device: str, round_index: int,
         program=program,
         peak_bytes=0,
         holds_out=True,
+        cluster=cluster,
     )
-    own = own_layers(state, device)
+    own = own_layers(state, device) | corrections(state, device, submodel, manifest)
     return Work(order, replace(submodel, tensors={**submodel.tensors, **own}), simulation.shares[device])
 
 
@@ -252,6 +263,8 @@ def train(
             sent = {name: value for name, value in result.tensors.items() if name not in item.order.own_layers}
             tally.personal[item.order.device] = {name: result.tensors[name] for name in item.order.own_layers}
             result = replace(result, tensors=sent)
+        if simulation.config.training.scaffold and program == "train":
+            tally.variates[item.order.device] = next_variates(item.submodel, item.order, result)
         update = Update(
             device=item.order.device,
             level=item.submodel.level,

@@ -23,8 +23,11 @@ from coordinator.rounds.best_round import rounds_until_stop
 from coordinator.rounds.federation import Federation, RoundStage, Stages
 from coordinator.rounds.run import run_rounds as run_left
 from coordinator.rounds.stages.checkpoints import Checkpoints
+from coordinator.rounds.stages.cluster_models import ClusterModels
 from coordinator.rounds.stages.device_scores import DeviceScores
 from coordinator.rounds.stages.server_optimizer import OptimizesMean
+from coordinator.rounds.stages.tagged_devices import TaggedDevices
+from coordinator.simulation.control_variates import SimulatedVariates
 from coordinator.simulation.devices import SimulatedDevices, Simulation
 from coordinator.simulation.personal_layers import PersonalLayers
 from coordinator.simulation.record import Record, commit_state, restored_state
@@ -51,6 +54,8 @@ def run_rounds(simulation: Simulation) -> State:
             blobs = PassingStore(folder / "blobs")
             devices = SimulatedDevices(simulation, ledger, Spool(folder))
             kept: list[RoundStage] = [OptimizesMean()] if OptimizesMean.is_used(config) else []
+            kept += [stage() for stage in (TaggedDevices, ClusterModels) if stage.is_used(config)]
+            kept += [SimulatedVariates(devices)] if config.training.scaffold else []
             kept += [PersonalLayers(simulation, devices)] if config.personal.layers else []
             kept += [DeviceScores()] if DeviceScores.is_used(config) else []
             kept += [RecordedCheckpoints(record)] if Checkpoints.is_used(config) else []

@@ -13,7 +13,7 @@ IN_MEMORY_BYTES = 2 << 30
 
 
 class Spool:
-    """Updates by assignment, each put and taken once.
+    """Updates by assignment, each put once, and there until it is taken or all are dropped.
 
     Args:
         folder: for those that memory has no room for.
@@ -44,6 +44,18 @@ class Spool:
         else:
             self._left += _bytes_of(update)
         return update
+
+    def look(self, key: str) -> Update:
+        """The update, whole; it is kept."""
+        update, path = self._updates[key], self._path(key)
+        if path.exists():
+            return replace(update, tensors=read_tensor_file(path, where=f"update of {update.device}"))
+        return update
+
+    def drop(self) -> None:
+        """Take all that is left."""
+        for key in list(self._updates):
+            self.take(key)
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.safetensors"

@@ -25,6 +25,8 @@ from edge.transport.shown_password import tell_if_shown
 MB = 2**20
 MOST_UNSENT_BYTES, MOST_QUEUED = 8 * MB, 256
 """A broker that reads nothing, and asks for more and more, takes no more of a device's memory."""
+MOST_TAGS = 64
+"""A hello holds no more."""
 
 _EXAMPLE = f"""\
 The password is read from {PASSWORD_VARIABLE}.
@@ -86,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="interpreter that has the runtime; else that of .venv-NAME, or this one",
     )
+    add("--tag", action="append", default=[], metavar="TAG", help="a group it belongs to, for runs that ask for some")
     add("--self-test", action="store_true", help="repeat an artifact's self-test before its first use")
     add("--parent-pid", type=int, default=0, metavar="PID", help="end when this process does")
     add("--once", action="store_true", help="end after the first acknowledged assignment")
@@ -103,6 +106,13 @@ def _agent(chosen: argparse.Namespace) -> Agent:
             topics.check_name(getattr(chosen, what), what=f"--{what}:")
         except MessageRejected as error:
             problems.append(str(error))
+    for tag in chosen.tag:
+        try:
+            topics.check_name(tag, what="--tag:")
+        except MessageRejected as error:
+            problems.append(str(error))
+    if len(set(chosen.tag)) > MOST_TAGS:
+        problems.append(f"--tag: {len(set(chosen.tag))} tags given, at most {MOST_TAGS} are told")
     for flag, value in (("budget-mb", chosen.budget_mb), ("quota-mb", chosen.quota_mb), ("threads", chosen.threads)):
         if value < 0:
             problems.append(f"--{flag}: {value} is negative; 0 means no limit")
@@ -151,6 +161,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         parent_pid=chosen.parent_pid,
         once=chosen.once,
         self_test=chosen.self_test,
+        tags=tuple(dict.fromkeys(chosen.tag)),
         conditions=conditions,
         policy=guard_of(policy, store.root),
         trust=trust,

@@ -77,6 +77,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
         assignment_id: the one in progress, or empty.
         block_bytes, window: the largest block and the number of blocks in flight the device accepts.
         abilities: what it can do that not every device can: ``masking``.
+        tags: groups that its owner says it belongs to; not there: none.
     """
 
     device: Name
@@ -90,6 +91,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     block_bytes: Size = 262_144
     window: Size = 4
     abilities: Annotated[tuple[Name, ...], AFew] = ()
+    tags: Annotated[tuple[Name, ...], AFew] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def tagged(self) -> tuple[str, ...]:
+        """Its tags; a hello without any is written without the field."""
+        return () if self.tags is msgspec.UNSET else self.tags
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):

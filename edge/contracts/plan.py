@@ -82,6 +82,9 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
             that say :data:`edge.contracts.evaluation.ABILITY` get it.
         installs: nothing is trained: ``weights`` is the file of a deployed model, which the artifact describes, for
             the device's owner. Only agents that say :data:`edge.contracts.installation.ABILITY` get it.
+        variates: the weights hold control variates, and the device keeps its own: it goes on from those that its update
+            of this assignment id left; empty: from zeros. Not there: there are none.
+        cluster: the group of devices whose model this is; not there: that of all.
     """
 
     assignment_id: str
@@ -115,6 +118,8 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     personal: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     held_out: HeldOut | msgspec.UnsetType = msgspec.UNSET
     installs: Installation | msgspec.UnsetType = msgspec.UNSET
+    variates: str | msgspec.UnsetType = msgspec.UNSET
+    cluster: Name | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def own_layers(self) -> tuple[str, ...]:
@@ -130,6 +135,21 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     def installation(self) -> Installation | None:
         """What is installed; an order of any other kind is written without the field."""
         return None if self.installs is msgspec.UNSET else self.installs
+
+    @property
+    def keeps_variates(self) -> bool:
+        """Whether the device keeps control variates; an order without any is written without the field."""
+        return self.variates is not msgspec.UNSET
+
+    @property
+    def variates_of(self) -> str:
+        """The assignment whose variates the device goes on from; empty: it begins with zeros, or keeps none."""
+        return "" if self.variates is msgspec.UNSET else self.variates
+
+    @property
+    def cluster_name(self) -> str:
+        """The cluster; empty where there is none."""
+        return "" if self.cluster is msgspec.UNSET else self.cluster
 
 
 def assignment_id(federation: str, round_index: int, device: str, attempt: int, run: str = "") -> str:

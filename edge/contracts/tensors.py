@@ -50,6 +50,15 @@ TEACHER = "#teacher"
 """``<name>#teacher`` is the received value of tensor ``<name>``; a session takes it from the order's ``<name>``."""
 
 
+CONTROL = "#control"
+"""``<name>#control`` is the server's control variate of parameter ``<name>``, in the order's weights."""
+
+
+CORRECTION = "#correction"
+"""``<name>#correction`` is what every step adds to the gradient of ``<name>``, the server's control variate less the
+device's own; of role ``teacher``."""
+
+
 GRADIENT_SUM = "#gradient"
 """``<name>#gradient`` is the sum of the gradients of ``<name>`` over the micro-batches of the step so far, a slot."""
 

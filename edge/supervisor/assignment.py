@@ -233,6 +233,8 @@ class Assignment:
             personal=str(finished.personal_path(order)),
             new_personal=str(finished.new_personal_path(order) or ""),
             new_tuned=str(finished.new_tuned_path(order) or ""),
+            variates=str(finished.variates_path(order) or ""),
+            new_variates=str(finished.new_variates_path(order) or ""),
             threads=min(order.threads, settings.threads or order.threads),
             progress_s=settings.heartbeat_s / 2,
             self_test=settings.self_test,

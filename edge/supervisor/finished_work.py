@@ -23,6 +23,7 @@ from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.report import TrainReport
 from edge.contracts.topics import check_name
 from edge.releases.own_tensors import kept_at, tuned_at
+from edge.supervisor import control_variates
 from edge.system.atomic_files import publish_file, sync, write_whole
 from edge.transfer.artifact_store import CHUNK_BYTES, check_encoded
 
@@ -116,6 +117,25 @@ class FinishedWork:
         is_tuning = order.held_out_share is not None and bool(order.held_out_share.tuned)
         return self._path(order.assignment_id).with_name("tuned") if is_tuning else None
 
+    def variates_path(self, order: WorkOrder) -> Path | None:
+        """Where the control variates lie that ``order`` goes on from, if the device has them; None where it names none.
+
+        Raises:
+            MessageRejected: it names no assignment.
+        """
+        return control_variates.kept_at(self._folder.parent, order, order.variates_of) if order.variates_of else None
+
+    def new_variates_path(self, order: WorkOrder) -> Path | None:
+        """Where a trainer writes those that ``order`` leaves before :meth:`save`; None where it has none."""
+        made = self._new_variates(order)
+        if made is not None:
+            self.update_path(order.assignment_id)
+        return made
+
+    def _new_variates(self, order: WorkOrder) -> Path | None:
+        is_training = any(turn.program.startswith("train") for turn in order.schedule.turns)
+        return self._path(order.assignment_id).with_name("variates") if order.keeps_variates and is_training else None
+
     def _path(self, assignment_id: str) -> Path:
         return self._folder / check_name(assignment_id, what="assignment id") / "update"
 
@@ -156,8 +176,19 @@ class FinishedWork:
         for own in (self._new_personal(record.order), self._new_tuned(record.order)):
             if own is not None and own.exists():
                 _sync_file(own)
+        variates = self._new_variates(record.order)
+        if variates is not None and variates.exists():
+            self._keep_variates(variates, record.order)
         self._make_durable(path, record.report.update)
         write_whole(path.with_name("record"), encode_msgpack(record))
+
+    def _keep_variates(self, made: Path, order: WorkOrder) -> None:
+        """Whether the update counts a later order says; until then there are two."""
+        _sync_file(made)
+        path = control_variates.kept_at(self._folder.parent, order, order.assignment_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        publish_file(made, path)
+        control_variates.remove_others(self._folder.parent, order)
 
     def _make_durable(self, path: Path, update: BlobRef) -> None:
         if path not in self._failed:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from edge.contracts import evaluation, installation
 from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.contracts.release import RELEASE
 from edge.masking.keys import ABILITY, is_able
 from edge.releases import own_tensors
+from edge.supervisor import control_variates
 from edge.supervisor.assignment import Assignment
 from edge.supervisor.settings import AgentSettings
 from edge.supervisor.trainer_messages import Described, Ready
@@ -100,7 +103,9 @@ class Presence:
                 own_tensors.ABILITY,
                 evaluation.ABILITY,
                 installation.ABILITY,
+                control_variates.ABILITY,
             ),
+            tags=self._settings.tags or msgspec.UNSET,
         )
 
 

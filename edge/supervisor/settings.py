@@ -38,6 +38,7 @@ class AgentSettings:
         trust: keys one of which must have signed orders and manifests; None follows unsigned ones too.
         certificate: this device's own, which is renewed in time; None without one.
         policy: what the owner lets the device be asked; None: anything.
+        tags: groups that the device belongs to, for runs that ask for some.
         bulk_tls: checks whoever serves blobs over HTTPS; None has them over MQTT only.
     """
 
@@ -57,6 +58,7 @@ class AgentSettings:
     trust: Trust | None = None
     certificate: CertificateFiles | None = None
     policy: PolicyGuard | None = None
+    tags: tuple[str, ...] = ()
     bulk_tls: Callable[[], ssl.SSLContext] | None = None
 
     @property

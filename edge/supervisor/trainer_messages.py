@@ -40,6 +40,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
             update, empty where the order names none.
         new_tuned: file for what the device keeps of a fine-tuning that helped, beside the update; empty where the order
             is none.
+        variates: file of the device's control variates, which need not be there; ``new_variates`` is written beside the
+            update, empty where the order leaves none.
         masks: of a masked order; the update is then written masked, and nowhere else.
     """
 
@@ -58,6 +60,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     personal: str = ""
     new_personal: str = ""
     new_tuned: str = ""
+    variates: str = ""
+    new_variates: str = ""
     masks: MaskSeeds | None = None
 
 

@@ -26,6 +26,18 @@ def test_agent_unknown_or_shortened_argument_is_exit_2(argument: str, command: C
     assert argument in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [(["no/rth"], "--tag: 'no/rth' is not usable"), ([f"t{i}" for i in range(65)], "--tag: 65 tags given, at most 64")],
+)
+def test_agent_tags_that_no_hello_can_hold_are_exit_2(
+    tags: list[str], message: str, command: Command, tmp_path: Path
+) -> None:
+    outcome = command(*JOIN, "--store", tmp_path, *(word for tag in tags for word in ("--tag", tag)))
+    assert outcome.status == 2
+    assert message in outcome.err
+
+
 def test_agent_bug_is_exit_5_with_its_traceback(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,6 +34,7 @@ from coordinator.submodels.values import State, Submodel
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors, read_tensor_file
+from edge.contracts.tensors import CORRECTION
 from edge.runtimes.environments import runtime_python
 from edge.supervisor.trainer_link import TrainerEvent, TrainerLink, TrainerSaid
 from edge.supervisor.trainer_messages import Progress, Ready, Train, Trained
@@ -92,7 +93,20 @@ def distinct_submodels(config: RunConfig) -> Iterator[tuple[int, Submodel]]:
             submodel = method.cut(state, level, round_index=round_index, device=DEVICE, seed=config.federation.seed)
             if (kind := kind_of(submodel)) not in seen:
                 seen.add(kind)
-                yield round_index, submodel
+                yield round_index, corrected(config, submodel)
+
+
+def corrected(config: RunConfig, submodel: Submodel) -> Submodel:
+    """``submodel`` with a correction of each gradient, where the run's step has them, as a later round's device has."""
+    if not CutExporter(config).step(submodel.program).corrected:
+        return submodel
+    module, random = apply_cut(dense_module(config), submodel.cut), np.random.default_rng(11)
+    made = {
+        name + CORRECTION: random.normal(0, 0.1, tuple(value.shape)).astype(np.float32)
+        for name, value in module.named_parameters()
+        if name not in submodel.program.frozen
+    }
+    return replace(submodel, tensors={**submodel.tensors, **made})
 
 
 def ordered(config: RunConfig, submodel: Submodel, round_index: int, runtime: str, exports: Path) -> Work:

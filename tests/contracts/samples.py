@@ -137,6 +137,8 @@ ORDER = WorkOrder(
     personal=("fc2.weight", "fc2.bias"),
     held_out=HeldOut(share=0.2, seed=18_446_744_073_709_551_615, least=10, program="eval", tuned=("fc2.weight",)),
     installs=Installation(name="digits, 4 rounds", uses_own=True),
+    variates=B,
+    cluster="north",
 )
 
 REPORT = TrainReport(
@@ -187,6 +189,7 @@ BODIES: dict[str, msgspec.Struct] = {
         block_bytes=65_536,
         window=2,
         abilities=("masking",),
+        tags=("north", "indoors"),
     ),
     "heartbeat": Heartbeat(
         state="waiting",

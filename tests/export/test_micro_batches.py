@@ -92,7 +92,9 @@ def order(manifest: ArtifactManifest, spec: StepSpec, **changes: object) -> Work
     [
         (
             "onnxruntime",
-            msgspec.structs.replace(WHOLE, optimizer=Optimizer(kind="adamw"), micro_batches=2, proximal=True),
+            msgspec.structs.replace(
+                WHOLE, optimizer=Optimizer(kind="adamw"), micro_batches=2, proximal=True, corrected=True
+            ),
         ),
         ("executorch", msgspec.structs.replace(WHOLE, sparse=(SparseWeight("head.weight", 30),), distillation=False)),
     ],

@@ -60,6 +60,16 @@ STEPS: dict[str, dict[str, object]] = {
         "frobenius": (FactorPair("head.u.weight", "head.v.weight"),),
         "squared_gradient": ("head.v.weight",),
     },
+    "corrected": {"corrected": True, "optimizer": Optimizer(momentum=False)},
+    "corrected-everything": {
+        "corrected": True,
+        "proximal": True,
+        "clip_norm": True,
+        "frozen": ("stem.weight",),
+        "masked": ("layer.u.weight",),
+        "frobenius": (FactorPair("head.u.weight", "head.v.weight"),),
+        "squared_gradient": ("head.v.weight",),
+    },
     "everything": {
         "loss": "label_masked_cross_entropy",
         "optimizer": Optimizer(nesterov=True),
@@ -74,7 +84,14 @@ STEPS: dict[str, dict[str, object]] = {
 
 TOGETHER = (
     *("sgd-plain", "adam", "clip-adam", "masked-adamw", "masked-clip-nesterov", "bce", "masked", "frozen-factor"),
-    *("frozen-static", "distillation-batch", "everything", "proximal-adam", "proximal-everything"),
+    *(
+        "frozen-static",
+        "distillation-batch",
+        "everything",
+        "proximal-adam",
+        "proximal-everything",
+        "corrected-everything",
+    ),
 )
 """Of them those that between them have every part: what the other formats are asked to write."""
 

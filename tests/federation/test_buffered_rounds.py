@@ -131,6 +131,35 @@ def test_model_is_the_weighted_step_of_what_was_counted(tmp_path: Path, exports:
         assert not np.allclose(start[name], value, rtol=0, atol=1e-4)
 
 
+def test_factors_of_older_models_are_added_as_products(tmp_path: Path, exports: Path) -> None:
+    """Every device sends 0.99 of u and of v: the step of each is 0.99^2 - 1 of the best approximation, at its rank, of
+    the layer that it had; what the rank cuts away stays."""
+    text = config_text(local=0, size=3, rounds=3, min_reports=1, join_timeout_s=5)
+    text += '[aggregation]\nmode = "buffered"\nbuffer = 2\nserver-lr = 0.5\n'
+    with InProcessFederation(tmp_path, exports, text) as stage:
+        slow = Slow(stage, "slow")
+        when_committed(stage, 2, slow.may_go_on.set)
+        with slow, Quick(stage, "pi-1"), Quick(stage, "pi-2"):
+            method = stage.federation.method
+            start, (level,) = method.init(), method.levels()
+            rank = len(method.cut(start, level, round_index=0, device="", seed=0).tensors["fc2.v"])
+            final = stage.run()
+        first = start.tensors["fc2.weight"].astype(np.float64)
+        assert rank < min(first.shape)
+        value, approximations, ages = first, list[np.ndarray](), set[int]()
+        for version, contributions in enumerate(weights_of(stage)):
+            left, values, right = np.linalg.svd(value)
+            approximations.append(left[:, :rank] * values[:rank] @ right[:rank])
+            steps = [
+                (0.99**2 - 1) * approximations[of] * staleness_weight(version - of, 0.5) for _, of, _ in contributions
+            ]
+            value = value + 0.5 * np.mean(steps, axis=0)
+            ages |= {version - of for _, of, _ in contributions}
+        assert np.allclose(final.tensors["fc2.weight"], value, rtol=0, atol=2e-6)
+        assert not np.allclose(first, value, rtol=0, atol=1e-4)
+        assert max(ages) == 2
+
+
 def test_update_of_a_model_too_old_is_given_up_and_told_so(tmp_path: Path, exports: Path) -> None:
     text = buffered_text("buffer = 2", "max-staleness = 1", rounds=4)
     with InProcessFederation(tmp_path, exports, text) as stage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import nn
 from coordinator.conformance.findings import Failed
 from coordinator.methods.method import Method
 from coordinator.models.vit import Block
-from coordinator.rounds.staleness import rebased
+from coordinator.rounds.staleness import beside
 from coordinator.submodels.record import cut_to_json
 from coordinator.submodels.values import State, Submodel, Tensors, Update
 from edge.contracts.manifest import InputSpec
@@ -134,8 +134,13 @@ def trained(submodel: Submodel, seed: int) -> dict[str, np.ndarray]:
     return changed
 
 
-def trained_updates(method: Method, state: State, today: State | None = None, weight: float = 1.0) -> Iterator[Update]:
+def trained_updates(
+    method: Method, state: State, today: State | None = None, weight: float = 1.0, *, is_trained: bool = True
+) -> Iterator[Update]:
     """Of two devices of every level, trained from ``state``; rebased to ``today`` when that is given.
+
+    Args:
+        is_trained: False for updates with the values that were sent.
 
     Raises:
         Failed: the cut of a round is another one for a later state.
@@ -144,13 +149,16 @@ def trained_updates(method: Method, state: State, today: State | None = None, we
     for index, level in enumerate(method.levels()):
         for device in (f"pi-{index}-a", f"pi-{index}-b"):
             submodel = method.cut(state, level, round_index=0, device=device, seed=SEED)
-            tensors: Tensors = trained(submodel, number)
+            tensors = trained(submodel, number)
+            tensors = tensors if is_trained else {name: submodel.tensors[name] for name in tensors}
+            update = Update(device, submodel.level, submodel.cut, tensors, num_examples=7 + number)
             if today is not None:
                 now = method.cut(today, level, round_index=0, device=device, seed=SEED)
                 if cut_to_json(now.cut) != cut_to_json(submodel.cut):
                     raise Failed(f"level '{level.name}', round 0, {device}: a later state has another cut")
-                tensors = rebased(tensors, submodel.tensors, now.tensors, weight=weight, where=device)
-            yield Update(device, submodel.level, submodel.cut, tensors, num_examples=7 + number)
+                moved = beside(method, today, update, submodel.tensors, now.tensors, weight=weight, where=device)
+                update = replace(update, tensors=moved)
+            yield update
             number += 1
 
 

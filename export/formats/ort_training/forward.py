@@ -7,7 +7,7 @@ from torch import Tensor
 
 from export.capture import Capture, capture
 from export.draws import fed
-from export.program_inputs import state_buffers, teacher_name
+from export.program_inputs import correction_name, state_buffers, teacher_name
 from export.programs import ProgramFunction
 from export.step_functions import check_pair
 from export.step_objective import objective_of
@@ -43,7 +43,7 @@ def capture_forward(train: ProgramFunction, spec: StepSpec, variant: Variant | N
             with fed(train.draws, values):
                 loss, reported = objective_of(spec).training(module, spec, train.draws, state, values)
             outputs = {"loss": loss, **reported, **_moved(whole, live)}
-            if spec.frobenius or spec.proximal:
+            if spec.frobenius or spec.proximal or spec.corrected:
                 outputs = {OBJECTIVE: loss + _penalty(values, spec, names), **outputs}
         return outputs, {}
 
@@ -59,9 +59,10 @@ def _moved(whole: dict[str, Tensor], live: dict[str, Tensor]) -> dict[str, Tenso
 
 
 def _penalty(values: dict[str, Tensor], spec: StepSpec, names: list[str]) -> Tensor:
-    """lambda/2 * sum over pairs of ||U V||_F^2 = <U^T U, V V^T>, and mu/2 * sum of ||w - w_received||^2.
+    """lambda/2 * sum over pairs of ||U V||_F^2 = <U^T U, V V^T>, mu/2 * sum of ||w - w_received||^2, and the sum of
+    <correction, w>, whose gradient is the correction.
 
-    Source: FedHM, Frobenius decay; FedProx, equation 2.
+    Source: FedHM, Frobenius decay; FedProx, equation 2; SCAFFOLD, equation 3.
     """
     total = torch.zeros(())
     for pair in spec.frobenius:
@@ -70,7 +71,10 @@ def _penalty(values: dict[str, Tensor], spec: StepSpec, names: list[str]) -> Ten
         u_R = values[pair.u].transpose(0, 1).reshape(v_R.shape[0], -1)
         total = total + ((u_R @ u_R.t()) * (v_R @ v_R.t())).sum()
     total = 0.5 * values[PENALTY_WEIGHT] * total if spec.frobenius else total
-    for name in (n for n in names if spec.proximal and n not in spec.frozen):
-        apart = values[name] - values[teacher_name(name)]
-        total = total + 0.5 * values[PROXIMAL_WEIGHT] * (apart * apart).sum()
+    for name in (n for n in names if n not in spec.frozen):
+        if spec.proximal:
+            apart = values[name] - values[teacher_name(name)]
+            total = total + 0.5 * values[PROXIMAL_WEIGHT] * (apart * apart).sum()
+        if spec.corrected:
+            total = total + (values[correction_name(name)] * values[name]).sum()
     return total

@@ -245,3 +245,18 @@ def test_newest_profile_counts_and_the_ones_before_are_kept(ledger: Ledger) -> N
     assert ledger.profiles.of("a").budget_bytes == 30
     assert [p.budget_bytes for p in ledger.profiles.earlier("a")] == [10, 20]
     assert ledger.profiles.earlier("b") == ()
+
+
+def test_last_update_of_a_device_that_counts_is_one_of_a_committed_round(ledger: Ledger) -> None:
+    """Neither one that no round counted, nor one of a round that is not committed."""
+    first, other = collecting(ledger, "a", "b")
+    record(ledger, first, other)
+    ledger.rounds.move(0, 0, "aggregating", participants=["a"])
+    assert ledger.updates.last_counted() == {}
+    commit(ledger, 0)
+    second, never = collecting(ledger, "a", "b", round_index=1)
+    record(ledger, second, never)
+    ledger.rounds.move(1, 0, "aggregating", participants=["a"])
+    assert ledger.updates.last_counted() == {"a": first.assignment_id}
+    commit(ledger, 1)
+    assert ledger.updates.last_counted() == {"a": second.assignment_id}

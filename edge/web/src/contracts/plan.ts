@@ -105,6 +105,10 @@ export interface WorkOrder {
   readonly method: string;
   /** What a device keeps for itself; pages are asked for none: their hello names no such ability. */
   readonly personal: readonly string[];
+  /** Whose control variates a device goes on from; pages are asked for none, as of personal layers. */
+  readonly variates: string;
+  /** The group of devices whose model this is; empty: that of all. */
+  readonly cluster: string;
 }
 export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   assignment_id: text,
@@ -136,6 +140,8 @@ export const WorkOrder: Struct<WorkOrder> = struct<WorkOrder>("WorkOrder", {
   run: defaulted(text, ""),
   method: defaulted(text, ""),
   personal: defaulted(list(text), []),
+  variates: defaulted(text, ""),
+  cluster: defaulted(text, ""),
 });
 
 /** SHA-256 over `"<federation>\n<run>\n<round>\n<device>\n<attempt>"`, hex, without the line of an empty run. */
