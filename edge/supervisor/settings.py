@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge.contracts.envelope import Envelope
@@ -38,6 +39,7 @@ class AgentSettings:
         trust: keys one of which must have signed orders and manifests; None follows unsigned ones too.
         certificate: this device's own, which is renewed in time; None without one.
         policy: what the owner lets the device be asked; None: anything.
+        alive_file: touched while the agent's loop turns; None without one.
         bulk_tls: checks whoever serves blobs over HTTPS; None has them over MQTT only.
     """
 
@@ -58,6 +60,7 @@ class AgentSettings:
     certificate: CertificateFiles | None = None
     policy: PolicyGuard | None = None
     bulk_tls: Callable[[], ssl.SSLContext] | None = None
+    alive_file: Path | None = None
 
     @property
     def min_cohort(self) -> int:
