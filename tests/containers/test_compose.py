@@ -27,6 +27,8 @@ from tests.coordinator.fleet.private_namespace import PrivateProcess, Unavailabl
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+PATIENCE_S = 600.0
+"""What takes longer hangs."""
 SERVICES: dict[str, Any] = yaml.safe_load((FILES / "compose.yaml").read_text())["services"]
 
 
@@ -117,7 +119,7 @@ test -e {tmp_path}/alive
     except Unavailable as reason:
         pytest.skip(str(reason))
     try:
-        status = process.wait(240.0)
+        status = process.wait(PATIENCE_S)
     finally:
         process.stop()
     log = (tmp_path / "log").read_text()
