@@ -168,5 +168,5 @@ runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 
 clean:
 	rm -rf $(WEB)/node_modules $(WEB)/dist
-	rm -rf .arm .debian13 .rabbitmq .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .arm .debian13 .debian13-arm .rabbitmq .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
