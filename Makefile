@@ -1,4 +1,4 @@
-# setup, demo, web, wheel, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, web, wheel, sbom, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
 # Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), and npm's.
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
@@ -15,6 +15,7 @@ ORT_TRAINING = onnxruntime-training-cpu==1.19.2
 EXTRAS = coordinator,privacy,postgresql,fleet,onnxruntime,images,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
 RUNTIME_TESTS = tests/benchmarks tests/conformance tests/edge/runtimes tests/export
 # Processes that share the tests out: two where there are two processors.
@@ -34,7 +35,7 @@ WEB_SOURCES = $(wildcard $(WEB)/*.*) \
 HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo web wheel test test-runtimes test-system ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web wheel sbom test test-runtimes test-system ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -43,11 +44,12 @@ $(STAMP): pyproject.toml
 	  "install one, or name it: make setup PYTHON=..." >&2; exit 1; }
 	@echo "setup: $$($(PYTHON) -V) into .venv, pip's own configuration decides where from"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)'
-	@# Named again: torchvision, of the extra dev, takes the release that fits this torch, not a newer torch with it.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)' -e '.[$(EXTRAS)]'
+	@# torch is named, so that torchvision, of the extra dev, takes the release that fits it, not a newer torch with it.
+	@echo "setup: $(TORCH), and what its coordinator, devices and tests need (minutes, where torch has to be fetched)"
+	@$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)' -e '.[$(EXTRAS)]'
 	@# The wheel's own dependencies (1 GB of other backends) are not what its exporter imports; that is in the extra dev.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps '$(EXECUTORCH)' || \
+	@echo "setup: $(EXECUTORCH), for its exporter"
+	@$(PIP) --no-deps '$(EXECUTORCH)' || \
 	  echo "setup: no executorch for this machine; its exporter's tests are skipped with that reason" >&2
 	@touch $(STAMP)
 
@@ -103,6 +105,11 @@ wheel: setup
 	@if $(HAS_NODE); then $(MAKE) --no-print-directory web; else echo "wheel: without the page for phones, it $(NO_NODE)" >&2; fi
 	rm -rf build
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@$(MAKE) --no-print-directory sbom
+
+# What the wheel's page bundles and what is installed beside it, with licences, as CycloneDX.
+sbom: setup
+	@$(BIN)/python -m tests.packaging.bill_of_materials --out dist/apportion.cdx.json
 
 # The web agent's own checks, then its page in a browser. Chromium is found on PATH, or named: APPORTION_CHROMIUM.
 test-web: setup
@@ -161,5 +168,5 @@ runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 
 clean:
 	rm -rf $(WEB)/node_modules $(WEB)/dist
-	rm -rf .arm .debian13 .rabbitmq .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .arm .debian13 .debian13-arm .rabbitmq .venv .venv-executorch .venv-onnxruntime-training runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

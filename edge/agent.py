@@ -32,6 +32,7 @@ from edge.supervisor.outbox import Outbox
 from edge.supervisor.presence import Presence, heartbeat
 from edge.supervisor.settings import AgentSettings
 from edge.supervisor.settled_work import REPLAYED, SettledWork
+from edge.supervisor.sign_of_life import SignOfLife
 from edge.supervisor.states import StateMachine
 from edge.supervisor.trainer_link import TrainerEnded, TrainerLink, TrainerSaid
 from edge.supervisor.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Storing, Trained
@@ -65,6 +66,7 @@ class Agent:
         self._work: Assignment | None = None
         self._crashes = Crashes(settings, store.root / "training", around.root, self._presence.profile)
         self._heartbeat_at, self._farewell = 0.0, "stopped"
+        self._alive = SignOfLife(settings.alive_file)
         self._masker = Masker.of(settings, store.root / "masking", self._outbox.send)
         self._credentials = Credentials(settings.device, settings.certificate, settings.trust, self._outbox.send)
 
@@ -298,6 +300,7 @@ class Agent:
             self._give_up(self._work.refusal(error.code, error.message))
 
     def _tick(self, now: float) -> None:
+        self._alive.tick(now)
         if self.state == "stopping":
             return
         if self._settings.parent_pid and not is_alive(self._settings.parent_pid):

@@ -28,7 +28,8 @@ _SPELLED_OUT = (
     ATEN.hardshrink_backward, ATEN.threshold, ATEN.celu, ATEN.selu, ATEN.glu, ATEN.glu_backward, ATEN.square,
     ATEN.logsumexp, ATEN._softmax_backward_data, ATEN._log_softmax_backward_data, ATEN._safe_softmax,
     # losses and norms
-    ATEN.mse_loss, ATEN.smooth_l1_loss, ATEN.huber_loss, ATEN.soft_margin_loss, ATEN.binary_cross_entropy, ATEN.nll_loss_forward, ATEN.nll_loss_backward,
+    ATEN.mse_loss, ATEN.smooth_l1_loss, ATEN.huber_loss, ATEN.soft_margin_loss, ATEN.binary_cross_entropy,
+    ATEN.nll_loss_forward, ATEN.nll_loss_backward,
     ATEN.native_layer_norm_backward, ATEN.native_group_norm_backward, ATEN._fused_rms_norm,
     ATEN.rms_norm, ATEN._weight_norm_interface, ATEN.norm,
     # moves

@@ -28,7 +28,7 @@ def fetch_packages(apt: Path, release: str, packages: Sequence[str]) -> list[Pat
     for folder in ("lists/partial", "cache/archives/partial"):
         (apt / folder).mkdir(parents=True)
     (apt / "status").touch()
-    (apt / "sources.list").write_text(_source(release))
+    (apt / "sources.list").write_text(source_line(release))
     settings = {
         "APT::Install-Recommends": "false",
         "APT::Sandbox::User": "",
@@ -59,8 +59,12 @@ def unpack_packages(archives: Sequence[Path], root: Path, *, left_out: tuple[str
         (root / "usr/bin/sh").symlink_to("dash")
 
 
-def _source(release: str) -> str:
-    """The machine's own Debian mirror, with another release of it."""
+def source_line(release: str) -> str:
+    """The machine's own Debian mirror as apt's sources name it, with another release of it.
+
+    Raises:
+        NoPackages: the machine has none.
+    """
     form = "$(REPO_URI) $(LABEL) $(COMPONENT)"
     done = subprocess.run(
         ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], capture_output=True, text=True

@@ -32,7 +32,7 @@ def web_application(
     Args:
         web_socket: the broker's ``wss://host:port[/path]``, the only other address that the page may speak to.
     """
-    routes: list[BaseRoute] = []
+    routes: list[BaseRoute] = [Route(HEALTH_PATH, _health, methods=["GET"])]
     if handler is not None:
         claims = Claims(handler, has_page=pages is not None)
         routes += [
@@ -48,7 +48,6 @@ def web_application(
     if pages is None:
         routes.append(Mount("/", app=_nowhere))
     else:
-        routes.append(Route(HEALTH_PATH, _health, methods=["GET"]))
         routes.append(Route("/{path:path}", pages.answer, methods=["GET"]))
     application = Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _broken})
     application.router.redirect_slashes = False

@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--self-test", action="store_true", help="repeat an artifact's self-test before its first use")
     add("--parent-pid", type=int, default=0, metavar="PID", help="end when this process does")
     add("--once", action="store_true", help="end after the first acknowledged assignment")
+    add("--alive-file", type=Path, metavar="FILE", help="touched every 10 s while this agent's loop turns")
     add("--connect-timeout-s", type=float, default=10.0, metavar="S", help="give up the first connection after this")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="what goes to stderr")
     add_condition_arguments(parser)
@@ -166,6 +167,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         policy=guard_of(policy, store.root),
         trust=trust,
         certificate=own_certificate(address, transport),
+        alive_file=None if chosen.alive_file is None else chosen.alive_file.expanduser(),
         # Only the authority that the owner named is asked for blobs, not any that the system knows.
         bulk_tls=partial(tls_context, address) if address.ca else None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge.contracts.envelope import Envelope
@@ -39,6 +40,7 @@ class AgentSettings:
         certificate: this device's own, which is renewed in time; None without one.
         policy: what the owner lets the device be asked; None: anything.
         tags: groups that the device belongs to, for runs that ask for some.
+        alive_file: touched while the agent's loop turns; None without one.
         bulk_tls: checks whoever serves blobs over HTTPS; None has them over MQTT only.
     """
 
@@ -60,6 +62,7 @@ class AgentSettings:
     policy: PolicyGuard | None = None
     tags: tuple[str, ...] = ()
     bulk_tls: Callable[[], ssl.SSLContext] | None = None
+    alive_file: Path | None = None
 
     @property
     def min_cohort(self) -> int:

@@ -15,11 +15,13 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tests.coordinator.fleet.private_namespace import Unavailable
+from tests.debian_packages import NoPackages, source_line
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = "qemu-aarch64-static"
@@ -74,7 +76,7 @@ def prepare(folder: Path) -> Userland:
         started = time.monotonic()
         shutil.rmtree(folder, ignore_errors=True)
         root = folder / "root"
-        python, glibc = _unpack_system(folder / "apt", root)
+        python, glibc = _unpack_system(folder / "apt", root, PYTHONS)
         packages = root / "usr/local/lib" / f"python{python}" / "dist-packages"
         _unpack_wheels(releases, python, glibc, folder / "wheels", packages)
         stamp.write_text(json.dumps({**wanted, "python": python}))
@@ -83,6 +85,24 @@ def prepare(folder: Path) -> Userland:
     made = Userland(root, root / "usr/bin" / f"python{python}", root / f"usr/local/lib/python{python}/dist-packages")
     _install_agent(made.packages)
     return made
+
+
+def prepare_host(folder: Path, release: str, python: str) -> Userland:
+    """Debian's ``release`` as a host has it, in ``folder``, fetched when it is not there: no packages but Debian's.
+
+    Raises:
+        Unavailable: no emulator, or no mirror with that release for aarch64.
+    """
+    install_system_packages()
+    if shutil.which(EMULATOR) is None:
+        raise Unavailable(f"{EMULATOR} is not installed (Debian: {SYSTEM_PACKAGES[EMULATOR]}) and nobody here is root")
+    root, stamp = folder / "root", folder / "ready.json"
+    wanted = {"layout": LAYOUT, "release": release, "python": python}
+    if not stamp.exists() or json.loads(stamp.read_text()) != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        _unpack_system(folder / "apt", root, (python,), release)
+        stamp.write_text(json.dumps(wanted))
+    return Userland(root, root / "usr/bin" / f"python{python}", root / f"usr/local/lib/python{python}/dist-packages")
 
 
 def install_system_packages() -> None:
@@ -113,8 +133,12 @@ def _releases() -> dict[str, str]:
     return found
 
 
-def _unpack_system(apt: Path, root: Path) -> tuple[str, int]:
-    """Python's version and glibc's minor version, of the first supported Python that the package sources have."""
+def _unpack_system(apt: Path, root: Path, pythons: Sequence[str], release: str = "") -> tuple[str, int]:
+    """Python's version and glibc's minor version, of the first of ``pythons`` that the package sources have.
+
+    Args:
+        release: of Debian; the machine's own sources when it is empty.
+    """
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise Unavailable("an aarch64 userland is made from Debian packages, and this machine has no apt-get")
     for folder in ("lists/partial", "cache/archives/partial"):
@@ -130,11 +154,17 @@ def _unpack_system(apt: Path, root: Path) -> tuple[str, int]:
         "Dir::State::status": str(apt / "status"),
         "Dir::Cache": str(apt / "cache"),
     }
+    if release:
+        try:
+            (apt / "sources.list").write_text(source_line(release))
+        except NoPackages as reason:
+            raise Unavailable(str(reason)) from reason
+        settings |= {"Dir::Etc::SourceList": str(apt / "sources.list"), "Dir::Etc::SourceParts": "/dev/null"}
     command = ["apt-get", "-qq", "-y", *(f"-o{name}={value}" for name, value in settings.items())]
     done = subprocess.run([*command, "update"], capture_output=True, text=True)
     unfetched = [line for line in done.stderr.splitlines() if "Failed to fetch" in line]
     failure = ""
-    for python in PYTHONS:
+    for python in pythons:
         names = ("python3", f"python{python}-minimal", f"libpython{python}-stdlib", *LIBRARIES, *HOST)
         done = subprocess.run([*command, "install", "--download-only", *names], capture_output=True, text=True)
         if done.returncode == 0:

@@ -336,6 +336,11 @@ def test_certificate_comes_again_for_its_key_until_it_is_revoked(
     assert (gone.status, gone.error["code"]) == (404, "no-certificate")
 
 
+def test_health_is_told_where_no_page_is_served(server: WebServer, identity: Path) -> None:
+    reply = ask(server, identity, "GET", "/healthz")
+    assert (reply.status, reply.body) == (200, b'{"status":"ok"}')
+
+
 def test_other_paths_are_nobodys(server: WebServer, identity: Path) -> None:
     for path in ("/", "/v1/claim", "/ca.key", "/v1/../ca.key", "/v1/ca.pem/../ca.key", CERTIFICATE_PATH + "x"):
         assert ask(server, identity, "GET", path).status == 404
