@@ -211,10 +211,10 @@ class Inbox:
                 self.settle()
 
     def name(self, device: str, why: str) -> None:
-        """Name a device that is over its budget, to people and in the audit log."""
+        """Say to people and in the audit log that what comes in the name of ``device`` is over its budget."""
         self._say(over_budget(device, why))
         with contextlib.suppress(LeaseLost, LedgerAway):
-            self._ledger.audit_log.named(device, "over-budget", why)
+            self._ledger.audit_log.dropped(device, "over-budget", why)
 
     def settle(self) -> None:
         """Write the accepts that were gathered. None of them was answered: those of a crash come again."""
