@@ -177,6 +177,6 @@ class Budgets:
 def over_budget(device: str, why: str) -> str:
     """The line for people about messages in the name of a device; who said them is not known before they are read."""
     return (
-        f"whoever speaks as {device} {why}: what is over its budget is dropped unread; mend or revoke it, or the broker "
-        "that repeats what it says"
+        f"whoever speaks as {device} {why}: what is over its budget is dropped unread; mend or revoke it, or the "
+        "broker that repeats what it says"
     )

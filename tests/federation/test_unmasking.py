@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.identity.authority import Authority
+from coordinator.rounds.masking.agreement import TOLD
+from edge.contracts.errors import PlanError
+from edge.contracts.messages import Refuse
 from edge.masking.keys import new_private
 from edge.masking.shares import split
+from edge.supervisor.assignment import Assignment
 from edge.transport.base import Qos
 from tests.federation.in_process import InProcessFederation
 from tests.federation.lying_broker import enrolled_agents
@@ -135,3 +139,23 @@ def test_who_is_silent_again_and_again_is_left_out_for_a_while_and_who_was_slow_
         assert {r.state for r in running.ledger.rounds.all()} == {"committed"}
         assert running.lines.having("round 3: d1 said nothing in 2 of 3 attempts and is left out until round 6")
         assert running.ledger.masking.liars() == frozenset()
+
+
+def test_run_whose_devices_all_unmasked_its_model_before_says_so_after_one_attempt(
+    exports: Path, tmp_path: Path
+) -> None:
+    """A second run from the same weights: there is nobody to ask again, however often."""
+    text = text_of(MASKED, size=3, local=3, min_reports=3, deadline_s=30.0, join_timeout_s=60.0)
+    with InProcessFederation(tmp_path, exports, text) as running:
+        start_agents(running, 3)
+        for device in running._agents:
+            running._agents[device][0]._masker.refusal = told_before  # type: ignore[method-assign]
+        began = time.monotonic()
+        with pytest.raises(PlanError, match=r"d0, d1, d2 .* \$\.federation\.seed or \$\.model\.weights"):
+            running.run()
+        assert [r.attempt for r in running.ledger.rounds.all()] == [0]
+        assert time.monotonic() - began < 30.0
+
+
+def told_before(taken: Assignment) -> Refuse:
+    return taken.refusal(TOLD, "masks were taken off before")

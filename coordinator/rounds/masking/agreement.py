@@ -65,7 +65,12 @@ def asked_before(federation: Federation, round_index: int) -> set[str]:
     """Devices that were asked to take masks off a sum of the round's model, or say that another run asked them."""
     rows = federation.ledger.masking.of_round(round_index, "reveal")
     asked = {device for row in rows for device in decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES).reported}
-    return asked | {d for d, of, *_ in federation.ledger.assignments.refused([TOLD], round_index) if of == round_index}
+    return asked | told_before(federation, round_index)
+
+
+def told_before(federation: Federation, round_index: int) -> set[str]:
+    """Devices that say that they unmasked a sum of the round's model already."""
+    return {d for d, of, *_ in federation.ledger.assignments.refused([TOLD], round_index) if of == round_index}
 
 
 def able_devices(federation: Federation, devices: Sequence[str], round_index: int) -> list[str]:
