@@ -134,8 +134,9 @@ class PolicyGuard:
         if windows and not any(window.holds(minute) for window in windows):
             allowed = ", ".join(f'"{window}"' for window in windows)
             raise PolicyWaits(f"$.rounds.hours: {allowed}, it is {now.tm_hour:02d}:{now.tm_min:02d}")
-        orders = self._account.of(self._today()).orders
-        if rules.per_day is not None and order.assignment_id not in orders and len(orders) >= rules.per_day:
+        day = self._account.of(self._today())
+        is_new = order.assignment_id not in day.orders
+        if rules.per_day is not None and is_new and day.order_count >= rules.per_day:
             raise PolicyWaits(f"$.rounds.per-day: {rules.per_day}, as many orders were taken today")
 
 
