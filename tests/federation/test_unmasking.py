@@ -159,3 +159,30 @@ def test_run_whose_devices_all_unmasked_its_model_before_says_so_after_one_attem
 
 def told_before(taken: Assignment) -> Refuse:
     return taken.refusal(TOLD, "masks were taken off before")
+
+
+def test_broker_that_keeps_updates_back_has_no_sum_of_fewer_honest_ones_than_the_run_asks_for(
+    exports: Path, tmp_path: Path
+) -> None:
+    """Two may collude (3 of 5 take masks off), so a sum with two honest updates is of four: of three none is made."""
+    text = text_of(
+        MASKED + "recovery-share = 0.6\nleast-honest = 2\n", min_reports=3, deadline_s=8.0, join_timeout_s=4.0
+    )
+    with InProcessFederation(tmp_path, exports, text) as running:
+        kept_back = {"d1", "d3"}
+        running.broker.drop = lambda topic, payload, qos: (
+            topic.endswith("/report") and bool(kept_back & {*topic.split("/")})
+        )
+        start_agents(running)
+
+        def on_point(point: str) -> None:
+            if point == "planned" and running.ledger.rounds.find(0, 1) is not None:
+                kept_back.clear()
+
+        running.on_point = on_point
+        running.run()
+        first, second = running.ledger.rounds.all()
+        assert (first.state, second.state) == ("abandoned", "committed")
+        assert not running.ledger.masking.of_attempt(0, 0, "reveal")
+        assert running.lines.having("round 1: 3 masked updates are here, 4 needed so that their sum tells of none")
+        assert second.participants == ("d0", "d1", "d2", "d3", "d4")

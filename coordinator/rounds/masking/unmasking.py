@@ -10,7 +10,7 @@ from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.privacy.masking_records import COORDINATOR, Decided
 from coordinator.rounds.control import obey_within_round
 from coordinator.rounds.federation import Federation
-from coordinator.rounds.masking.agreement import LEAST, able_devices
+from coordinator.rounds.masking.agreement import able_devices, reports_needed
 from coordinator.rounds.masking.silence import remember
 from coordinator.rounds.masking.sums import entries_of, secrets_of
 from edge.contracts.codec import encode_msgpack
@@ -41,7 +41,7 @@ def unmask(federation: Federation, handler: MaskingHandler, current: Round, reve
         return True
     left = [device for device in reveal.reported if device not in misdealt]
     ordered = len(federation.ledger.assignments.of_attempt(*here))
-    least = max(threshold, LEAST, min(federation.config.cohort.min_reports, ordered))
+    least = max(threshold, reports_needed(federation, ordered=ordered))
     if not federation.config.broker.knows_certificates or len(left) < least:
         federation.tries[current.round] -= 1  # whoever lies ends no run
         return False
@@ -90,4 +90,4 @@ def _wait_for(
 def _are_others_enough(federation: Federation, current: Round) -> bool:
     """Whether devices that are here and unmasked nothing of this model could make the round."""
     here = [hello.device for hello in federation.devices.present()]
-    return len(able_devices(federation, here, current.round)) >= max(LEAST, federation.config.cohort.min_reports)
+    return len(able_devices(federation, here, current.round)) >= reports_needed(federation)

@@ -20,12 +20,12 @@ from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.privacy.masking_records import COORDINATOR
 from coordinator.rounds.federation import Federation, RoundStage
 from coordinator.rounds.masking.agreement import (
-    LEAST,
     TOLD,
     able_devices,
     agree_on_masks,
     asked_before,
     left_out,
+    reports_needed,
     told_before,
 )
 from coordinator.rounds.masking.silence import OF_ATTEMPTS, OFTEN, remember, silent_devices
@@ -78,7 +78,7 @@ class SecureAggregation(RoundStage):
         able = able_devices(federation, devices, round_index)
         silent = {device: back for device, back in silent_devices(federation, round_index).items() if device in able}
         others = sorted({*able} - {*left_out(federation, round_index), *silent})
-        needed = max(LEAST, federation.config.cohort.min_reports)
+        needed = reports_needed(federation)
         if len(able) < needed <= len(able) + len(again):
             self._too_few = _spent(round_index, again, len(able), needed)
             if federation.tries[round_index] > 1 and told_before(federation, round_index):
@@ -94,7 +94,7 @@ class SecureAggregation(RoundStage):
 
     def check(self, federation: Federation, *, chosen: int, drawn_from: Sequence[str]) -> None:
         """Say what to change where too few devices are left that may unmask a sum of the round's model."""
-        if self._too_few and chosen < max(LEAST, federation.config.cohort.min_reports):
+        if self._too_few and chosen < reports_needed(federation):
             raise PlanError(self._too_few)
 
     def assignments(self, federation: Federation, assignments: list[Assignment]) -> list[Assignment]:
@@ -105,8 +105,12 @@ class SecureAggregation(RoundStage):
         """
         privacy = federation.config.privacy
         count = len(assignments)
-        if not LEAST <= count <= MAX_COHORT:
-            raise PlanError(f"{count} devices for a masked sum, {LEAST} to {MAX_COHORT} needed; change $.cohort.size")
+        needed = reports_needed(federation, ordered=count)
+        if not needed <= count <= MAX_COHORT:
+            raise PlanError(
+                f"{count} devices for a masked sum, {needed} to {MAX_COHORT} needed ($.cohort.size is "
+                f"{federation.config.cohort.size}: docs/privacy.md); add devices, or begin a run with another size"
+            )
         orders = [read_order(entry.order) for entry in assignments]
         first = orders[0]
         for order in orders:
@@ -152,7 +156,11 @@ class SecureAggregation(RoundStage):
             _remember_silent(federation, current, handler, reported)
             present = tuple(d for d in reported if d in mailed.devices)
             ordered = len(federation.ledger.assignments.of_attempt(*here))
-            if len(present) < max(mailed.threshold, LEAST, min(federation.config.cohort.min_reports, ordered)):
+            if len(present) < (needed := max(mailed.threshold, reports_needed(federation, ordered=ordered))):
+                federation.progress.say(
+                    f"round {current.round + 1}: {len(present)} masked updates are here, {needed} needed so that their "
+                    "sum tells of none"
+                )
                 return []
             reveal = Reveal("", present, tuple(d for d in mailed.devices if d not in present))
             federation.ledger.masking.add(*here, COORDINATOR, "reveal", encode_msgpack(reveal))
