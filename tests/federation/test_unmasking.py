@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.identity.authority import Authority
 from coordinator.rounds.masking.agreement import TOLD
-from edge.contracts.errors import PlanError
+from edge.contracts.errors import DeadlineExpired, PlanError
 from edge.contracts.messages import Refuse
 from edge.masking.keys import new_private
 from edge.masking.shares import split
@@ -99,19 +99,48 @@ def test_sum_whose_helpers_are_away_waits_until_they_are_back(
         assert not away
 
 
-def test_sum_whose_helpers_stay_away_is_given_up_at_last(
+def test_run_whose_helpers_stay_away_stops_where_it_is_and_goes_on_when_they_are_back(
     exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Giving the attempt up would be the end: each of them may unmask one sum of this model, nobody else is here."""
     monkeypatch.setattr("coordinator.rounds.masking.unmasking.REVEAL_S", 1.0)
     monkeypatch.setattr("coordinator.rounds.masking.unmasking.WAIT_ROUNDS", 0.4)
     with InProcessFederation(tmp_path, exports, text_of(MASKED, deadline_s=20.0, join_timeout_s=15.0)) as running:
         running.broker.drop = lambda topic, payload, qos: topic.endswith("/revealed") and "/d0/" not in topic
         start_agents(running)
-        with pytest.raises(Exception, match=r"masked sum|said hello|can take part"):
+        with pytest.raises(
+            DeadlineExpired, match=r"1 of 5 .*, 4 needed: d1, d2, d3, d4 said nothing for 8 s .* resume"
+        ):
             running.run()
-        assert running.ledger.rounds.all()[0].state == "abandoned"
+        assert running.ledger.rounds.all()[0].state == "collecting"
         assert running.lines.having("1 of 5 devices helped to unmask the sum, 4 needed: waiting for them, for 8 s")
-        assert running.lines.having("were asked to unmask a sum of this model before")
+        running.broker.drop = lambda topic, payload, qos: False
+        running.run()
+        (entry,) = running.ledger.rounds.all()
+        assert (entry.attempt, entry.state, len(entry.participants)) == (0, "committed", DEVICES)
+
+
+def test_misdealer_beside_a_silent_reporter_does_not_end_a_run_of_everybody(
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that are left have to tell their masks with who was found out; who is away says it when it is back."""
+    monkeypatch.setattr("coordinator.rounds.masking.unmasking.REVEAL_S", 1.0)
+    monkeypatch.setattr("coordinator.rounds.masking.unmasking.WAIT_ROUNDS", 0.2)
+    Authority.create(tmp_path / "identity").close()
+    broker = f'url = "mosquitto"\nidentity = "{tmp_path / "identity"}"'
+    text = text_of(MASKED + "recovery-share = 0.6\n", broker=broker, min_reports=3, deadline_s=30.0)
+    with InProcessFederation(tmp_path, exports, text) as running:
+        enrolled_agents(running, tmp_path / "identity", DEVICES)
+        lies(running, "d1", another_secret)
+        running.broker.drop = lambda topic, payload, qos: topic.endswith("/excluded") and "/d3/" in topic
+        with pytest.raises(DeadlineExpired, match=r"3 of 4 devices helped .*, 4 needed: d3 said nothing"):
+            running.run()
+        running.broker.drop = lambda topic, payload, qos: False
+        running.run()
+        (entry,) = running.ledger.rounds.all()
+        assert (entry.attempt, entry.state, entry.participants) == (0, "committed", ("d0", "d2", "d3", "d4"))
+        assert running.ledger.masking.liars() == {"d1"}
+        assert not running.lines.having("weights of")
 
 
 def test_who_is_silent_again_and_again_is_left_out_for_a_while_and_who_was_slow_once_is_not(
