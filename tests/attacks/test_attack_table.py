@@ -70,6 +70,7 @@ FINDINGS = {
     "a site's policy": "an order that a device's owner",
     "a Byzantine member in chaos": "a member that lies in a run",
     "one misdealer and one silent reporter": "a member that misdeals beside one that is away",
+    "a forged order before the true one": "an order that is forged under the id",
     "a lost dispute": "a dispute that is lost",
     "a device without a certificate": "a device without a certificate in a masked run",
     "what a device keeps of orders": "orders without end, at a device with a policy",
