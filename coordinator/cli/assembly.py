@@ -373,7 +373,7 @@ def open_federation(
     needs = [ABILITY] if is_masked else []
     needs += [own_tensors.ABILITY] if config.personal.layers else []
     needs += [control_variates.ABILITY] if config.training.scaffold else []
-    cohort = Cohort(config.runtime.names, needs=needs)
+    cohort = Cohort(config.runtime.names, needs=needs, unfit=known.unfit)
     clock = RoundClock(order_s=config.cohort.deadline_s if is_buffered else 0.0)
     on_point = known_only(options.on_point if leadership is None else held_at(leadership, options.on_point))
     lane = BlockLane(publisher.block, transport)

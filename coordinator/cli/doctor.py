@@ -220,6 +220,7 @@ def config_findings(path: Path, allow_env: Collection[str] = ()) -> list[Finding
 def findings_of(config: RunConfig, name: str, allow_env: Collection[str] = ()) -> list[Finding]:
     """Whether the data of ``config`` opens, its model is built, its runtimes and broker answer; ``name`` is its own."""
     from coordinator.cli.identity_findings import identity_findings
+    from coordinator.cli.masking_findings import masking_findings
     from coordinator.cli.page_findings import page_findings
     from coordinator.cli.runtime_findings import runtime_findings
     from coordinator.exporting.cut_exporter import dense_module
@@ -238,7 +239,7 @@ def findings_of(config: RunConfig, name: str, allow_env: Collection[str] = ()) -
     except ApportionError as error:
         findings.append(Finding.failure("method", error))
     # The broker last but one: one that is started here is given a list and certificates that are good, if need be.
-    identity = identity_findings(config)
+    identity = [*identity_findings(config), *masking_findings(config)]
     return [*findings, *runtime_findings(config), *identity, broker_finding(config, allow_env), *page_findings(config)]
 
 

@@ -33,12 +33,14 @@ class IdentityHandler:
     Attributes:
         check: raises for a message that may not be used; None where all may.
         handlers: of the message kinds that are about a device's own certificate.
+        unfit: why a device cannot take part in the run's rounds, as far as its certificates decide.
     """
 
     def __init__(
         self, config: RunConfig, federation: str, publisher: Publisher, say: Callable[[str], None], run: str = ""
     ) -> None:
         self.check: MessageCheck | None = None
+        self.unfit: Callable[[str], str] = lambda device: ""
         self.handlers: Mapping[str, Callable[[str, Envelope], None]] = {}
         self._parts: list[contextlib.AbstractContextManager[object]] = []
         self._open = contextlib.ExitStack()
@@ -51,7 +53,9 @@ class IdentityHandler:
 
         checks: list[MessageCheck] = [BrowserSignatures(self._identity, federation)]
         if config.privacy.secure_aggregation and config.broker.knows_certificates:
-            checks.append(MaskingSignatures(self._identity, run))
+            masking = MaskingSignatures(self._identity, run)
+            checks.append(masking)
+            self.unfit = masking.unfit
 
         def check(device: str, envelope: Envelope) -> None:
             for one in checks:

@@ -21,6 +21,8 @@ class PrivacyConfig(msgspec.Struct, frozen=True, kw_only=True):
             models, and whoever knows the seed can take the noise off. For tests; it protects nothing.
         mask_range: how far one entry may move in a masked update; a device whose update moves further refuses.
         recovery_share: share of a cohort's devices whose help unmasks a sum after others have gone.
+        least_honest: updates in every masked sum that are of none of the devices that may collude; 0 = half of those
+            that could be missing otherwise, and 1 at least (:mod:`coordinator.privacy.guarantee`).
     """
 
     clip_norm: float = 0.0
@@ -31,6 +33,7 @@ class PrivacyConfig(msgspec.Struct, frozen=True, kw_only=True):
     recovery_share: float = 0.67
     reproducible: bool = False
     mask_range: float = 8.0
+    least_honest: int = 0
 
 
 def read_privacy(table: TableReader) -> PrivacyConfig:
@@ -45,12 +48,13 @@ def read_privacy(table: TableReader) -> PrivacyConfig:
         recovery_share=table.number("recovery-share", default.recovery_share, low=0.5, high=1.0, above_low=True),
         reproducible=table.flag("reproducible", default.reproducible),
         mask_range=table.number("mask-range", default.mask_range, low=0.0, high=1e12, above_low=True),
+        least_honest=table.integer("least-honest", default.least_honest, low=0),
     )
     if privacy.noise_multiplier and not privacy.clip_norm:
         table.problem("noise-multiplier", "is a multiple of clip-norm, and there is none; give clip-norm too")
     if privacy.max_epsilon and not privacy.noise_multiplier:
         table.problem("max-epsilon", "is spent by noise-multiplier's noise, and there is none; give noise-multiplier")
-    for key in ("recovery_share", "mask_range"):  # a canonical file spells out every key
+    for key in ("recovery_share", "mask_range", "least_honest"):  # a canonical file spells out every key
         if getattr(privacy, key) != getattr(default, key) and not privacy.secure_aggregation:
             table.problem(key.replace("_", "-"), "belongs to secure-aggregation = true")
     if privacy.reproducible and not privacy.noise_multiplier:

@@ -336,6 +336,8 @@ def _not_written(section: Any) -> list[str]:
         return [key for key in ("layers", "fine_tune") if not getattr(section, key)]
     if isinstance(section, AggregationConfig):
         return [] if section.mode == "buffered" else [key.replace("-", "_") for key in BUFFERED_KEYS]
+    if isinstance(section, PrivacyConfig):
+        return [] if section.least_honest else ["least_honest"]
     if isinstance(section, StoreConfig):
         return [key for key in ("blobs", "ledger") if not getattr(section, key)] + ["shards"] * (section.shards == 1)
     if isinstance(section, LocalGroup):

@@ -51,6 +51,22 @@ class MaskingSignatures:
             known = f"{len(keys)} certificate{'s' if len(keys) != 1 else ''} of the device that stand"
             raise SignatureRejected(f"{what} has a signature by none of {known}, or was changed on its way")
 
+    def unfit(self, device: str) -> str:
+        """Why ``device`` cannot take part in masked rounds: nothing that it says of masks would be believed.
+
+        Empty when it can.
+        """
+        try:
+            self._refresh()
+        except IdentityRefused as error:
+            return f"{device} cannot take part yet: the coordinator cannot read its identity now ({error})"
+        if any(self._now() < until for until, _ in self._keys.get(device, ())):
+            return ""
+        return (
+            f"{device} has no certificate of this run's identity that stands, and what devices say of masks is signed "
+            "with one; enrol it (apportion device add, or apportion ca token) and give the agent --cert"
+        )
+
     def _refresh(self) -> None:
         changes = change_count(self._identity)
         if changes == self._changes:

@@ -49,6 +49,14 @@ class AuditLog(LedgerPart):
         with self._file.transaction() as sql:
             append(sql, Event(actor=actor or self._file.actor, action=action, subject=subject, details=details or {}))
 
+    def dropped(self, device: str, what: str, why: str) -> bool:
+        """Says that messages in the name of ``device`` were dropped, in a transaction of its own; as often as
+        :meth:`named` would.
+
+        It accuses nobody: what is dropped is dropped unread, so whoever carried it may have said it over again.
+        """
+        return self._named_at(device, what, why, "traffic-dropped", {})
+
     def named(self, device: str, what: str, why: str, **evidence: Any) -> bool:
         """Names a device that did what no honest one does, in a transaction of its own.
 
@@ -56,13 +64,16 @@ class AuditLog(LedgerPart):
         the log.
 
         Args:
-            what: a kebab-case word for it, as ``over-budget``.
+            what: a kebab-case word for it, as ``bad-figure``.
             why: in words, with values.
             evidence: further JSON values by name.
 
         Returns:
             False when no entry was written: it was named for that before.
         """
+        return self._named_at(device, what, why, "device-named", evidence)
+
+    def _named_at(self, device: str, what: str, why: str, action: str, evidence: Mapping[str, Any]) -> bool:
         if len(self._named) >= MOST_NAMED:
             self._named.clear()
         self._named[device, what] += 1
@@ -70,7 +81,8 @@ class AuditLog(LedgerPart):
         if times & (times - 1):
             return False
         with self._file.transaction() as sql:
-            append(sql, naming(self._file.actor, device, what, why, times=times, **evidence))
+            event = naming(self._file.actor, device, what, why, times=times, **evidence)
+            append(sql, msgspec.structs.replace(event, action=action))
         return True
 
     def entries(self, *, after: int = 0, since_ms: int = 0, device: str = "") -> Iterator[Entry]:

@@ -48,11 +48,18 @@ class Cohort:
     Args:
         runtimes: those the run allows, in order of preference; empty = any.
         needs: abilities that a device must have.
+        unfit: why a device cannot take part, whatever it says of itself; empty when it can.
     """
 
-    def __init__(self, runtimes: Sequence[str] = (), needs: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        runtimes: Sequence[str] = (),
+        needs: Sequence[str] = (),
+        unfit: Callable[[str], str] = lambda device: "",
+    ) -> None:
         self._runtimes = tuple(runtimes)
         self._needs = tuple(needs)
+        self._unfit = unfit
         self._members: dict[str, Member] = {}
         self._arrivals = 0
         self._changed = threading.Condition()
@@ -130,7 +137,7 @@ class Cohort:
         return {m.hello.device: m.runtime_error for m in self._here() if m.runtime_error}
 
     def unusable_for(self, hello: Hello) -> str:
-        """Why the device of ``hello`` cannot take part, as far as runtimes and abilities decide; empty when it can."""
+        """Why the device of ``hello`` cannot take part, as far as is known of it here; empty when it can."""
         try:
             if self._runtimes:
                 choose_runtimes(hello.profile, self._runtimes)
@@ -140,7 +147,7 @@ class Cohort:
             return (
                 f"{hello.device} lacks what this run needs: {', '.join(missing)} (pip install -U 'apportion[identity]')"
             )
-        return ""
+        return self._unfit(hello.device)
 
     def arrival(self, hello: Hello) -> str:
         """One line for people about a device that has come: what it has, and why it cannot take part if it cannot."""

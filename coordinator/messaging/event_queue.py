@@ -1,4 +1,5 @@
-"""What waits for the message loop: messages that a person or a round waits for go before blocks of uploads.
+"""What waits for the message loop: messages that a person or a round waits for go before blocks of uploads, of which
+one comes after every eight of them at the latest.
 
 A device whose block waits sends no further ones; a device whose hello, report or acceptance waits seems slow, and a
 round with it. A report stays behind the blocks its device sent before it: agents wait for the last grant, others need

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -21,7 +22,7 @@ from coordinator.messaging.cohort import Cohort
 from coordinator.messaging.named_blobs import NamedBlobs
 from coordinator.messaging.update_book import LedgerBook
 from edge.contracts.envelope import Envelope
-from edge.contracts.errors import ArtifactCorrupt, LeaseLost, MessageRejected
+from edge.contracts.errors import ArtifactCorrupt, LeaseLost, MessageRejected, SignatureRejected
 from edge.contracts.messages import Accept, Ack, Bye, Error, Get, Heartbeat, Hello, Refuse
 from edge.contracts.plan import read_order
 from edge.serving.admission import UPLOADS_AT_ONCE
@@ -35,6 +36,12 @@ REVOKED = "revoked"
 """Why a device is away, and the code of an assignment that expired with it."""
 ARRIVALS_TOLD = 50
 """Devices whose arrival is a line of its own."""
+
+DOUBT_S = 10.0
+"""A signed order is refused for its signature when that is said again so long after the first time: open orders are
+sent every 15 s."""
+
+MOST_DOUBTED = 10_000
 
 
 class Inbox:
@@ -84,6 +91,7 @@ class Inbox:
         self._has_news = False
         self._arrivals = 0
         self._accepted: list[str] = []
+        self._doubted: dict[str, float] = {}
         self.accepts_together = 1
         self._book = LedgerBook(
             ledger,
@@ -211,10 +219,10 @@ class Inbox:
                 self.settle()
 
     def name(self, device: str, why: str) -> None:
-        """Name a device that is over its budget, to people and in the audit log."""
+        """Say to people and in the audit log that what comes in the name of ``device`` is over its budget."""
         self._say(over_budget(device, why))
         with contextlib.suppress(LeaseLost, LedgerAway):
-            self._ledger.audit_log.named(device, "over-budget", why)
+            self._ledger.audit_log.dropped(device, "over-budget", why)
 
     def settle(self) -> None:
         """Write the accepts that were gathered. None of them was answered: those of a crash come again."""
@@ -226,7 +234,7 @@ class Inbox:
     def _refuse(self, device: str, envelope: Envelope) -> None:
         refusal = envelope.read(Refuse)
         entry = self._book.own(device, refusal.assignment_id)
-        if entry is None:
+        if entry is None or (refusal.code == SignatureRejected.code and self._is_doubtful(entry)):
             return
         self._ledger.assignments.move(
             entry.assignment_id,
@@ -241,6 +249,25 @@ class Inbox:
             self._drop_corrupt_blobs(entry)
         self._publisher.ack(device, Ack(entry.assignment_id, False, "refused", "refusal recorded"))
         self.notify()
+
+    def _is_doubtful(self, entry: Assignment) -> bool:
+        """Whether what was refused may be an order that somebody forged under this id; the true one is then sent again.
+
+        A device that has it in hand refuses no forged one any more; one that does not trust it refuses it again.
+        """
+        if entry.state != "open" or not self._publisher.is_signed:
+            return False
+        now = time.monotonic()
+        if entry.assignment_id not in self._doubted:
+            if len(self._doubted) >= MOST_DOUBTED:
+                self._doubted.clear()
+            self._doubted[entry.assignment_id] = now
+            self._say(
+                f"{entry.device} had an order of round {entry.round} that it does not trust "
+                f"({SignatureRejected.code}); ours is sent again"
+            )
+            self.announce(entry.device)
+        return now - self._doubted[entry.assignment_id] < DOUBT_S
 
     def _drop_corrupt_blobs(self, entry: Assignment) -> None:
         """Delete what the device was sent and is not its digest on our own disk: the next attempt makes it anew."""

@@ -70,8 +70,18 @@ class MaskingDisputes:
             dispute = Disputed(complaint.sender, device)
             self._records.record(*here, COORDINATOR, "dispute", encode_msgpack(dispute))
         if dispute == Disputed(complaint.sender, device):  # said again as often as the complaint is
-            identity = self._records.identity(*here, dispute.sender)
-            self._records.tell(dispute.sender, "dispute", Dispute(identity, device))
+            self._tell(*here, dispute)
+        self.remind(device, *here)
+
+    def remind(self, device: str, round_index: int, attempt: int) -> None:
+        """Tell ``device`` again of a dispute about it: whatever it says until it opens, it may not have heard of it."""
+        dispute = self.of(round_index, attempt)
+        if dispute is not None and dispute.sender == device:
+            self._tell(round_index, attempt, dispute)
+
+    def _tell(self, round_index: int, attempt: int, dispute: Disputed) -> None:
+        identity = self._records.identity(round_index, attempt, dispute.sender)
+        self._records.tell(dispute.sender, "dispute", Dispute(identity, dispute.receiver))
 
     def _opening(self, device: str, envelope: Envelope) -> None:
         opening = envelope.read(Opening)

@@ -115,6 +115,7 @@ class MaskingHandler(MaskingRecords):
         if entry is None or mailed is None or device not in mailed.devices:
             return
         self._keep(entry, "checked", checked)
+        self.disputes.remind(device, entry.round, entry.attempt)
         proceeding = self.proceeding(entry.round, entry.attempt)
         if proceeding is not None and device in proceeding.devices:
             self.send_proceeds(entry.round, entry.attempt, [device])
@@ -152,6 +153,7 @@ class MaskingHandler(MaskingRecords):
         mailed = self.mailed(entry.round, entry.attempt)
         if mailed is not None and device in mailed.devices:
             self.send_mail(entry.round, entry.attempt, [device])
+            self.disputes.remind(device, entry.round, entry.attempt)
 
     def _revealed(self, device: str, envelope: Envelope) -> None:
         revealed = envelope.read(Revealed)

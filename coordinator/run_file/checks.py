@@ -10,6 +10,7 @@ from coordinator.config.personal import PersonalConfig
 from coordinator.config.run_config import RunConfig
 from coordinator.methods import METHODS, build_method, method_class
 from coordinator.methods.own import is_import_path
+from coordinator.privacy.guarantee import guarantee_of
 from coordinator.privacy.one_cut import refusal_of, summable_methods
 from coordinator.run_file.clusters import check_cluster_names, clusters_refused_by
 from edge.contracts.errors import ConfigError
@@ -225,6 +226,13 @@ def _check_masking(config: RunConfig, problems: list[str]) -> None:
         problems.append(f"{where}: masked values are whole numbers of 32 bits; leave out $.updates.precision")
     if config.cohort.size < 3:
         problems.append(f"{where}: of {config.cohort.size} devices each could tell the others' sum; $.cohort.size >= 3")
+    guarantee = guarantee_of(config.privacy, config.cohort.size)
+    if config.privacy.least_honest and guarantee.missing < 0:
+        problems.append(
+            f"$.privacy.least-honest: {guarantee.honest} beside {guarantee.threshold - 1} devices that may collude are "
+            f"{guarantee.reports} in a sum, and $.cohort.size is {config.cohort.size}; raise it, or lower least-honest "
+            "or recovery-share"
+        )
 
 
 def _check_noise(config: RunConfig, problems: list[str]) -> None:

@@ -15,14 +15,19 @@ SET_BACK = 2
 """Days by which a clock may be set back without a new account."""
 
 
+NAMED = 1000
+"""Assignments of a day that are kept by name; of more a number is kept, and one that comes again counts again."""
+
+
 class Day(msgspec.Struct, frozen=True, kw_only=True):
     """One day.
 
     Attributes:
         date: ``2026-11-23``.
-        orders: assignments that were taken.
+        orders: assignments that were taken, the last :data:`NAMED` of them.
+        earlier: how many were taken before those.
         down, up: bytes that were begun to be moved, counted before they are.
-        uploaded: assignments whose updates are in ``up``.
+        uploaded: assignments whose updates are in ``up``, the last :data:`NAMED` of them.
     """
 
     date: str
@@ -30,6 +35,12 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
     down: int = 0
     up: int = 0
     uploaded: tuple[str, ...] = ()
+    earlier: int = 0
+
+    @property
+    def order_count(self) -> int:
+        """How many were taken."""
+        return self.earlier + len(self.orders)
 
 
 class DayAccount:
@@ -57,13 +68,15 @@ class DayAccount:
         """``assignment`` is taken, and ``down`` bytes are about to be asked for; again for more of its bytes."""
         day = self.of(date)
         orders = day.orders if assignment in day.orders else (*day.orders, assignment)
-        self._write(msgspec.structs.replace(day, orders=orders, down=day.down + down))
+        earlier = day.order_count + len(orders) - len(day.orders) - len(orders[-NAMED:])
+        self._write(msgspec.structs.replace(day, orders=orders[-NAMED:], earlier=earlier, down=day.down + down))
 
     def upload(self, date: str, assignment: str, up: int) -> None:
         """The update of ``assignment`` is about to be sent; once for each."""
         day = self.of(date)
         if assignment not in day.uploaded:
-            self._write(msgspec.structs.replace(day, up=day.up + up, uploaded=(*day.uploaded, assignment)))
+            uploaded = (*day.uploaded, assignment)[-NAMED:]
+            self._write(msgspec.structs.replace(day, up=day.up + up, uploaded=uploaded))
 
     def _write(self, day: Day) -> None:
         self._day = day

@@ -6,12 +6,13 @@ for what will not be done then either.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge.contracts.errors import PlanError, PolicyRefused, PolicyWaits
+from edge.contracts.errors import PlanError, PolicyRefused, PolicyWaits, StoreFull
 from edge.contracts.packing import KEPT
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.policy.day_account import DayAccount
@@ -20,6 +21,8 @@ from edge.policy.refusal_log import RefusalLog
 
 if TYPE_CHECKING:
     from edge.contracts.manifest import ArtifactManifest
+
+log = logging.getLogger("apportion.policy")
 
 Held = Callable[[str], bool]
 """Whether a blob is in the store already."""
@@ -59,10 +62,14 @@ class PolicyGuard:
             raise
 
     def took(self, order: WorkOrder, held: Held) -> Callable[[ArtifactManifest], None]:
-        """Count ``order`` as one of today's; what its manifest is to be checked by before its files are asked for."""
+        """Count ``order`` as one of today's; what its manifest is to be checked by before its files are asked for.
+
+        Raises:
+            StoreFull: it cannot be counted, so nothing of it is to be asked for; the check likewise.
+        """
         self._log.add(order, "taken")
         size = _size_of(order, held)
-        self._account.take(self._today(), order.assignment_id, size)
+        self._take(order, size)
 
         def check(manifest: ArtifactManifest) -> None:
             files = sum(file.size for file in manifest.files if not held(file.sha256))
@@ -71,13 +78,26 @@ class PolicyGuard:
             except PolicyRefused as error:
                 self._log.add(order, error.code, str(error))
                 raise
-            self._account.take(self._today(), order.assignment_id, files)
+            self._take(order, files)
 
         return check
 
     def uploads(self, assignment: str, size: int) -> None:
-        """Count an update that is about to be sent, once."""
-        self._account.upload(self._today(), assignment, size)
+        """Count an update that is about to be sent, once.
+
+        What the disk does not take is counted in memory, and with the next thing that it does take: the update is
+        there, and one that is sent after a restart is counted then.
+        """
+        try:
+            self._account.upload(self._today(), assignment, size)
+        except OSError as error:
+            log.warning("an update of %d bytes is counted in memory alone: %s; free disk space", size, error)
+
+    def _take(self, order: WorkOrder, size: int) -> None:
+        try:
+            self._account.take(self._today(), order.assignment_id, size)
+        except OSError as error:
+            raise StoreFull(f"order {order.assignment_id[:12]} cannot be counted: {error}; free disk space") from error
 
     def _today(self) -> str:
         return time.strftime("%Y-%m-%d", self._clock())
@@ -134,8 +154,9 @@ class PolicyGuard:
         if windows and not any(window.holds(minute) for window in windows):
             allowed = ", ".join(f'"{window}"' for window in windows)
             raise PolicyWaits(f"$.rounds.hours: {allowed}, it is {now.tm_hour:02d}:{now.tm_min:02d}")
-        orders = self._account.of(self._today()).orders
-        if rules.per_day is not None and order.assignment_id not in orders and len(orders) >= rules.per_day:
+        day = self._account.of(self._today())
+        is_new = order.assignment_id not in day.orders
+        if rules.per_day is not None and is_new and day.order_count >= rules.per_day:
             raise PolicyWaits(f"$.rounds.per-day: {rules.per_day}, as many orders were taken today")
 
 

@@ -74,13 +74,21 @@ class SiteWork:
 
     @classmethod
     def begin(cls, root: Path, record: SiteRecord) -> SiteWork:
-        """New work; what lies under its id is removed."""
+        """New work; what lies under its id is removed.
+
+        Raises:
+            OSError: it cannot be kept; nothing of it is left.
+        """
         folder = root / record.order.assignment_id
         shutil.rmtree(folder, ignore_errors=True)
-        for name in ("reports", "refused"):
-            (folder / name).mkdir(parents=True)
-        work = cls(folder, record)
-        work.update(record)
+        try:
+            for name in ("reports", "refused"):
+                (folder / name).mkdir(parents=True)
+            work = cls(folder, record)
+            work.update(record)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return work
 
     @classmethod

@@ -175,8 +175,8 @@ class Budgets:
 
 
 def over_budget(device: str, why: str) -> str:
-    """The line for people about a device that is over its budget: a broker can say things over again in its name."""
+    """The line for people about messages in the name of a device; who said them is not known before they are read."""
     return (
-        f"{device} {why}: what is over its budget is dropped unread; mend or revoke it, or the broker that "
-        "repeats what it says"
+        f"whoever speaks as {device} {why}: what is over its budget is dropped unread; mend or revoke it, or the "
+        "broker that repeats what it says"
     )

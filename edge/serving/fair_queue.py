@@ -9,17 +9,23 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+TURNS = 8
+"""Items of earlier lanes, one after the other, that a later one waits for: where messages come faster than they are
+handled, what makes them end would never be handled else. A thousand devices that wait for a place to upload say so
+every 5 s; the blocks of those that have one are in the later lane."""
+
 
 class FairQueue(Generic[T]):
     """Items by key, those of a key in their order; any thread may put, a signal handler too, and one takes.
 
     Args:
-        lanes: how many; what is in a lane goes when the ones before it are empty.
+        lanes: how many; what is in a lane goes when the ones before it are empty, or had :data:`TURNS` items.
     """
 
     def __init__(self, lanes: int = 1) -> None:
         self._lanes: list[OrderedDict[str, deque[T]]] = [OrderedDict() for _ in range(lanes)]
         self._count: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._passed = 0
         self._lock = threading.RLock()  # a signal handler puts in the thread that takes
 
     def put(self, key: str, item: T, lane: int = 0) -> None:
@@ -52,7 +58,10 @@ class FairQueue(Generic[T]):
 
     def _taken(self) -> T:
         with self._lock:
-            lane = next(lane for lane in self._lanes if lane)
+            first, *later = [lane for lane in self._lanes if lane]
+            is_due = bool(later) and self._passed >= TURNS
+            lane = later[0] if is_due else first
+            self._passed = self._passed + 1 if later and not is_due else 0
             key = next(iter(lane))
             own = lane[key]
             item = own.popleft()

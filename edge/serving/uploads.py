@@ -147,6 +147,8 @@ class UploadHandler(Generic[A]):
 
     def _offer(self, device: str, envelope: Envelope) -> None:
         offer = envelope.read(Offer)
+        if self._waits(device, offer):
+            return
         entry = self._book.own(device, offer.assignment_id)
         if entry is None:
             self.forget(offer.assignment_id)
@@ -161,6 +163,14 @@ class UploadHandler(Generic[A]):
         self._publisher.budgets.offered(device, entry.assignment_id, offer.update.encoded_size)
         if self._admission.ask(entry.assignment_id):
             self._grant(device, entry.assignment_id, partial)
+
+    def _waits(self, device: str, offer: Offer) -> bool:
+        """Whether ``offer`` was made before and still has no place: thousands say so again every few seconds, and each
+        look at what was ordered takes time from those that have one."""
+        owner, partial = self._uploads.get(offer.assignment_id, ("", None))
+        is_known = partial is not None and owner == device and partial.update == offer.update
+        is_waiting = is_known and self._admission.is_waiting(offer.assignment_id)
+        return is_waiting and not self._admission.ask(offer.assignment_id)
 
     def _put(self, device: str, envelope: Envelope) -> None:
         put = envelope.read(Put)

@@ -169,10 +169,12 @@ class Masker:
                 self._state = None
                 log.warning("no keys for assignment %s yet: %s", order.assignment_id[:12], error)
         state = self._state
-        if state is None or state.proceeds or state.opening is not None or now < self._repeat_at:
+        if state is None or state.proceeds or now < self._repeat_at:
             return
         self._repeat_at = now + REPEAT_S
-        if state.complaint is not None:
+        if state.opening is not None:
+            self._say(state, "opening", state.opening)
+        elif state.complaint is not None:
             self._say(state, "complaint", state.complaint)
         elif state.received is not None:
             self._say(state, "checked", Checked(state.assignment_id))

@@ -69,6 +69,12 @@ FINDINGS = {
     "an audit log": "an entry of the audit log",
     "a site's policy": "an order that a device's owner",
     "a Byzantine member in chaos": "a member that lies in a run",
+    "one misdealer and one silent reporter": "a member that misdeals beside one that is away",
+    "a forged order before the true one": "an order that is forged under the id",
+    "a lost dispute": "a dispute that is lost",
+    "a device without a certificate": "a device without a certificate in a masked run",
+    "what a device keeps of orders": "orders without end, at a device with a policy",
+    "the relay's own durable writes": "a disk that is full under a policy's account",
 }
 """What a hostile review found -> how its row among the attacks begins."""
 LIMITS = re.findall(r"^\| [^|]+ \| [^|]+ \| (`[^|]+`) \|$", PAGE, re.MULTILINE)

@@ -17,11 +17,13 @@ from coordinator.brokers.opening import BrokerProcess
 from coordinator.cli.doctor_model import model_report
 from coordinator.cli.doctor_table import print_report
 from coordinator.cli.identity_findings import identity_findings
+from coordinator.cli.masking_findings import masking_findings
 from coordinator.cli.model_arguments import ModelArguments
 from coordinator.identity.authority import Authority
 from coordinator.identity.certificates import certificate_pem, root_certificate
 from coordinator.run_file.loading import load_config
 from edge.contracts.errors import DeviceRefused
+from edge.identity.device_identity import make_request
 from edge.runtimes import KNOWN
 from tests.cli.conftest import OWN, Command
 from tests.federation.small_run import config_text
@@ -98,6 +100,35 @@ def test_doctor_looks_at_the_list_that_the_broker_goes_by(tmp_path: Path) -> Non
         found = identity_findings(loaded)[-1]
         assert (found.name, found.state, found.exit_code) == ("broker's revocation list", state, code)
         assert found.fix == f"apportion ca crl --broker-folder {folder} --dir {identity}"
+
+
+def test_doctor_says_who_can_take_part_in_masked_sums_and_what_a_cohort_stands(tmp_path: Path) -> None:
+    identity = tmp_path / "identity"
+    masked = "[privacy]\nsecure-aggregation = true\n"
+
+    def findings(broker: str, local: int = 0) -> list[tuple[str, str]]:
+        text = config_text(rounds=1, size=10, min_reports=3, local=local, broker=broker).replace(
+            'name = "fedhm"', 'name = "fedavg"'
+        )
+        text = text.replace("levels = [4]", "").replace("frobenius-lambda = 0.0001", "")
+        (tmp_path / "run.toml").write_text(f"{text}\n{masked}")
+        return [(found.state, found.detail) for found in masking_findings(load_config(tmp_path / "run.toml"))]
+
+    stands, who = findings('url = "embedded"')
+    assert stands == (
+        "ok",
+        "of 10 devices 6 may collude: 7 take masks off, a sum is of 8 at least and has 2 honest updates or more",
+    )
+    assert who[0] == "warn"
+    assert "sign nothing" in who[1]
+    with Authority.create(identity) as authority:
+        for name in ("pi-1", "pi-2"):
+            authority.sign_device(make_request(tmp_path / name, name).request.read_bytes(), name)
+        authority.revoke("pi-2")
+    broker = f'url = "mosquitto"\nidentity = "{identity}"'
+    told = "with a certificate that stands or started here, 8 needed; other devices are not selected"
+    assert findings(broker)[1] == ("warn", f"1 {told}")
+    assert findings(broker, local=7)[1] == ("ok", f"8 {told}")
 
 
 def _ended(identity: Path) -> bytes:

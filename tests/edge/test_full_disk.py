@@ -10,6 +10,8 @@ import pytest
 
 from edge import agent as agent_module
 from edge import trainer as trainer_module
+from edge.policy.order_check import PolicyGuard
+from edge.policy.policy_file import SitePolicy
 from edge.supervisor import finished_work
 from edge.supervisor.finished_work import FinishedRecord, FinishedWork
 from edge.transfer.artifact_store import ArtifactStore
@@ -178,3 +180,30 @@ def test_store_that_cannot_write_says_so_and_has_nothing(tmp_path: Path) -> None
         assert list((tmp_path / "store" / "blobs").glob("*.tmp")) == []
         assert store.put(data) == sha(data)
     store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "codes"), [(1, {"store-full"}), (2, {"store-full"}), (3, set())])
+def test_policys_account_that_cannot_be_written_costs_no_update(tmp_path: Path, at: int, codes: set[str]) -> None:
+    """Of an order, and of its files, nothing is fetched before it is counted; an update that is trained is sent."""
+    bench = Bench(tmp_path)
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    guard = PolicyGuard(msgspec.convert({"bytes": {"upload-per-day-mb": 100}}, SitePolicy), folder)
+    disk = FailingDisk(folder, at, times=1, only="rename", seen="policy-day")
+    try:
+        bench.agent(policy=guard)
+        with failing(disk):
+            for attempt in range(3):
+                job = bench.publish(round_index=attempt)
+                bench.coordinator.order(job.order)
+                wait_until(lambda job=job: is_over(bench, job) or bool(bench.failures), "an answer")
+                if bench.failures or job.order.assignment_id in bench.coordinator.reports:
+                    break
+        assert bench.failures == []
+        assert disk.failed
+        assert {body.code for kind, body in bench.coordinator.seen if kind == "refuse"} == codes
+    finally:
+        bench.close()
+    size = len(bench.coordinator.updates[job.order.assignment_id])
+    assert guard._account.of(guard._today()).up == size

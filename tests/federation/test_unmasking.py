@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.identity.authority import Authority
+from coordinator.rounds.masking.agreement import TOLD
+from edge.contracts.errors import DeadlineExpired, PlanError
+from edge.contracts.messages import Refuse
 from edge.masking.keys import new_private
 from edge.masking.shares import split
+from edge.supervisor.assignment import Assignment
 from edge.transport.base import Qos
 from tests.federation.in_process import InProcessFederation
 from tests.federation.lying_broker import enrolled_agents
@@ -95,19 +99,48 @@ def test_sum_whose_helpers_are_away_waits_until_they_are_back(
         assert not away
 
 
-def test_sum_whose_helpers_stay_away_is_given_up_at_last(
+def test_run_whose_helpers_stay_away_stops_where_it_is_and_goes_on_when_they_are_back(
     exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Giving the attempt up would be the end: each of them may unmask one sum of this model, nobody else is here."""
     monkeypatch.setattr("coordinator.rounds.masking.unmasking.REVEAL_S", 1.0)
     monkeypatch.setattr("coordinator.rounds.masking.unmasking.WAIT_ROUNDS", 0.4)
     with InProcessFederation(tmp_path, exports, text_of(MASKED, deadline_s=20.0, join_timeout_s=15.0)) as running:
         running.broker.drop = lambda topic, payload, qos: topic.endswith("/revealed") and "/d0/" not in topic
         start_agents(running)
-        with pytest.raises(Exception, match=r"masked sum|said hello|can take part"):
+        with pytest.raises(
+            DeadlineExpired, match=r"1 of 5 .*, 4 needed: d1, d2, d3, d4 said nothing for 8 s .* resume"
+        ):
             running.run()
-        assert running.ledger.rounds.all()[0].state == "abandoned"
+        assert running.ledger.rounds.all()[0].state == "collecting"
         assert running.lines.having("1 of 5 devices helped to unmask the sum, 4 needed: waiting for them, for 8 s")
-        assert running.lines.having("were asked to unmask a sum of this model before")
+        running.broker.drop = lambda topic, payload, qos: False
+        running.run()
+        (entry,) = running.ledger.rounds.all()
+        assert (entry.attempt, entry.state, len(entry.participants)) == (0, "committed", DEVICES)
+
+
+def test_misdealer_beside_a_silent_reporter_does_not_end_a_run_of_everybody(
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that are left have to tell their masks with who was found out; who is away says it when it is back."""
+    monkeypatch.setattr("coordinator.rounds.masking.unmasking.REVEAL_S", 1.0)
+    monkeypatch.setattr("coordinator.rounds.masking.unmasking.WAIT_ROUNDS", 0.2)
+    Authority.create(tmp_path / "identity").close()
+    broker = f'url = "mosquitto"\nidentity = "{tmp_path / "identity"}"'
+    text = text_of(MASKED + "recovery-share = 0.6\n", broker=broker, min_reports=3, deadline_s=30.0)
+    with InProcessFederation(tmp_path, exports, text) as running:
+        enrolled_agents(running, tmp_path / "identity", DEVICES)
+        lies(running, "d1", another_secret)
+        running.broker.drop = lambda topic, payload, qos: topic.endswith("/excluded") and "/d3/" in topic
+        with pytest.raises(DeadlineExpired, match=r"3 of 4 devices helped .*, 4 needed: d3 said nothing"):
+            running.run()
+        running.broker.drop = lambda topic, payload, qos: False
+        running.run()
+        (entry,) = running.ledger.rounds.all()
+        assert (entry.attempt, entry.state, entry.participants) == (0, "committed", ("d0", "d2", "d3", "d4"))
+        assert running.ledger.masking.liars() == {"d1"}
+        assert not running.lines.having("weights of")
 
 
 def test_who_is_silent_again_and_again_is_left_out_for_a_while_and_who_was_slow_once_is_not(
@@ -135,3 +168,50 @@ def test_who_is_silent_again_and_again_is_left_out_for_a_while_and_who_was_slow_
         assert {r.state for r in running.ledger.rounds.all()} == {"committed"}
         assert running.lines.having("round 3: d1 said nothing in 2 of 3 attempts and is left out until round 6")
         assert running.ledger.masking.liars() == frozenset()
+
+
+def test_run_whose_devices_all_unmasked_its_model_before_says_so_after_one_attempt(
+    exports: Path, tmp_path: Path
+) -> None:
+    """A second run from the same weights: there is nobody to ask again, however often."""
+    text = text_of(MASKED, size=3, local=3, min_reports=3, deadline_s=30.0, join_timeout_s=60.0)
+    with InProcessFederation(tmp_path, exports, text) as running:
+        start_agents(running, 3)
+        for device in running._agents:
+            running._agents[device][0]._masker.refusal = told_before  # type: ignore[method-assign]
+        began = time.monotonic()
+        with pytest.raises(PlanError, match=r"d0, d1, d2 .* \$\.federation\.seed or \$\.model\.weights"):
+            running.run()
+        assert [r.attempt for r in running.ledger.rounds.all()] == [0]
+        assert time.monotonic() - began < 30.0
+
+
+def told_before(taken: Assignment) -> Refuse:
+    return taken.refusal(TOLD, "masks were taken off before")
+
+
+def test_broker_that_keeps_updates_back_has_no_sum_of_fewer_honest_ones_than_the_run_asks_for(
+    exports: Path, tmp_path: Path
+) -> None:
+    """Two may collude (3 of 5 take masks off), so a sum with two honest updates is of four: of three none is made."""
+    text = text_of(
+        MASKED + "recovery-share = 0.6\nleast-honest = 2\n", min_reports=3, deadline_s=8.0, join_timeout_s=4.0
+    )
+    with InProcessFederation(tmp_path, exports, text) as running:
+        kept_back = {"d1", "d3"}
+        running.broker.drop = lambda topic, payload, qos: (
+            topic.endswith("/report") and bool(kept_back & {*topic.split("/")})
+        )
+        start_agents(running)
+
+        def on_point(point: str) -> None:
+            if point == "planned" and running.ledger.rounds.find(0, 1) is not None:
+                kept_back.clear()
+
+        running.on_point = on_point
+        running.run()
+        first, second = running.ledger.rounds.all()
+        assert (first.state, second.state) == ("abandoned", "committed")
+        assert not running.ledger.masking.of_attempt(0, 0, "reveal")
+        assert running.lines.having("round 1: 3 masked updates are here, 4 needed so that their sum tells of none")
+        assert second.participants == ("d0", "d1", "d2", "d3", "d4")

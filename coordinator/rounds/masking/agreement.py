@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 from coordinator.ledger.records import Round
+from coordinator.privacy.guarantee import Guarantee, guarantee_of
 from coordinator.privacy.masking_disputes import LEFT_OUT, Disputed
 from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.privacy.masking_records import COORDINATOR, Decided
@@ -32,9 +32,6 @@ OPENED_BY = 0.6
 TOLD = "masks-told"
 """The code of a device that refuses since it unmasked a sum of the model before, in this run or another."""
 
-LEAST = 3
-"""Devices of a masked sum: of two, each knows the other's update from the sum and its own."""
-
 
 def agree_on_masks(federation: Federation, handler: MaskingHandler, current: Round) -> None:
     """Decide what can be decided now."""
@@ -55,17 +52,32 @@ def agree_on_masks(federation: Federation, handler: MaskingHandler, current: Rou
         _decide(federation, handler, current, None, ("keys", "roster", KEYS_BY))
 
 
-def threshold_of(federation: Federation, count: int) -> int:
-    """How many of ``count`` devices undo a mask."""
-    share = federation.config.privacy.recovery_share
-    return max(2, count // 2 + 1, math.ceil(share * count - 1e-9))
+def guarantee_now(federation: Federation) -> Guarantee:
+    """What the run's cohorts stand, now that some of those that may collude were named."""
+    config = federation.config
+    return guarantee_of(config.privacy, config.cohort.size).without(len(federation.ledger.masking.liars()))
+
+
+def reports_needed(federation: Federation, *, ordered: int | None = None) -> int:
+    """Updates that a masked sum has to have.
+
+    Args:
+        ordered: devices that have an order; None: not known yet.
+    """
+    least = federation.config.cohort.min_reports
+    return max(guarantee_now(federation).reports, least if ordered is None else min(least, ordered))
 
 
 def asked_before(federation: Federation, round_index: int) -> set[str]:
     """Devices that were asked to take masks off a sum of the round's model, or say that another run asked them."""
     rows = federation.ledger.masking.of_round(round_index, "reveal")
     asked = {device for row in rows for device in decode_msgpack(row, Reveal, limit=MAX_MESSAGE_BYTES).reported}
-    return asked | {d for d, of, *_ in federation.ledger.assignments.refused([TOLD], round_index) if of == round_index}
+    return asked | told_before(federation, round_index)
+
+
+def told_before(federation: Federation, round_index: int) -> set[str]:
+    """Devices that say that they unmasked a sum of the round's model already."""
+    return {d for d, of, *_ in federation.ledger.assignments.refused([TOLD], round_index) if of == round_index}
 
 
 def able_devices(federation: Federation, devices: Sequence[str], round_index: int) -> list[str]:
@@ -100,12 +112,15 @@ def _decide(
     if any(device not in said for device in expected) and _share_gone(federation) < by:
         return
     chosen = tuple(device for device in expected if device in said)
-    threshold = threshold_of(federation, len(chosen)) if before is None else before.threshold
+    guarantee = guarantee_now(federation)
+    threshold = guarantee.threshold_among(len(chosen)) if before is None else before.threshold
     late = [entry for device, entry in entries.items() if device not in chosen]
     if before is not None:
         remember(federation, *here, [entry.device for entry in late], f"no '{kind}' for the masks")
-    if len(chosen) < max(LEAST, threshold):
-        reason = f"{len(chosen)} devices can mask together, too few for a sum"
+    if len(chosen) < max(guarantee.reports, threshold):
+        reason = (
+            f"{len(chosen)} devices can mask together, too few for a sum: {max(guarantee.reports, threshold)} needed"
+        )
         dismiss(federation, list(entries.values()), reason)
         federation.progress.say(f"round {current.round + 1}: {reason}")
         return

@@ -10,23 +10,29 @@ from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.privacy.masking_records import COORDINATOR, Decided
 from coordinator.rounds.control import obey_within_round
 from coordinator.rounds.federation import Federation
-from coordinator.rounds.masking.agreement import LEAST, able_devices
+from coordinator.rounds.masking.agreement import able_devices, reports_needed
 from coordinator.rounds.masking.silence import remember
 from coordinator.rounds.masking.sums import entries_of, secrets_of
 from edge.contracts.codec import encode_msgpack
+from edge.contracts.errors import DeadlineExpired
 from edge.contracts.masking import Reveal
 
 REVEAL_S = 30.0
 """How long answers are waited for where other devices could make the round instead."""
 
 WAIT_ROUNDS = 3.0
-"""Where no others could: so many times a round's time. Devices that are away keep their secrets until they are back."""
+"""Where no others could: so many times a round's time, then the run stops where it is. Devices that are away keep
+their secrets until they are back; were the attempt given up, nobody here could unmask a sum of this model any more."""
 
 ASK_EVERY_S = 5.0
 
 
 def unmask(federation: Federation, handler: MaskingHandler, current: Round, reveal: Reveal, threshold: int) -> bool:
-    """Have all told that takes the masks off the sum; whether it is there. Who is found out is named."""
+    """Have all told that takes the masks off the sum; whether it is there. Who is found out is named.
+
+    Raises:
+        DeadlineExpired: too few answer, and no others could make the round; a run that is resumed asks again.
+    """
     here = (current.round, current.attempt)
     asked = reveal.reported
     if not _wait_for(federation, current, "revealed", asked, threshold, lambda d: handler.send_reveals(*here, d)):
@@ -41,7 +47,7 @@ def unmask(federation: Federation, handler: MaskingHandler, current: Round, reve
         return True
     left = [device for device in reveal.reported if device not in misdealt]
     ordered = len(federation.ledger.assignments.of_attempt(*here))
-    least = max(threshold, LEAST, min(federation.config.cohort.min_reports, ordered))
+    least = max(threshold, reports_needed(federation, ordered=ordered))
     if not federation.config.broker.knows_certificates or len(left) < least:
         federation.tries[current.round] -= 1  # whoever lies ends no run
         return False
@@ -71,10 +77,17 @@ def _wait_for(
             return True
         now = time.monotonic()
         where = f"round {current.round + 1}: {len(answered)} of {len(asked)} devices helped to unmask the sum"
-        if now - began >= REVEAL_S and (now - began >= longest or _are_others_enough(federation, current)):
-            federation.progress.say(f"{where}, {needed} needed")
+        are_enough = now - began >= REVEAL_S and _are_others_enough(federation, current)
+        if are_enough or now - began >= longest:
             silent = sorted({*asked} - {*answered})
             remember(federation, current.round, current.attempt, silent, f"no '{kind}' when the sum was unmasked")
+            if not are_enough:
+                others = reports_needed(federation)
+                raise DeadlineExpired(
+                    f"{where}, {needed} needed: {', '.join(silent)} said nothing for {longest:.0f} s and no others "
+                    f"could make the round; bring them back, or add {others} further devices, then resume"
+                )
+            federation.progress.say(f"{where}, {needed} needed")
             return False
         if now - began >= ASK_EVERY_S and not is_told:
             federation.progress.say(f"{where}, {needed} needed: waiting for them, for {longest:.0f} s at most")
@@ -90,4 +103,4 @@ def _wait_for(
 def _are_others_enough(federation: Federation, current: Round) -> bool:
     """Whether devices that are here and unmasked nothing of this model could make the round."""
     here = [hello.device for hello in federation.devices.present()]
-    return len(able_devices(federation, here, current.round)) >= max(LEAST, federation.config.cohort.min_reports)
+    return len(able_devices(federation, here, current.round)) >= reports_needed(federation)

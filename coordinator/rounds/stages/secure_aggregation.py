@@ -9,7 +9,7 @@ Source: Bonawitz et al., CCS 2017, figure 4; parties are taken to keep to the pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import msgspec
@@ -19,7 +19,15 @@ from coordinator.ledger.records import Assignment, Round
 from coordinator.privacy.masking_handler import MaskingHandler
 from coordinator.privacy.masking_records import COORDINATOR
 from coordinator.rounds.federation import Federation, RoundStage
-from coordinator.rounds.masking.agreement import LEAST, TOLD, able_devices, agree_on_masks, asked_before, left_out
+from coordinator.rounds.masking.agreement import (
+    TOLD,
+    able_devices,
+    agree_on_masks,
+    asked_before,
+    left_out,
+    reports_needed,
+    told_before,
+)
 from coordinator.rounds.masking.silence import OF_ATTEMPTS, OFTEN, remember, silent_devices
 from coordinator.rounds.masking.sums import entries_of, sums_of, weight_of
 from coordinator.rounds.masking.unmasking import unmask
@@ -43,6 +51,9 @@ nobody may make it so coarse by a word that nothing moves."""
 class SecureAggregation(RoundStage):
     """Sums of masked updates, in a run with ``[privacy] secure-aggregation``."""
 
+    def __init__(self) -> None:
+        self._too_few = ""
+
     @classmethod
     def is_used(cls, config: RunConfig) -> bool:
         """Whether the run asks for it."""
@@ -53,7 +64,12 @@ class SecureAggregation(RoundStage):
         federation.ledger.masking.drop(federation.config.federation.rounds + 1)
 
     def eligible(self, federation: Federation, devices: list[str], round_index: int) -> list[str]:
-        """Those that never lied about their masks, and were not asked to take any off for this model before."""
+        """Those that never lied about their masks, and were not asked to take any off for this model before.
+
+        Raises:
+            PlanError: the devices that are here all said that another run had them do so.
+        """
+        self._too_few = ""
         if again := sorted(asked_before(federation, round_index) & set(devices)):
             federation.progress.say(
                 f"round {round_index + 1}: {', '.join(again)} were asked to unmask a sum of this model before, others "
@@ -62,7 +78,12 @@ class SecureAggregation(RoundStage):
         able = able_devices(federation, devices, round_index)
         silent = {device: back for device, back in silent_devices(federation, round_index).items() if device in able}
         others = sorted({*able} - {*left_out(federation, round_index), *silent})
-        if len(others) < max(LEAST, federation.config.cohort.min_reports):
+        needed = reports_needed(federation)
+        if len(able) < needed <= len(able) + len(again):
+            self._too_few = _spent(round_index, again, len(able), needed)
+            if federation.tries[round_index] > 1 and told_before(federation, round_index):
+                raise PlanError(self._too_few)  # they were here, and asking them again changes nothing
+        if len(others) < needed:
             return able
         for device, back in silent.items():
             federation.progress.say(
@@ -70,6 +91,11 @@ class SecureAggregation(RoundStage):
                 f"until round {back + 1}"
             )
         return others
+
+    def check(self, federation: Federation, *, chosen: int, drawn_from: Sequence[str]) -> None:
+        """Say what to change where too few devices are left that may unmask a sum of the round's model."""
+        if self._too_few and chosen < reports_needed(federation):
+            raise PlanError(self._too_few)
 
     def assignments(self, federation: Federation, assignments: list[Assignment]) -> list[Assignment]:
         """The planned ``assignments`` with orders for masked updates.
@@ -79,8 +105,12 @@ class SecureAggregation(RoundStage):
         """
         privacy = federation.config.privacy
         count = len(assignments)
-        if not LEAST <= count <= MAX_COHORT:
-            raise PlanError(f"{count} devices for a masked sum, {LEAST} to {MAX_COHORT} needed; change $.cohort.size")
+        needed = reports_needed(federation, ordered=count)
+        if not needed <= count <= MAX_COHORT:
+            raise PlanError(
+                f"{count} devices for a masked sum, {needed} to {MAX_COHORT} needed ($.cohort.size is "
+                f"{federation.config.cohort.size}: docs/privacy.md); add devices, or begin a run with another size"
+            )
         orders = [read_order(entry.order) for entry in assignments]
         first = orders[0]
         for order in orders:
@@ -126,7 +156,11 @@ class SecureAggregation(RoundStage):
             _remember_silent(federation, current, handler, reported)
             present = tuple(d for d in reported if d in mailed.devices)
             ordered = len(federation.ledger.assignments.of_attempt(*here))
-            if len(present) < max(mailed.threshold, LEAST, min(federation.config.cohort.min_reports, ordered)):
+            if len(present) < (needed := max(mailed.threshold, reports_needed(federation, ordered=ordered))):
+                federation.progress.say(
+                    f"round {current.round + 1}: {len(present)} masked updates are here, {needed} needed so that their "
+                    "sum tells of none"
+                )
                 return []
             reveal = Reveal("", present, tuple(d for d in mailed.devices if d not in present))
             federation.ledger.masking.add(*here, COORDINATOR, "reveal", encode_msgpack(reveal))
@@ -163,6 +197,15 @@ class SecureAggregation(RoundStage):
         update = Update("masked sum", levels[entry.level], cut_from_json(entry.cut), tensors, weight)
         federation.on_point("aggregated-0")
         return iter([update])
+
+
+def _spent(round_index: int, again: Sequence[str], able: int, needed: int) -> str:
+    who = ", ".join(again[:5]) + (f" and {len(again) - 5} more" if len(again) > 5 else "")
+    return (
+        f"round {round_index + 1}: {who} unmasked a sum of its weights before, in this run or another, which "
+        f"a device does once; {able} others are here, {needed} needed: begin a run with another $.federation.seed or "
+        f"$.model.weights, or add {needed - able} devices and resume"
+    )
 
 
 def _masked(federation: Federation, entry: Assignment, order: WorkOrder, masking: Masking) -> WorkOrder:

@@ -19,6 +19,9 @@ from tests.chaos.liars.kinds import KINDS, Liar
 EVIDENCE = ("device-named", "update-quarantined", "device-barred")
 """Entries of the audit log about a device that did what no honest one does."""
 
+TRAFFIC = "traffic-dropped"
+"""The entry about messages in a device's name that were over its budget: of a liar evidence, of others no charge."""
+
 FLOOD = 1500
 """Messages to one coordinator process after which a liar has to be named for their number: budgets are a process's, and
 one that is killed in the middle of a flood names nobody."""
@@ -62,7 +65,8 @@ def naming_of(
             _judge_between(found, liar, lines)
             continue
         own = [row for row in rows if row.device == liar.name]
-        evidence = [e for e in entries if e.subject == actors.device(liar.name) and e.action in EVIDENCE]
+        about = [e for e in entries if e.subject == actors.device(liar.name)]
+        evidence = [e for e in about if e.action in (*EVIDENCE, TRAFFIC)]
         most = max((count for (name, _), count in heard.items() if name == liar.name), default=0)
         _judge(found, liar, own, aside, [line for line in lines if liar.name in line], evidence, is_flood=most > FLOOD)
     names = {liar.name for liar in liars}

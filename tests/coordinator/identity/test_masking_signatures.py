@@ -73,6 +73,18 @@ def test_revoked_and_ended_certificates_count_no_more(identity: Path, tmp_path: 
         later("pi-2", said(tmp_path, "pi-2"))
 
 
+def test_device_without_a_certificate_that_stands_is_unfit_with_the_next_step(identity: Path) -> None:
+    check = MaskingSignatures(identity, RUN)
+    assert check.unfit("pi-1") == ""
+    assert "pi-3 has no certificate" in check.unfit("pi-3")
+    with Authority(identity) as authority:
+        authority.revoke("pi-1")
+    assert "apportion ca token" in check.unfit("pi-1")
+    assert "pi-2 has no certificate" in MaskingSignatures(identity, RUN, now=lambda: 1e12).unfit("pi-2")
+    gone = MaskingSignatures(identity / "gone", RUN)
+    assert "cannot read its identity now" in gone.unfit("pi-1")
+
+
 def test_key_that_cannot_be_used_signs_nothing(tmp_path: Path) -> None:
     (tmp_path / "device.key").write_text("no key")
     assert OwnSignature(tmp_path / "device.key")(b"text") == b""

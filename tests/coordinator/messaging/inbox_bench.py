@@ -30,9 +30,13 @@ from edge.contracts.tensors import TensorSpec
 from edge.serving.publisher import Publisher
 from edge.transport.in_memory import InMemoryBroker, InMemoryTransport
 from profiles.device import DeviceProfile
-from tests.contracts.samples import MANIFEST, REPORT
+from tests.contracts import samples
+from tests.contracts.samples import MANIFEST
 
 FEDERATION = "fed"
+REPORT = msgspec.structs.replace(samples.REPORT, evaluation=msgspec.UNSET)
+"""Of a run that scores nothing on its devices: they hold no examples out."""
+
 DEVICES = ("pi-1", "pi-2")
 SHAPE = (10, 64)
 UPDATE = encode_tensors({"fc1.weight": np.full(SHAPE, 0.5, np.float32)})

@@ -32,6 +32,19 @@ def test_present_lists_devices_by_id_whatever_order_they_came_in() -> None:
     assert [h.device for h in cohort.present()] == ["pi-1", "pi-10", "pi-2"]
 
 
+def test_device_that_is_unfit_is_here_and_not_selected_until_it_says_hello_as_a_fit_one() -> None:
+    reasons = {"b": "b has no certificate"}
+    cohort = Cohort(unfit=lambda device: reasons.get(device, ""))
+    for name in ("a", "b"):
+        cohort.greet(hello(name))
+    assert [h.device for h in cohort.present()] == ["a"]
+    assert cohort.runtime_errors() == reasons
+    assert cohort.arrival(hello("b")).endswith("; b has no certificate")
+    reasons.clear()  # it was enrolled
+    cohort.greet(hello("b"))
+    assert [h.device for h in cohort.present()] == ["a", "b"]
+
+
 def test_present_leaves_out_devices_that_left_or_cannot_read_their_data() -> None:
     cohort = Cohort()
     for name in ("a", "b"):

@@ -117,6 +117,44 @@ def test_refuse_is_recorded_and_acknowledged(handler: MessageLoop) -> None:
     assert (again.accepted, again.code) == (False, "device-refused")
 
 
+class Signer:
+    """Signs whatever it is given; who would check that is not here."""
+
+    statements = ()
+
+    def manifest(self, data: bytes) -> bytes:
+        return b"s" * 64
+
+    def order(self, body: bytes) -> bytes:
+        return b"s" * 64
+
+    def masking(self, kind: str, body: bytes) -> bytes:
+        return b"s" * 64
+
+
+def test_refusal_of_a_forged_order_does_not_end_the_true_one(
+    handler: MessageLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the device does not trust may be somebody else's order under the same id: ours is sent again, once."""
+    handler.publisher._signer = Signer()
+    now = [100.0]
+    monkeypatch.setattr("coordinator.messaging.inbox.time.monotonic", lambda: now[0])
+    refusal = Refuse(assignment_id=handler.id(), code="bad-signature", reason="by none of the 1 trusted key")
+    ((kind, order),) = handler.gets("pi-1", "refuse", refusal)
+    assert (kind, order.assignment_id) == ("order", handler.id())
+    assert handler.gets("pi-1", "refuse", refusal) == []  # another forged one, which came before ours
+    assert handler.state() == "open"
+    assert [line for line in handler.said if "bad-signature" in line and "sent again" in line]
+    handler.gets("pi-1", "accept", Accept(handler.id()))
+    assert handler.state() == "accepted"
+    # A device that trusts other keys refuses ours too, whenever it comes.
+    other = msgspec.structs.replace(refusal, assignment_id=handler.orders["pi-2"].assignment_id)
+    handler.gets("pi-2", "refuse", other)
+    now[0] += 15.0
+    ((kind, ack),) = handler.gets("pi-2", "refuse", other)
+    assert (kind, ack.code) == ("ack", "refused")
+
+
 def test_refuse_for_corruption_drops_a_blob_that_is_rotten_here(handler: MessageLoop) -> None:
     path = handler.blobs.path(handler.weights)
     path.write_bytes(b"weightz")

@@ -15,8 +15,17 @@ from edge.contracts.messages import Ack, Offer, Put
 from edge.contracts.plan import BlobRef
 from edge.contracts.tensor_file import encode_tensors
 from edge.serving.uploads import UPLOAD_BLOCK_BYTES, UPLOAD_TRIES, UPLOAD_WINDOW
-from tests.contracts.samples import MANIFEST, REPORT
-from tests.coordinator.messaging.inbox_bench import FEDERATION, SHAPE, UPDATE, MessageLoop, digest_of, hello, ref_of
+from tests.contracts.samples import MANIFEST
+from tests.coordinator.messaging.inbox_bench import (
+    FEDERATION,
+    REPORT,
+    SHAPE,
+    UPDATE,
+    MessageLoop,
+    digest_of,
+    hello,
+    ref_of,
+)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
 from coordinator.privacy.masking_records import Decided
 from edge.contracts.errors import MessageRejected
-from edge.contracts.masking import Complaint, Mail, Opening, Proceed, Reveal, Roster, Shares
+from edge.contracts.masking import Checked, Complaint, Dispute, Mail, Opening, Proceed, Reveal, Roster, Shares
 from edge.masking.commitments import BOX_BYTES, PARCEL_BYTES
 from edge.masking.keys import new_private
 from tests.coordinator.privacy.test_masking_desk import Site
@@ -146,6 +146,25 @@ def test_one_dispute_holds_an_attempt_up_and_is_said_again_with_its_complaint(co
         complain(cohort, "d2", VICTIM)
     told = [(device, dispute.receiver) for device, kind, dispute in cohort.site.told.messages if kind == "dispute"]
     assert told == [(LIAR, "d1"), (LIAR, "d1")]
+
+
+@pytest.mark.parametrize("said", ["checked", "shares", "complaint"])
+def test_dispute_that_was_lost_is_told_again_whatever_the_accused_says(cohort: Cohort, said: str) -> None:
+    """Whoever complained may be gone, and says nothing again."""
+    cohort.exchange()
+    complain(cohort, "d1", LIAR)
+    cohort.site.told.messages.clear()
+    identity = cohort.devices[LIAR].order.assignment_id
+    repeated = {
+        "checked": Checked(identity),
+        "shares": cohort.devices[LIAR].sent["shares"],
+        "complaint": Complaint(identity, "d2"),
+    }
+    cohort.site.hear(LIAR, said, repeated[said])
+    (dispute,) = [told for told in cohort.site.told.messages if told[1] == "dispute"]
+    assert (dispute[0], dispute[2]) == (LIAR, Dispute(identity, "d1"))
+    cohort.site.hear("d2", "shares", cohort.devices["d2"].sent["shares"])
+    assert [told[0] for told in cohort.site.told.messages if told[1] == "dispute"] == [LIAR]
 
 
 def test_complaint_after_the_word_that_all_is_in_order_is_not_heard(cohort: Cohort) -> None:

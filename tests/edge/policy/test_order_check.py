@@ -16,9 +16,10 @@ from edge.contracts.installation import Installation
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.masking import Masking
 from edge.contracts.plan import BlobRef, WorkOrder
-from edge.policy import refusal_log
+from edge.policy import day_account, refusal_log
 from edge.policy.order_check import PolicyGuard
 from edge.policy.policy_file import SitePolicy
+from edge.policy.refusal_log import LINES, RefusalLog
 from tests.contracts.samples import MANIFEST, ORDER
 
 PLAIN = msgspec.structs.replace(
@@ -196,3 +197,29 @@ def test_what_tells_nothing_of_the_data_is_not_held_to_privacy(tmp_path: Path) -
     guard.check_order(numbered(1, installs=Installation(name="r2")), nothing)
     held_out = msgspec.structs.replace(SCORED, program="")
     guard_of(tmp_path, {"orders": {"scores": False}}).check_order(numbered(2, held_out=held_out), nothing)
+
+
+def test_flood_of_orders_writes_few_lines_and_the_first_ones_stay(tmp_path: Path) -> None:
+    now = [0.0]
+    log = RefusalLog(tmp_path / "log.jsonl", now=lambda: now[0])
+    for number in range(2 * LINES):
+        for _ in range(3):
+            log.add(numbered(number), "policy", "why")
+    now[0] = 60.0
+    log.add(numbered(5000), "taken")
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["assignment_id"] for line in lines] == [f"{n:064x}" for n in [*range(LINES), 5000]]
+    assert [line.get("left_out") for line in lines] == [None] * LINES + [3 * LINES]
+
+
+def test_days_limit_counts_the_orders_that_are_not_kept_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(day_account, "NAMED", 3)
+    guard = guard_of(tmp_path, {"rounds": {"per-day": 8}})
+    for number in range(8):
+        guard.check_order(numbered(number), nothing)
+        guard.took(numbered(number), nothing)
+    guard.check_order(numbered(7), nothing)  # one of today's
+    with pytest.raises(PolicyWaits, match=r"\$\.rounds\.per-day: 8"):
+        guard.check_order(numbered(8), nothing)

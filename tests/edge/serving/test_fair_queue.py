@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from edge.serving.fair_queue import FairQueue, sender
+from edge.serving.fair_queue import TURNS, FairQueue, sender
 
 
 def test_keys_take_turns_and_each_keeps_its_order() -> None:
@@ -49,3 +49,15 @@ def test_wait_ends() -> None:
 )
 def test_sender_is_found_in_any_topic(topic: str, expected: tuple[str, str]) -> None:
     assert sender(topic) == expected
+
+
+def test_later_lane_is_not_starved_by_an_earlier_one_that_never_empties() -> None:
+    waiting: FairQueue[str] = FairQueue(lanes=2)
+    for number in range(3):
+        waiting.put("b", f"late {number}", 1)
+    taken = []
+    for number in range(30):
+        waiting.put(f"a{number}", "early", 0)
+        waiting.put(f"c{number}", "early", 0)
+        taken.append(waiting.get())
+    assert [index for index, item in enumerate(taken) if item != "early"] == [TURNS, 2 * TURNS + 1, 3 * TURNS + 2]

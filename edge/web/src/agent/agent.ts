@@ -33,7 +33,9 @@ const TICK: AgentEvent = { type: "tick" };
 export class Agent {
   readonly status: StatusBoard;
   readonly #clock: Clock;
-  readonly #events = new EventQueue<AgentEvent>();
+  readonly #events = new EventQueue<AgentEvent>((event) =>
+    event.type === "received" ? event.payload.length : undefined,
+  );
   readonly #outbox: Outbox;
   readonly #presence: Presence;
   readonly #fetching: Fetching;

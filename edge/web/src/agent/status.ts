@@ -79,6 +79,9 @@ const FIRST: AgentStatus = {
 };
 const MOST_LOSSES = 500;
 const MOST_ENTRIES = 200;
+/** Of what others say: a broker may put any text in anybody's mouth, and 200 kinds of 300 kB are 60 MB. */
+const MOST_KIND = 40;
+const MOST_TEXT = 500;
 
 export class StatusBoard {
   #status = FIRST;
@@ -118,7 +121,8 @@ export class StatusBoard {
   }
 
   failed(code: string, message: string, hint = ""): void {
-    this.set({ lastError: { code, message, hint, at: Date.now() } });
+    const at = Date.now();
+    this.set({ lastError: { code: code.slice(0, MOST_KIND), message: message.slice(0, MOST_TEXT), hint, at } });
   }
 
   tell(error: unknown): void {
@@ -127,7 +131,8 @@ export class StatusBoard {
   }
 
   /** A message of `bytes` went, or came. */
-  passed(isSent: boolean, kind: string, bytes: number): void {
+  passed(isSent: boolean, said: string, bytes: number): void {
+    const kind = said.slice(0, MOST_KIND);
     const log = [...this.#status.log];
     const last = log.at(-1);
     if (last?.kind === kind && last.isSent === isSent) {

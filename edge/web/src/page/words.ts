@@ -10,6 +10,11 @@ export interface Headline {
   readonly tone: "busy" | "calm" | "waiting" | "bad";
 }
 
+/** What `table` has under `key`, which others may have written: `constructor` is no entry of it. */
+function entryOf<Entry>(table: Readonly<Record<string, Entry>>, key: string): Entry | undefined {
+  return Object.hasOwn(table, key) ? table[key] : undefined;
+}
+
 const WAITING: Readonly<Record<string, string>> = {
   battery: "Waiting: battery low",
   charging: "Waiting for the charger",
@@ -47,7 +52,7 @@ export function headline(state: PageState): Headline {
   switch (training.activity) {
     case "waiting":
       return {
-        title: WAITING[training.waitingFor] ?? "Waiting",
+        title: entryOf(WAITING, training.waitingFor) ?? "Waiting",
         detail: sentence(training.reason) || "Training goes on by itself.",
         tone: "waiting",
       };
@@ -133,7 +138,10 @@ const OWN_HINT = new Set(["token-used", "token-expired", "no-such-token", "acces
 
 /** Title and next step of a problem; the library's own hint goes before ours where it is meant for this reader. */
 export function problemWords(problem: Problem): { readonly title: string; readonly next: string } {
-  const [title, next] = PROBLEMS[problem.code] ?? ["Something went wrong", "Reload the page; it goes on where it was."];
+  const [title, next] = entryOf(PROBLEMS, problem.code) ?? [
+    "Something went wrong",
+    "Reload the page; it goes on where it was.",
+  ];
   return { title, next: (!OWN_HINT.has(problem.code) && sentence(problem.hint)) || next };
 }
 
@@ -145,7 +153,7 @@ const PRESSURES: Readonly<Record<string, string>> = {
 };
 
 export function pressureText(pressure: string): string {
-  return PRESSURES[pressure] ?? "Not told";
+  return entryOf(PRESSURES, pressure) ?? "Not told";
 }
 
 const KINDS: Readonly<Record<string, string>> = {
@@ -168,7 +176,7 @@ const KINDS: Readonly<Record<string, string>> = {
 };
 
 export function kindText(kind: string): string {
-  return KINDS[kind] ?? kind;
+  return entryOf(KINDS, kind) ?? kind;
 }
 
 export function exampleCount(state: PageState): number {

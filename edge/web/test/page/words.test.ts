@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { FIRST_STATE, type PageState, type TrainingState } from "../../src/page/model";
-import { classCounts, exampleCount, headline, problemWords, sentence } from "../../src/page/words";
+import { classCounts, exampleCount, headline, kindText, problemWords, sentence } from "../../src/page/words";
 
 const ENTRY = { id: "1", name: "a", kind: "arrays", count: 5, bytes: 10, labels: { cat: 3, dog: 2 } } as const;
 
@@ -66,4 +66,12 @@ test("sentence has a capital and one full stop", () => {
   expect(sentence("so")).toBe("So.");
   expect(sentence("https://host refused")).toBe("https://host refused.");
   expect(sentence("")).toBe("");
+});
+
+test("words that others make up are no entries of our tables", () => {
+  for (const made of ["constructor", "toString", "__proto__", "hasOwnProperty"]) {
+    expect(problemWords({ code: made, message: "m", hint: "" }).title).toBe("Something went wrong");
+    expect(kindText(made)).toBe(made);
+    expect(headline(joined({ activity: "waiting", waitingFor: made, reason: "r" })).title).toBe("Waiting");
+  }
 });

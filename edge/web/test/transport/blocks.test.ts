@@ -63,6 +63,40 @@ describe("a download", () => {
   });
 });
 
+describe("a hostile broker", () => {
+  it("has a download keep no more early bytes than it asked for, and does not stop it", () => {
+    // Blocks that overlap, at every offset of the window.
+    const large = { ...REF, size: 10_000, encoded_size: 10_000 };
+    const download = new Download(large, 0, 0, 500, 4);
+    download.requests(0);
+    let kept = 0;
+    for (let offset = 1; offset <= 2000; offset += 1) {
+      const data = new Uint8Array(500);
+      download.receive({ digest: REF.digest, offset, total: 10_000, data }, 0.1);
+    }
+    for (const data of download.receive({ digest: REF.digest, offset: 0, total: 10_000, data: new Uint8Array(1) }, 0.2))
+      kept += data.length;
+    expect(kept).toBeGreaterThan(0);
+    expect(kept).toBeLessThanOrEqual(4 * 500 + 1);
+  });
+
+  it("has an upload follow no grant further than there is memory for", () => {
+    const large = { ...REF, size: 2 ** 30, encoded_size: 2 ** 30 };
+    for (const [size, window] of [
+      [1, 2 ** 40],
+      [2 ** 40, 2 ** 40],
+      [131_072, 1_000_000],
+    ] as const) {
+      const upload = new Upload(large, 0);
+      upload.offered();
+      upload.granted(grant(0, window, size), 0);
+      const spans = upload.sends();
+      expect(spans.length).toBeLessThanOrEqual(16);
+      expect(spans.reduce((sum, span) => sum + span.length, 0)).toBeLessThanOrEqual(16 * 262_144);
+    }
+  });
+});
+
 describe("an upload", () => {
   it("sends what is granted, each block once", () => {
     const upload = new Upload(REF, 0);
