@@ -171,7 +171,7 @@ def text_too_short(folder: Path) -> str:
 def unknown_key(folder: Path) -> str:
     (folder / "data.toml").write_text("windows = 9\n")
     (folder / "d.csv").write_text("a,label\n1,0\n")
-    return r"data\.toml: .*windows.*its keys are label, columns, window, stride, length"
+    return r"data\.toml: .*windows.*its keys are label, labels, unlabelled, columns, window, stride, length"
 
 
 def negative_stride(folder: Path) -> str:
