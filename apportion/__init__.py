@@ -12,6 +12,7 @@ from typing import Any
 NAMES: dict[str, str] = {
     "ApportionError": "edge.contracts.errors:ApportionError",
     "ConfigError": "edge.contracts.errors:ConfigError",
+    "BatchTensor": "export.training_step:BatchTensor",
     "Data": "apportion.run_tables:Data",
     "Dataset": "coordinator.data.datasets:Dataset",
     "Federation": "apportion.federation:Federation",
@@ -21,6 +22,7 @@ NAMES: dict[str, str] = {
     "Predictor": "edge.inference.predictor:Predictor",
     "Method": "apportion.run_tables:Method",
     "Rows": "apportion.rows:Rows",
+    "Task": "apportion.run_tables:Task",
     "Train": "coordinator.config.run_config:TrainingConfig",
     "bench": "apportion.jobs:bench",
     "deploy": "apportion.jobs:deploy",
@@ -40,6 +42,7 @@ NAMES: dict[str, str] = {
 
 __all__ = [
     "ApportionError",
+    "BatchTensor",
     "ConfigError",
     "Data",
     "Dataset",
@@ -50,6 +53,7 @@ __all__ = [
     "Method",
     "Predictor",
     "Rows",
+    "Task",
     "Train",
     "bench",
     "deploy",

@@ -15,6 +15,7 @@ from apportion.jobs import simulate as simulate
 from apportion.rows import Rows as Rows
 from apportion.run_tables import Data as Data
 from apportion.run_tables import Method as Method
+from apportion.run_tables import Task as Task
 from coordinator.config.cohort import LocalGroup as LocalDevices
 from coordinator.config.run_config import TrainingConfig as Train
 from coordinator.data.datasets import Dataset as Dataset
@@ -23,11 +24,13 @@ from edge.contracts.errors import ConfigError as ConfigError
 from edge.contracts.inference import InferenceManifest as InferenceManifest
 from edge.inference.predictor import Predictor as Predictor
 from edge.inference.release import predictor_of as predictor_of
+from export.training_step import BatchTensor as BatchTensor
 
 NAMES: dict[str, str]
 
 __all__ = [
     "ApportionError",
+    "BatchTensor",
     "ConfigError",
     "Data",
     "Dataset",
@@ -38,6 +41,7 @@ __all__ = [
     "Method",
     "Predictor",
     "Rows",
+    "Task",
     "Train",
     "bench",
     "deploy",

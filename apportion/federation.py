@@ -13,11 +13,13 @@ from apportion.rows import Findings, Rows
 from apportion.run_tables import (
     Method,
     Table,
+    Task,
     data_table,
     local_table,
     method_table,
     model_table,
     plain,
+    task_table,
     training_table,
 )
 from apportion.torch_threads import torch_threads_kept
@@ -27,6 +29,7 @@ from coordinator.config.run_config import RunConfig, TrainingConfig
 from coordinator.run_file.extends import merged, read_document
 from coordinator.run_file.loading import read_config
 from edge.contracts.errors import ConfigError
+from export.tasks import CLASSIFICATION
 
 PLAN_COLUMNS = ("device", "count", "budget_mb", "level", "runtime", "form", "predicted_peak_bytes", "error")
 COMMAND = "(Python)"
@@ -45,6 +48,9 @@ class Federation:
             and now; a function of (path, seed, holdout) that gives a Dataset, called when a run begins; a name of a
             data source or ``package.module:function``. Within :class:`apportion.Data` or a table ``[data]`` to say how
             examples are dealt out and normalised.
+        task: what is trained for, where it is not one class for each example: its name, a class of one's own, a
+            :class:`apportion.Task` with options, or ``module`` for a model with its own ``training_step``. ``data`` may
+            then be a mapping of named arrays, ``x`` among them.
         method: its name, a class of one's own, or a :class:`apportion.Method` with options; ``fedavg`` unless the file
             says otherwise.
         training: a :class:`apportion.Train` in place of the file's, or a table whose keys are changed.
@@ -65,6 +71,7 @@ class Federation:
         name: str | None = None,
         model: Any = None,
         data: Any = None,
+        task: str | Task | type | Mapping[str, Any] | None = None,
         method: str | Method | type | Mapping[str, Any] | None = None,
         training: TrainingConfig | Mapping[str, Any] | None = None,
         devices: int | Sequence[LocalGroup | Mapping[str, Any]] | None = None,
@@ -78,9 +85,15 @@ class Federation:
         document = merged(document, {"federation": {key: value for key, value in head.items() if value is not None}})
         if config is None:
             document = merged({"federation": {"name": "federation"}, "method": {"name": "fedavg"}}, document)
+        if task is not None:
+            document["task"] = task_table(task)
         start = document["federation"].get("seed", 0)
         found, examples = data_table(
-            data, document.get("data", {}), document.get("evaluation", {}), start if isinstance(start, int) else 0
+            data,
+            document.get("data", {}),
+            document.get("evaluation", {}),
+            start if isinstance(start, int) else 0,
+            has_task=document.get("task", {}).get("name", CLASSIFICATION) != CLASSIFICATION,
         )
         document["data"] = found
         if model is not None:
@@ -99,7 +112,8 @@ class Federation:
     @property
     def given_objects(self) -> tuple[str, ...]:
         """What of this federation was handed over as an object, and can be found by no other process."""
-        named = (self.config.model.build, self.config.data.source, self.config.method.name)
+        config = self.config
+        named = (config.model.build, config.data.source, config.method.name, config.task.name)
         return tuple(name for name in named if given.is_given(name))
 
     def doctor(self) -> Findings:

@@ -92,7 +92,11 @@ def keep_arrays(load: Callable[..., Any], *arrays: np.ndarray) -> str:
 
     parts: list[bytes | memoryview] = []
     for array in arrays:
-        parts += [f"{array.dtype.str}{array.shape}".encode(), np.ascontiguousarray(array).view(np.uint8).data]
+        whole = np.ascontiguousarray(array)
+        if array.dtype.names is not None:  # records
+            parts += [f"{array.dtype.descr}{array.shape}".encode(), whole.tobytes()]
+        else:
+            parts += [f"{array.dtype.str}{array.shape}".encode(), whole.view(np.uint8).data]
     name = f"arrays_{_digest(*parts)}"
     _kept[name] = load
     return PREFIX + name

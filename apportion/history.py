@@ -32,7 +32,8 @@ class History:
     def __init__(self, run_dir: Path, *, is_own: bool = False) -> None:
         self.run_dir = run_dir
         self._is_own = is_own
-        self.rounds = Rows(_rounds(run_dir), _SHOWN)
+        rounds = _rounds(run_dir)
+        self.rounds = Rows(rounds, _shown(rounds))
         self.summary: dict[str, Any] = _json(run_dir / "summary.json")
 
     @property
@@ -122,7 +123,9 @@ class History:
         return plot_rounds(self.rounds, self.run_dir.name)
 
     def __repr__(self) -> str:
-        score = f", accuracy {self.summary['accuracy']:.4f}" if "accuracy" in self.summary else ", not ended"
+        metric = self.summary.get("metric", "accuracy")
+        value = self.summary.get("score", self.summary.get("accuracy"))
+        score = ", not ended" if value is None else f", {metric} {value:.4f}"
         return f"History({str(self.run_dir)!r}: {len(self.rounds)} rounds{score})"
 
 
@@ -150,10 +153,18 @@ def _rounds(run_dir: Path) -> list[dict[str, Any]]:
     return [row for _, row in sorted(found.items(), key=lambda item: item[0][0])]
 
 
+def _shown(rounds: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Columns that a table of ``rounds`` shows: a task's metrics in place of accuracy."""
+    scored = next((row["evaluation"]["server"] for row in rounds if "server" in row.get("evaluation", {})), {})
+    metrics = tuple(name for name in scored if name != "loss") or ("accuracy",)
+    return ("round", *metrics, *(name for name in _SHOWN if name not in ("round", "accuracy")))
+
+
 def round_row(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``metrics.jsonl`` says of a round as a row: counted from 1, with the global model's accuracy and loss."""
+    """What ``metrics.jsonl`` says of a round as a row: counted from 1, with the global model's metrics and loss."""
     server = entry.get("evaluation", {}).get("server", {})
-    return {"accuracy": server.get("accuracy"), "loss": server.get("loss"), **entry, "round": entry["round"] + 1}
+    known = server or {"accuracy": None, "loss": None}
+    return {**known, **entry, "round": entry["round"] + 1}
 
 
 def _parsed(line: str) -> dict[str, Any]:

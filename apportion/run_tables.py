@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coordinator.data.datasets import Dataset
 
 Table = dict[str, Any]
-_ARRAYS = "give (x, y), or (x_train, y_train, x_test, y_test)"
+_ARRAYS = "give (x, y), (x_train, y_train, x_test, y_test), or {'x': x, name: array, ...}"
 
 
 class Method:
@@ -42,6 +42,23 @@ class Method:
 
     def __repr__(self) -> str:
         return f"Method({', '.join([repr(self.name), *(f'{key}={value!r}' for key, value in self.options.items())])})"
+
+
+class Task:
+    """``Task("regression", loss="huber")``: what is trained for, by its name, with its options.
+
+    Attributes:
+        name: one of ``docs/tasks.md``, ``package.module:Class``, or ``module`` for a model with its own
+            ``training_step``; a class is known by its own path.
+        options: of the task.
+    """
+
+    def __init__(self, task: str | type, /, **options: Any) -> None:
+        self.name = given.keep_function(task) if isinstance(task, type) else task
+        self.options = dict(options)
+
+    def __repr__(self) -> str:
+        return f"Task({', '.join([repr(self.name), *(f'{key}={value!r}' for key, value in self.options.items())])})"
 
 
 class Data:
@@ -99,14 +116,20 @@ def _keep_model(build: Any) -> str:
     )
 
 
-def data_table(data: Any, table: Table, evaluation: Table, seed: int) -> tuple[Table, Callable[[], Examples]]:
-    """``[data]`` of arrays, a folder, a function or a source's name, over what ``table`` has; and what it holds."""
+def data_table(
+    data: Any, table: Table, evaluation: Table, seed: int, *, has_task: bool = False
+) -> tuple[Table, Callable[[], Examples]]:
+    """``[data]`` of arrays, a folder, a function or a source's name, over what ``table`` has; and what it holds.
+
+    Args:
+        has_task: labels are whatever the task reads, not classes.
+    """
     holdout = evaluation.get("holdout", EvaluationConfig().holdout)
     if not isinstance(holdout, int | float) or not 0 < holdout <= 0.9:
         holdout = EvaluationConfig().holdout  # the reader of [evaluation] says what is wrong with it
     if isinstance(data, Data):
         table, data = {**table, **plain(data.settings)}, data.source
-    elif isinstance(data, Mapping):
+    elif isinstance(data, Mapping) and "x" not in data:
         table, data = {**table, **plain(data)}, data.get("source")
     if data is None or (isinstance(data, str) and not Path(data).expanduser().is_dir()):
         table = {**table, "source": data} if data is not None else table
@@ -120,10 +143,10 @@ def data_table(data: Any, table: Table, evaluation: Table, seed: int) -> tuple[T
         return table, lambda: _examples_of(table, seed, holdout)
     if callable(data):
         data = data()
-    arrays = data if isinstance(data, Dataset) else checked_arrays(data)
+    arrays = data if isinstance(data, Dataset) else checked_arrays(named_arrays(data))
 
     def load(path: Path | None, seed: int, holdout: float) -> Dataset:
-        return arrays if isinstance(arrays, Dataset) else dataset_of(arrays, seed, holdout)
+        return arrays if isinstance(arrays, Dataset) else dataset_of(arrays, seed, holdout, has_task=has_task)
 
     dataset = load(None, seed, holdout)
     parts = [dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test]
@@ -166,6 +189,25 @@ def folder_arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return found.x, found.y
 
 
+def named_arrays(data: Any) -> Any:
+    """``(x, y)`` of a mapping of named arrays, what it has beside ``x`` as records; anything else as it is.
+
+    Raises:
+        ConfigError: no ``x`` in it, or arrays of different lengths.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    import numpy as np
+
+    from edge.training.records import beside_x
+
+    arrays = {str(name): np.asarray(value) for name, value in data.items()}
+    lengths = {name: len(value) if value.ndim else 0 for name, value in arrays.items()}
+    if "x" not in arrays or len(set(lengths.values())) > 1:
+        raise ConfigError([f"$.data.source: arrays of {lengths} examples given; x, and as many of each, expected"])
+    return arrays["x"], beside_x(arrays, lengths["x"])
+
+
 def checked_arrays(data: Any) -> tuple[np.ndarray, ...]:
     """Two or four arrays of as many examples as labels.
 
@@ -192,10 +234,10 @@ def checked_arrays(data: Any) -> tuple[np.ndarray, ...]:
     return arrays
 
 
-def dataset_of(arrays: tuple[np.ndarray, ...], seed: int, holdout: float) -> Dataset:
+def dataset_of(arrays: tuple[np.ndarray, ...], seed: int, holdout: float, *, has_task: bool = False) -> Dataset:
     """Arrays as a dataset: of two, a share ``holdout`` that is drawn by ``seed`` is held out.
 
-    Class indices stay; other labels (names) are counted in alphabetical order.
+    Class indices stay; other labels (names) are counted in alphabetical order. With a task they are its own affair.
     """
     import numpy as np
 
@@ -208,6 +250,8 @@ def dataset_of(arrays: tuple[np.ndarray, ...], seed: int, holdout: float) -> Dat
         held = max(1, int(len(y) * holdout))
         arrays = (x[order[held:]], y[order[held:]], x[order[:held]], y[order[:held]])
     x_train, y_train, x_test, y_test = arrays
+    if has_task:
+        return Dataset(x_train, y_train, x_test, y_test, ())
     if np.issubdtype(y_train.dtype, np.integer):
         top = int(max(y_train.max(initial=0), y_test.max(initial=0)))
         if min(y_train.min(initial=0), y_test.min(initial=0)) < 0:
@@ -230,6 +274,14 @@ def method_table(method: str | Method | type | Mapping[str, Any]) -> Table:
     if isinstance(method, Mapping):
         return plain(method)
     found = method if isinstance(method, Method) else Method(method)
+    return {"name": found.name, **found.options}
+
+
+def task_table(task: str | Task | type | Mapping[str, Any]) -> Table:
+    """``[task]`` of a name, a class, a :class:`Task` or a table."""
+    if isinstance(task, Mapping):
+        return {str(key): _plain_value(value) for key, value in task.items()}
+    found = task if isinstance(task, Task) else Task(task)
     return {"name": found.name, **found.options}
 
 
