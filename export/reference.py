@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from export.draws import draws_of, fed, has_draws, without_draws
 from export.model_call import ModelCall
+from export.parameter_groups import rates
 from export.prepared_module import prepared_module
 from export.step_functions import check_pair
 from export.task_steps import evaluation_sums
@@ -182,12 +184,15 @@ class ReferenceStep:
 
     def _optimizer(self) -> torch.optim.Optimizer:
         rule, hyper = self.spec.optimizer, self.hyper
-        decay = hyper.get("weight_decay", 0.0)
-        groups = [
-            {"params": [p for n, p in self.trained.items() if n not in self.spec.factors], "weight_decay": decay},
-            {"params": [p for n, p in self.trained.items() if n in self.spec.factors], "weight_decay": 0.0},
+        own = rates(self.spec, self.trained)
+        groups: list[dict[str, Any]] = [
+            {
+                "params": [p for n, p in self.trained.items() if own[n] == rate],
+                "lr": hyper["lr"] * hyper.get(rate.lr_factor, 1.0),
+                "weight_decay": hyper.get(rate.weight_decay, 0.0),
+            }
+            for rate in dict.fromkeys(own.values())
         ]
-        groups = [g for g in groups if g["params"]]
         if rule.kind == "sgd":
             momentum = hyper.get("momentum", 0.0)
             return torch.optim.SGD(groups, lr=hyper["lr"], momentum=momentum, nesterov=rule.nesterov, foreach=False)
