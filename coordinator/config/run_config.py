@@ -55,6 +55,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         options: ``[model.options]``, handed to the builder.
         weights: safetensors file with the first weights, such as a pretrained base's; empty = drawn from the seed.
         weights_except: name patterns of tensors that are drawn all the same, such as ``head.*``.
+        weights_map: ``[model.weights-map]``, patterns of the file's names and the model's names for them; or the name
+            of one of ``coordinator.exporting.weight_names.MAPS``.
     """
 
     build: str
@@ -64,6 +66,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     weights: str = ""
     weights_except: tuple[str, ...] = ()
+    weights_map: str | dict[str, str] = ""
 
 
 class MethodConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,7 +335,7 @@ def _not_written(section: Any) -> list[str]:
         unused = [] if section.keep_best else ["metric", "keep_best"]
         return unused + [key for key in ("patience", "keep_every") if not getattr(section, key)]
     if isinstance(section, ModelConfig):
-        return [key for key in ("classes", "vocabulary") if not getattr(section, key)]
+        return [key for key in ("classes", "vocabulary", "weights_map") if not getattr(section, key)]
     if isinstance(section, TrainingConfig):
         unused = ["epochs" if section.steps else "steps"]
         return unused + [key for key in ("proximal_mu", "scaffold", "lr_warm_up") if not getattr(section, key)]

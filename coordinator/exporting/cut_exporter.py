@@ -183,7 +183,13 @@ def dense_module(config: RunConfig) -> nn.Module:
         **config.model.options,
     )
     if config.model.weights:
-        load_initial_weights(module, Path(config.model.weights), config.model.weights_except)
+        load_initial_weights(
+            module,
+            Path(config.model.weights),
+            config.model.weights_except,
+            names=config.model.weights_map,
+            build=config.model.build,
+        )
     return module
 
 

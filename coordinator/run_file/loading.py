@@ -213,7 +213,25 @@ def _model(table: TableReader, folder: Path, *, has_task: bool) -> ModelConfig:
         options=options,
         weights=weights,
         weights_except=exceptions,
+        weights_map=_weights_map(table, weights),
     )
+
+
+def _weights_map(table: TableReader, weights: str) -> str | dict[str, str]:
+    """A name, or patterns and what they become; the file is not opened here."""
+    from coordinator.exporting.weight_names import MAPS, pattern_problem
+
+    given = table.raw("weights-map", "")
+    if given and not weights:
+        table.problem("weights-map", "belongs to weights, the file whose names it maps")
+    if isinstance(given, str):
+        return str(table.choice("weights-map", MAPS, ""))
+    lines = table.table("weights-map").rest()
+    for pattern, target in lines.items():
+        problem = pattern_problem(pattern, target) if isinstance(target, str) else f"{target!r} is not a name"
+        if problem:
+            table.problem("weights-map", problem)
+    return lines
 
 
 def _method(table: TableReader) -> MethodConfig:
