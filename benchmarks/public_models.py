@@ -219,21 +219,21 @@ def table(files: list[Path]) -> str:
         found.setdefault((row["model"], row["runtime"]), {}).update(row)
     rows = list(found.values())
     lines = [
-        "| network | 10^6 parameters | input | doctor (s) | gate: worst gradient | torch float32 | values "
-        "| export (s) | loss, 20 steps on one batch |",
+        "| network | 10^6 parameters | input | doctor | gate: worst gradient | torch float32 | values "
+        "| export (CPU s) | loss, 20 steps on one batch |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         size = "x".join(str(n) for n in row.get("input", ()))
         about = f"| {row['model']} | {row.get('parameters', 0) / 1e6:.2f} | {size} "
-        about += f"| {row.get('doctor', '')} ({row.get('doctor_seconds', 0):.0f}) "
+        about += f"| {row.get('doctor', 'not asked')} "
         if "refused" in row:
-            lines.append(about + f"| refused: {row['refused']} | | | {row.get('seconds', 0):.0f} | |")
+            lines.append(about + f"| refused: {row['refused']} | | | {row.get('cpu_seconds', 0):.0f} | |")
             continue
         values = "ordinary" if row["formula"].endswith("/1") else f"bias {row['bias']:g}"
         losses = row.get("steps")
         fell = f"{losses[0]:.2f} to {losses[-1]:.2f}" if losses else ""
-        about += f"| {row['error']:.1e} | {row['own']:.1e} | {values} | {row['seconds']:.0f} | {fell} |"
+        about += f"| {row['error']:.1e} | {row['own']:.1e} | {values} | {row['cpu_seconds']:.0f} | {fell} |"
         lines.append(about)
     count = sum("refused" not in row for row in rows)
     return "\n".join([*lines, "", f"{count} of {len(rows)} exported."])
