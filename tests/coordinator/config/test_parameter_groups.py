@@ -119,6 +119,12 @@ def test_an_impossible_warm_up_is_told(warm_up: str, told: str) -> None:
         load_config_text(text(training=f"lr-warm-up = {warm_up}"))
 
 
+def test_a_factor_beside_control_variates_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"scaffold: .* a factor of \$\.training\.groups takes some further"):
+        load_config_text(text(group('match = "a"\nlr-factor = 2'), "scaffold = true"))
+    load_config_text(text(group('match = "a"\nweight-decay = 0'), "scaffold = true"))
+
+
 NAMES = ("stem.weight", "stem.bias", "blocks.0.norm.weight", "head.weight", "head.bias")
 
 
