@@ -16,6 +16,7 @@ import msgspec
 
 from apportion import given
 from coordinator.config.cohort import LocalGroup
+from coordinator.config.parameter_groups import ParameterGroupConfig
 from coordinator.config.run_config import EvaluationConfig, TrainingConfig
 from edge.contracts.errors import ApportionError, ConfigError
 
@@ -287,7 +288,10 @@ def task_table(task: str | Task | type | Mapping[str, Any]) -> Table:
 
 def training_table(training: TrainingConfig | Mapping[str, Any]) -> Table:
     """``[training]``: of a :class:`apportion.Train` what differs from its defaults."""
-    return _changed(training) if isinstance(training, TrainingConfig) else plain(training)
+    table = _changed(training) if isinstance(training, TrainingConfig) else plain(training)
+    if isinstance(groups := table.get("groups"), list):
+        table["groups"] = [_plain_group(g) if isinstance(g, Mapping | ParameterGroupConfig) else g for g in groups]
+    return table
 
 
 def local_table(devices: int | Sequence[LocalGroup | Mapping[str, Any]]) -> list[Table]:
@@ -310,6 +314,10 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain_value(entry) for entry in value]
     return value
+
+
+def _plain_group(group: ParameterGroupConfig | Mapping[str, Any]) -> Table:
+    return _changed(group) if isinstance(group, ParameterGroupConfig) else plain(group)
 
 
 def _changed(struct: msgspec.Struct) -> Table:

@@ -1,15 +1,19 @@
-"""Public networks by name, from timm with random weights: which an exporter carries, and how its gate judges them.
+"""Public networks by name, with random weights: which an exporter carries, and how its gate judges them.
 
-The list was fixed before the first export, one network of each family, all of at most 30 million parameters. A network
-runs at 64 x 64 where it takes that, else at the size it is made for. Needs ``pip install timm``::
+Two lists, each fixed before its first export: ``FAMILIES`` of timm, one network of each family, and
+``models_by_name.toml``, of timm, torchvision and transformers. A network for images runs at 64 x 64 where it takes
+that, else at the size it is made for. Needs ``pip install "apportion[models]"``::
 
-    python -m benchmarks.public_models export [NAME ...] [--runtime executorch] --out FILE
+    python -m benchmarks.public_models export [NAME ...] [--list families] [--runtime executorch] --out FILE
+    python -m benchmarks.public_models doctor [NAME ...] [--list families] [--runtime executorch] --out FILE
     python -m benchmarks.public_models table FILE [FILE ...]
     python -m benchmarks.public_models mutate NAME [NAME ...]
     APPORTION_DATA=... python -m benchmarks.public_models train NAME [NAME ...]
 
-``export`` exports each in a process of its own, gate and self-test included. ``mutate`` puts faults into a graph and
-counts those that the gate refuses. ``train`` takes 30 steps on CIFAR-10 in ONNX Runtime's device session and in torch.
+``export`` exports each in a process of its own, gate and self-test included; what ONNX Runtime trains then takes 20
+steps on one batch there. ``doctor`` asks before any export whether the runtime would train it. ``table`` puts the lines
+of both together. ``mutate`` puts faults into a graph and counts those that the gate refuses. ``train`` takes 30 steps
+on CIFAR-10 in ONNX Runtime's device session and in torch.
 """
 
 from __future__ import annotations
@@ -22,13 +26,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-NAMES = (
+FAMILIES = (
     "resnet10t", "resnetv2_50x1_bit", "mobilenetv2_050", "mobilenetv3_small_050", "efficientnet_b0", "regnetx_002",
     "dla46_c", "selecsls42", "ghostnet_050", "edgenext_xx_small", "densenet121", "convnext_atto", "convmixer_768_32",
     "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "mixer_s32_224", "levit_128s", "mobilevit_xxs",
@@ -37,72 +43,161 @@ NAMES = (
     "resnest14d", "skresnet18", "rexnet_100", "nf_regnet_b0", "repvgg_a0", "cspresnet50", "dpn68", "fastvit_t8",
     "inception_v3", "sequencer2d_s",
 )  # fmt: skip
-"""timm's names."""
+"""timm's names, of 2026-11-23."""
+LISTED = Path(__file__).with_name("models_by_name.toml")
 
-CLASSES, BATCH = 10, 32
+CLASSES, BATCH, BATCH_BY_NAME = 10, 32, 8
 SIZE = 64
+FEW_STEPS = 20
 LIMIT_S = 900
 STEPS, LR = 30, 0.01
 ORDERS = 8
 """Of the examples in each batch: runs of torch that differ in rounding alone."""
 
 
-def network(name: str) -> tuple[Any, Any]:
-    """(The network with random weights of seed 0, the step of its export)."""
-    import torch
+@dataclass(frozen=True)
+class PublicModel:
+    """A line of a list.
 
-    from edge.contracts.manifest import InputSpec
+    Attributes:
+        build: as ``[model] build`` of a run file.
+        input: shape of one example; None for images of 64 x 64, or of the network's own size where it takes no other.
+        batch: of its export.
+    """
+
+    build: str
+    input: tuple[int, ...] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = BATCH
+
+
+def listed(name: str) -> list[PublicModel]:
+    """The models of the list ``name``: ``families`` or ``by-name``."""
+    if name == "families":
+        return [PublicModel(f"timm:{family}") for family in FAMILIES]
+    models = tomllib.loads(LISTED.read_text())["model"]
+    return [
+        PublicModel(m["build"], tuple(m["input"]) if "input" in m else None, m.get("options", {}), BATCH_BY_NAME)
+        for m in models
+    ]
+
+
+def model_of(name: str) -> PublicModel:
+    """The listed model that ``name`` builds; any other name of timm, torchvision or transformers as it comes."""
+    lists = {model.build: model for model in (*listed("families"), *listed("by-name"))}
+    build = name if ":" in name else f"timm:{name}"
+    return lists.get(build, PublicModel(build))
+
+
+def network(model: PublicModel) -> tuple[Any, Any]:
+    """(The network with random weights of seed 0, the step of its export)."""
+    from coordinator.models.catalog import build_model, input_spec
+    from coordinator.models.libraries.config_file import with_config_file
     from export.training_step import StepSpec
 
-    # A torchvision from the default index does not find its own operators beside a CPU build of torch, and stops there.
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, operator):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import timm
+    build, options = with_config_file(model.build, model.options, Path.cwd())
+    shape = model.input or _images(build, options)
+    module = build_model(build, input_shape=shape, classes=CLASSES, **options)
+    spec = input_spec(build, input_shape=shape, options=options)
+    return module, StepSpec(input=spec, classes=CLASSES, batch=model.batch)
 
-    torch.manual_seed(0)
-    module = timm.create_model(name, num_classes=CLASSES)
-    own = module.default_cfg["input_size"][1]
-    least = (module.default_cfg.get("min_input_size") or (0, 0, 0))[1]
-    size = own if module.default_cfg.get("fixed_input_size") or least > SIZE else SIZE
+
+def _images(build: str, options: Mapping[str, Any]) -> tuple[int, ...]:
+    """Images of 64 x 64 where the network takes them."""
+    import torch
+
+    from coordinator.models.catalog import build_model, input_spec
+    from edge.contracts.errors import ConfigError
+
+    own = input_spec(build, options=options).shape
+    small = (3, SIZE, SIZE)
     try:
-        module(torch.zeros(2, 3, size, size))
-    except RuntimeError:
-        size = own
-    spec = StepSpec(input=InputSpec(layout="chw", shape=(3, size, size)), classes=CLASSES, batch=BATCH)
-    return module, spec
+        build_model(build, input_shape=small, classes=CLASSES, **options)(torch.zeros(2, *small))
+    except (ConfigError, RuntimeError):
+        return own
+    return small
 
 
-def exported(name: str, runtime: str) -> dict[str, Any]:
-    """What an export of the network gave, in this process."""
+def exported(model: PublicModel, runtime: str) -> dict[str, Any]:
+    """What an export of the network and 20 steps gave, in this process."""
     import torch
 
     from edge.contracts.errors import ApportionError
-    from export.bundle import export_artifact
+    from export.bundle import export_artifact, read_artifact
 
     torch.set_num_threads(1)
-    module, spec = network(name)
-    row: dict[str, Any] = {"model": name, "runtime": runtime, "size": spec.input.shape[1]}
+    module, spec = network(model)
+    row: dict[str, Any] = {"model": model.build, "runtime": runtime, "input": list(spec.input.shape)}
     row["parameters"] = sum(p.numel() for p in module.parameters())
     started, cpu = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
+        artifact = Path(folder) / "artifact"
         try:
-            manifest = export_artifact(module, spec, Path(folder) / "artifact", runtime=runtime)
+            manifest = export_artifact(module, spec, artifact, runtime=runtime)
         except ApportionError as error:
             row["refused"] = str(error)
         else:
             test = manifest.self_test
             row |= {"error": manifest.parity.max_grad_rel_err, "own": manifest.parity.torch_fp32_rel_err}
             row |= {"formula": test.formula, "bias": test.bias, "losses": test.losses, "test": test.rel_tolerance}
-    return row | {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+        row |= {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+        if "refused" not in row and runtime == "onnxruntime":
+            row["steps"] = _steps_on_one_batch(module, *read_artifact(artifact), artifact)
+    return row
 
 
-def export_all(names: list[str], runtime: str, out: Path) -> None:
+def surveyed(model: PublicModel, runtime: str) -> dict[str, Any]:
+    """``trains``, or the first layer that the runtime would not train, with the reason."""
+    import torch
+
+    from edge.contracts.errors import ApportionError
+    from export.layer_support import layer_support
+
+    torch.set_num_threads(1)
+    module, spec = network(model)
+    began = time.perf_counter()
+    try:
+        support = layer_support(module, spec, [runtime])
+    except ApportionError as error:
+        said = str(error)
+    else:
+        refused = [(path, v) for path, v in support.verdicts.get(runtime, {}).items() if not v.is_trained]
+        said = support.missing.get(runtime, "trains")
+        for path, verdict in refused[:1]:
+            said = f"{verdict.state}: {path or 'the module itself'} ({support.layers[path].kind}): {verdict.reason}"
+    return {"model": model.build, "runtime": runtime, "doctor": said, "doctor_seconds": time.perf_counter() - began}
+
+
+def _steps_on_one_batch(module: Any, manifest: Any, files: Mapping[str, bytes], artifact: Path) -> list[float]:
+    """Losses of 20 steps on one random batch in ONNX Runtime's device session, from the network's own weights."""
+    from edge.contracts.streams import drawn_value
+    from edge.runtimes import runtime
+    from edge.runtimes.micro_batches import TRAIN
+    from edge.training.steps import scalar
+
+    session = runtime("onnxruntime").load(manifest, {n: artifact / n for n in files}, threads=1)
+    session.load_state({n: v.numpy() for n, v in module.state_dict().items()})
+    program = manifest.program(TRAIN)
+    given = np.random.default_rng(0)
+    x = given.standard_normal((manifest.batch, *manifest.input.shape)).astype(np.float32)
+    if manifest.input.dtype == "int64":
+        x = given.integers(1, manifest.input.vocabulary, x.shape)
+    y = given.integers(0, CLASSES, manifest.batch)
+    hyper = {"lr": LR, "momentum": 0.9, "weight_decay": 1e-4}
+    fixed = {n: scalar(manifest.tensor(n), value) for n, value in hyper.items()} | {"input": x, "target": y}
+    drawn = [s for s in manifest.specs("draw") if s.name in program.inputs]
+    losses = []
+    for step in range(FEW_STEPS):
+        draws = {spec.name: drawn_value(spec, 0, step, len(x)) for spec in drawn}
+        losses.append(float(session.run(TRAIN, fixed | draws)["loss"]))
+    return losses
+
+
+def run_all(verb: str, names: list[str], runtime: str, out: Path) -> None:
     """Append a line of JSON for each network to ``out``; those that are there already are not done again."""
     known = {json.loads(line)["model"] for line in out.read_text().splitlines()} if out.exists() else set()
     for name in [n for n in names if n not in known]:
-        command = [sys.executable, "-m", "benchmarks.public_models", "one", name, "--runtime", runtime]
+        command = [sys.executable, "-m", "benchmarks.public_models", f"{verb}-one", name, "--runtime", runtime]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False)
             lines = done.stdout.splitlines()
@@ -112,27 +207,34 @@ def export_all(names: list[str], runtime: str, out: Path) -> None:
         row = {"model": name, "runtime": runtime, **row}
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        print(
-            name,
-            row.get("refused") or f"{row['error']:.1e} beside {row['own']:.1e}, {row['seconds']:.0f} s",
-            flush=True,
-        )
+        said = row.get("refused") or row.get("doctor")
+        said = said or f"{row['error']:.1e} beside {row['own']:.1e}, {row['seconds']:.0f} s"
+        print(name, said, flush=True)
 
 
 def table(files: list[Path]) -> str:
     """The rows of ``files`` as a page's table, and their count."""
-    rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in (json.loads(line) for path in files for line in path.read_text().splitlines()):
+        found.setdefault((row["model"], row["runtime"]), {}).update(row)
+    rows = list(found.values())
     lines = [
-        "| network | 10^6 parameters | input | runtime | gate: worst gradient | torch float32 | values | export (s) |",
-        "|---|---|---|---|---|---|---|---|",
+        "| network | 10^6 parameters | input | doctor | gate: worst gradient | torch float32 | values "
+        "| export (CPU s) | loss, 20 steps on one batch |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        about = f"| {row['model']} | {row.get('parameters', 0) / 1e6:.1f} | {row.get('size', '')} | {row['runtime']} "
+        size = "x".join(str(n) for n in row.get("input", ()))
+        about = f"| {row['model']} | {row.get('parameters', 0) / 1e6:.2f} | {size} "
+        about += f"| {row.get('doctor', 'not asked')} "
         if "refused" in row:
-            lines.append(about + f"| refused: {row['refused']} | | | {row.get('seconds', 0):.0f} |")
+            lines.append(about + f"| refused: {row['refused']} | | | {row.get('cpu_seconds', 0):.0f} | |")
             continue
         values = "ordinary" if row["formula"].endswith("/1") else f"bias {row['bias']:g}"
-        lines.append(about + f"| {row['error']:.1e} | {row['own']:.1e} | {values} | {row['seconds']:.0f} |")
+        losses = row.get("steps")
+        fell = f"{losses[0]:.2f} to {losses[-1]:.2f}" if losses else ""
+        about += f"| {row['error']:.1e} | {row['own']:.1e} | {values} | {row['cpu_seconds']:.0f} | {fell} |"
+        lines.append(about)
     count = sum("refused" not in row for row in rows)
     return "\n".join([*lines, "", f"{count} of {len(rows)} exported."])
 
@@ -147,7 +249,7 @@ def mutate(name: str) -> None:
     from tests.export.graph_mutations import mutations
 
     torch.set_num_threads(1)
-    module, spec = network(name)
+    module, spec = network(model_of(name))
     written = OnnxStep().write(module, spec)
     caught = count = 0
     for fault, graph in mutations(written.files["train.onnx"]):
@@ -169,7 +271,7 @@ def train(name: str) -> None:
     from edge.training.steps import scalar
     from export.bundle import export_artifact, read_artifact
 
-    module, spec = network(name)
+    module, spec = network(model_of(name))
     batches = list(_cifar10(spec.input.shape[1]))
     hyper = {"lr": LR, "momentum": 0.9, "weight_decay": 1e-4}
     with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +292,7 @@ def train(name: str) -> None:
     for run, (threads, is_channels_last, has_onednn, seed) in runs.items():
         torch.set_num_threads(threads)
         layout = torch.channels_last if is_channels_last else torch.contiguous_format
-        copied = network(name)[0].train().to(memory_format=layout)
+        copied = network(model_of(name))[0].train().to(memory_format=layout)
         rule = torch.optim.SGD(copied.parameters(), **hyper)
         losses[run] = []
         order = np.random.default_rng(seed).permutation(BATCH) if seed else np.arange(BATCH)
@@ -232,18 +334,25 @@ def _cifar10(size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             yield np.ascontiguousarray((x - 0.47) / 0.25, np.float32), labels[first : first + BATCH].astype(np.int64)
 
 
+ONE = {"export": exported, "doctor": surveyed}
+"""Verbs that are carried out for one network in a process of its own."""
+
+
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("export", "one", "table", "mutate", "train"))
+    parser.add_argument("verb", choices=(*ONE, "table", "mutate", "train", *(f"{verb}-one" for verb in ONE)))
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--list", choices=("families", "by-name"), default="by-name", dest="models")
     parser.add_argument("--runtime", default="onnxruntime")
     parser.add_argument("--out", type=Path, default=Path("public_models.jsonl"))
     chosen = parser.parse_args()
-    if chosen.verb == "export":
-        export_all(chosen.names or list(NAMES), chosen.runtime, chosen.out)
-    elif chosen.verb == "one":
-        print(json.dumps(exported(chosen.names[0], chosen.runtime)))
+    verb = chosen.verb.removesuffix("-one")
+    if chosen.verb in ONE:
+        names = chosen.names or [model.build for model in listed(chosen.models)]
+        run_all(verb, names, chosen.runtime, chosen.out)
+    elif verb in ONE:
+        print(json.dumps(ONE[verb](model_of(chosen.names[0]), chosen.runtime)))
     elif chosen.verb == "table":
         print(table([Path(name) for name in chosen.names]))
     else:

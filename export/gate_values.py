@@ -71,6 +71,8 @@ def gate_hyper(spec: StepSpec, setting: Setting = ORDINARY) -> dict[str, float]:
     """Values of the step's ``hyper`` inputs in the gate and the self-test."""
     lr = HYPER["lr"] if spec.optimizer.kind == "sgd" else ADAM_LR
     values = HYPER | {"lr": lr * setting.pace}
+    for number, _ in enumerate(spec.groups, 1):
+        values |= {f"lr_factor_{number}": 1 / (1 + number), f"weight_decay_{number}": 0.03 * number}
     return {name: values[name] for name in spec.hyper}
 
 

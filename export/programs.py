@@ -122,7 +122,7 @@ def _train(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
         inputs = [state_input(n, params[n], "parameter") for n in trained]
         inputs += [state_input(gradient_sum(n), params[n], "slot") for n in trained]
         inputs += _rule_inputs(params, spec)
-        inputs += [scalar_input(n) for n in (*spec.optimizer.hyper, *(["clip_norm"] if spec.clip_norm else []))]
+        inputs += [scalar_input(n) for n in _end_hyper(spec)]
         return ProgramFunction(partial(_end_step, spec), tuple(inputs), module)
     inputs = _seen(module, spec, _rule_inputs(params, spec))
     inputs += batch_inputs(spec, module, whole=True, draws=draws) + [scalar_input(n) for n in spec.hyper]
@@ -134,8 +134,13 @@ def _accumulate(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunct
     params = dict(module.named_parameters())
     sums = [state_input(gradient_sum(n), p, "slot") for n, p in params.items() if n not in spec.frozen]
     inputs = _seen(module, spec, sums) + batch_inputs(spec, module, whole=True, draws=draws)
-    inputs += [scalar_input(n) for n in spec.hyper if n not in spec.optimizer.hyper and n != "clip_norm"]
+    inputs += [scalar_input(n) for n in spec.hyper if n not in _end_hyper(spec)]
     return ProgramFunction(partial(_accumulate_step, module, spec, draws), tuple(inputs), module, draws)
+
+
+def _end_hyper(spec: StepSpec) -> tuple[str, ...]:
+    """Scalars that the end of a step reads."""
+    return (*spec.optimizer.hyper, *spec.group_hyper, *(("clip_norm",) if spec.clip_norm else ()))
 
 
 def _seen(module: nn.Module, spec: StepSpec, between: list[StepInput]) -> list[StepInput]:

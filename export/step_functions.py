@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edge.contracts.tensors import CORRECTION, TEACHER
+from export.parameter_groups import rates
 from export.training_step import FactorPair, StepSpec
 
 STEP_SLOT = "optimizer#step"
@@ -150,15 +151,15 @@ def _sgd(
     decayed: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     rule, new = spec.optimizer, {}
-    for name, gradient in gradients.items():
-        direction = gradient
-        if rule.weight_decay and name not in spec.factors:
-            direction = direction + hyper["weight_decay"] * decayed[name]
+    for name, rate in rates(spec, gradients).items():
+        direction = gradients[name]
+        if rate.weight_decay:
+            direction = direction + hyper[rate.weight_decay] * decayed[name]
         if rule.momentum:
             velocity = hyper["momentum"] * slots[f"{name}#momentum"] + direction
             new[f"{name}#momentum"] = velocity
             direction = direction + hyper["momentum"] * velocity if rule.nesterov else velocity
-        new[name] = params[name] - hyper["lr"] * direction
+        new[name] = params[name] - rate.lr(hyper) * direction
     return new
 
 
@@ -170,20 +171,21 @@ def _adam(
     hyper: Mapping[str, Tensor],
     decayed: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    rule, lr, beta1, beta2 = spec.optimizer, hyper["lr"], hyper["beta1"], hyper["beta2"]
+    rule, beta1, beta2 = spec.optimizer, hyper["beta1"], hyper["beta2"]
     step = slots[STEP_SLOT] + 1.0
     new = {STEP_SLOT: step}
-    step_size = lr / (1.0 - torch.pow(beta1, step))
+    step_size = hyper["lr"] / (1.0 - torch.pow(beta1, step))
     root_correction = torch.sqrt(1.0 - torch.pow(beta2, step))
-    for name, gradient in gradients.items():
-        value, direction = params[name], gradient
-        if rule.weight_decay and name not in spec.factors:
+    for name, rate in rates(spec, gradients).items():
+        value, direction = params[name], gradients[name]
+        if rate.weight_decay:
             if rule.kind == "adamw":
-                value = value - lr * hyper["weight_decay"] * decayed[name]
+                value = value - rate.lr(hyper) * hyper[rate.weight_decay] * decayed[name]
             else:
-                direction = direction + hyper["weight_decay"] * decayed[name]
+                direction = direction + hyper[rate.weight_decay] * decayed[name]
         mean = beta1 * slots[f"{name}#exp_avg"] + (1.0 - beta1) * direction
         square = beta2 * slots[f"{name}#exp_avg_sq"] + (1.0 - beta2) * direction * direction
         new[f"{name}#exp_avg"], new[f"{name}#exp_avg_sq"] = mean, square
-        new[name] = value - step_size * mean / (torch.sqrt(square) / root_correction + hyper["eps"])
+        size = step_size * hyper[rate.lr_factor] if rate.lr_factor else step_size
+        new[name] = value - size * mean / (torch.sqrt(square) / root_correction + hyper["eps"])
     return new

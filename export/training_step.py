@@ -135,6 +135,33 @@ class BatchTensor(msgspec.Struct, frozen=True):
         return TARGET if self.name == "y" else self.name
 
 
+class ParameterGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters that move otherwise than the step's others. The switches decide what is compiled, values are inputs.
+
+    Attributes:
+        match: pattern of their names, as of ``fnmatch``; of several groups the first that matches counts.
+        lr_factor: whether their learning rate is ``lr`` times an input of the group's own.
+        weight_decay: the ``step``'s, the group's ``own`` input, or ``none``.
+    """
+
+    match: str
+    lr_factor: bool = False
+    weight_decay: Literal["step", "own", "none"] = "step"
+
+    def factor_name(self, number: int) -> str:
+        """Name of the input that multiplies ``lr`` in group ``number``, from 1."""
+        return f"lr_factor_{number}"
+
+    def decay_name(self, number: int) -> str:
+        """Name of the input that is the weight decay of group ``number``, from 1."""
+        return f"weight_decay_{number}"
+
+    def hyper(self, number: int) -> tuple[str, ...]:
+        """Names of the scalar inputs of group ``number``, from 1."""
+        factor = (self.factor_name(number),) if self.lr_factor else ()
+        return (*factor, self.decay_name(number)) if self.weight_decay == "own" else factor
+
+
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides the exported step, apart from the module itself.
 
@@ -170,6 +197,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         task: name of the task as :mod:`export.tasks` has it; empty: classification by ``loss``.
         task_options: handed to the task's class.
         tensors: of a batch beside ``x``, as the task says.
+        groups: parameters with a learning rate or a weight decay of their own.
     """
 
     input: InputSpec
@@ -196,6 +224,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     task_options: dict[str, Any] = {}
     tensors: tuple[BatchTensor, ...] = ()
     corrected: bool = False
+    groups: tuple[ParameterGroup, ...] = ()
 
     def __post_init__(self) -> None:
         if self.task:
@@ -240,11 +269,16 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hyper(self) -> tuple[str, ...]:
         """Names of the scalar float32 inputs of the ``train`` program, in graph order."""
-        names = self.optimizer.hyper
+        names = self.optimizer.hyper + self.group_hyper
         names += ("frobenius_lambda",) if self.frobenius else ()
         names += ("proximal_mu",) if self.proximal else ()
         names += ("clip_norm",) if self.clip_norm else ()
         return names + (("distillation_weight", "distillation_temperature") if self.distillation else ())
+
+    @property
+    def group_hyper(self) -> tuple[str, ...]:
+        """Names of the scalar inputs of the groups, in their order."""
+        return tuple(name for number, group in enumerate(self.groups, 1) for name in group.hyper(number))
 
     @property
     def factors(self) -> frozenset[str]:
@@ -266,4 +300,6 @@ def step_values(spec: StepSpec) -> dict[str, Any]:
     if not spec.task:
         for name in ("task", "task_options", "tensors"):
             del values[name]
+    if not spec.groups:
+        del values["groups"]
     return values

@@ -1,7 +1,8 @@
-"""``apportion data make``: small data to try things with, real or in the shapes of what the examples read."""
+"""``apportion data make`` and ``apportion data get``: small data that is here, and public data that is fetched."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,3 +63,34 @@ def make(
         "test": found.test,
         "stand_in": found.is_stand_in,
     }
+
+
+GET_EXAMPLE = "Example: apportion data get cifar10 data"
+
+
+@data.command("get", epilog=GET_EXAMPLE)
+@verb("data-get")
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10, mnist or imdb")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="where it is written")],
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """Fetch public data into FOLDER and check its digest; a download that broke off goes on."""
+    from coordinator.data import public
+
+    chosen = public.public_data(name)
+    print(f"{name}: {chosen.licence}", file=sys.stderr)
+    shown: dict[str, int] = {}
+
+    def progress(file: str, done: int, size: int) -> None:
+        tenth = 10 * done // size
+        if tenth > shown.get(file, -1):
+            shown[file] = tenth
+            print(f"{file}: {done / 1e6:.1f} of {size / 1e6:.1f} MB", file=sys.stderr)
+
+    written = public.get(chosen, folder, progress)
+    if not as_json:
+        for path in written:
+            print(path)
+        print(f"use it: {chosen.use.format(folder=folder)}")
+    return {"files": [str(path) for path in written], "licence": chosen.licence}

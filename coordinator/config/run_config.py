@@ -15,6 +15,7 @@ import msgspec
 from coordinator.config.aggregation import BUFFERED_KEYS, AggregationConfig, DefencesConfig, UpdatesConfig
 from coordinator.config.clusters import ClustersConfig
 from coordinator.config.cohort import CohortConfig, LocalGroup, PlannerConfig, RuntimeConfig
+from coordinator.config.parameter_groups import ParameterGroupConfig
 from coordinator.config.personal import PersonalConfig
 from coordinator.config.privacy import PrivacyConfig
 from coordinator.config.server_optimizer import ServerOptimizerConfig
@@ -54,6 +55,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         options: ``[model.options]``, handed to the builder.
         weights: safetensors file with the first weights, such as a pretrained base's; empty = drawn from the seed.
         weights_except: name patterns of tensors that are drawn all the same, such as ``head.*``.
+        weights_map: ``[model.weights-map]``, patterns of the file's names and the model's names for them; or the name
+            of one of ``coordinator.exporting.weight_names.MAPS``.
     """
 
     build: str
@@ -63,6 +66,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     weights: str = ""
     weights_except: tuple[str, ...] = ()
+    weights_map: str | dict[str, str] = ""
 
 
 class MethodConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,12 +83,14 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
         epochs, steps: one of them, the other is 0; 1 epoch when neither is given.
         lr_schedule: over the rounds: ``constant``; ``cosine`` from ``lr`` to ``lr_final``; ``steps``, times
             ``lr_factor`` at each round of ``lr_milestones``; ``exponential``, halved every ``lr_half_life`` rounds.
+        lr_warm_up: first rounds, W, of a rising rate: round r, from 0, has (r + 1) / (W + 1) of what the schedule says.
         momentum, nesterov: of ``sgd``.
         clip_norm: largest gradient norm; 0 = no clipping.
         frobenius_lambda: weight of Frobenius decay on factor pairs, for methods that have them.
         proximal_mu: mu of FedProx: every step is also pulled back to the received weights; 0 = not.
         scaffold: control variates correct every step for how a device's data differ from all devices' (SCAFFOLD).
         loss: one of ``export.training_step.Loss``.
+        groups: ``[[training.groups]]``, parameters with a learning rate or a weight decay of their own.
     """
 
     epochs: int = 1
@@ -98,6 +104,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     lr_milestones: tuple[int, ...] = ()
     lr_factor: float = 0.1
     lr_half_life: float = 10_000.0
+    lr_warm_up: int = 0
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -106,6 +113,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     proximal_mu: float = 0.0
     scaffold: bool = False
     loss: str = "cross_entropy"
+    groups: tuple[ParameterGroupConfig, ...] = ()
 
 
 class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,8 +303,8 @@ def canonical_toml(config: RunConfig) -> str:
         section = getattr(config, name)
         if section in (ServerOptimizerConfig(), PersonalConfig(), ClustersConfig(), TaskConfig()):  # not asked for
             continue
-        groups = section.local if isinstance(section, CohortConfig) else ()
-        values = {key: getattr(section, key) for key in section.__struct_fields__ if key != "local"}
+        listed = _LISTED.get(type(section), "")
+        values = {key: getattr(section, key) for key in section.__struct_fields__ if key != listed}
         if name in ("method", "task"):
             values = {"name": section.name, **dict(sorted(section.options.items()))}
         if name == "runtime":
@@ -309,12 +317,16 @@ def canonical_toml(config: RunConfig) -> str:
             f"{key if name in ('method', 'task') else _kebab(key)} = {_toml(value)}" for key, value in values.items()
         ]
         out.append("")
-        for group in groups:
-            out.append("[[cohort.local]]")
+        for group in getattr(section, listed) if listed else ():
+            out.append(f"[[{_kebab(name)}.{listed}]]")
             keys = [key for key in group.__struct_fields__ if key not in _not_written(group)]
             out += [f"{_kebab(key)} = {_toml(getattr(group, key))}" for key in keys]
             out.append("")
     return "\n".join(out)
+
+
+_LISTED: dict[type, str] = {CohortConfig: "local", TrainingConfig: "groups"}
+"""The keys that are arrays of tables."""
 
 
 def _not_written(section: Any) -> list[str]:
@@ -323,10 +335,12 @@ def _not_written(section: Any) -> list[str]:
         unused = [] if section.keep_best else ["metric", "keep_best"]
         return unused + [key for key in ("patience", "keep_every") if not getattr(section, key)]
     if isinstance(section, ModelConfig):
-        return [key for key in ("classes", "vocabulary") if not getattr(section, key)]
+        return [key for key in ("classes", "vocabulary", "weights_map") if not getattr(section, key)]
     if isinstance(section, TrainingConfig):
         unused = ["epochs" if section.steps else "steps"]
-        return unused + [key for key in ("proximal_mu", "scaffold") if not getattr(section, key)]
+        return unused + [key for key in ("proximal_mu", "scaffold", "lr_warm_up") if not getattr(section, key)]
+    if isinstance(section, ParameterGroupConfig):
+        return ["weight_decay"] if section.weight_decay is None else []
     if isinstance(section, DataConfig):
         unused = ["alpha"] if not section.partition.startswith("dirichlet") else []
         return unused if section.devices else [*unused, "devices"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.exporting.initial_weights import load_initial_weights
+from coordinator.exporting.parameter_groups import compiled_groups
 from coordinator.exporting.step import rebuilt_from, step_of
 from coordinator.exporting.task import task_fields
 from coordinator.models.catalog import build_model, input_spec, model_entry
@@ -139,6 +140,7 @@ class CutExporter:
             proximal=training.proximal_mu > 0,
             task=self._task,
             corrected=training.scaffold,
+            groups=compiled_groups(training.groups),
         )
 
     def build(self, cut: Cut) -> dict[str, Any]:
@@ -181,7 +183,13 @@ def dense_module(config: RunConfig) -> nn.Module:
         **config.model.options,
     )
     if config.model.weights:
-        load_initial_weights(module, Path(config.model.weights), config.model.weights_except)
+        load_initial_weights(
+            module,
+            Path(config.model.weights),
+            config.model.weights_except,
+            names=config.model.weights_map,
+            build=config.model.build,
+        )
     return module
 
 

@@ -16,7 +16,7 @@ from edge.contracts.manifest import InputSpec
 if TYPE_CHECKING:
     from torch import nn
 
-    from export.training_step import Loss, Optimizer, StepSpec
+    from export.training_step import Loss, Optimizer, ParameterGroup, StepSpec
 
 
 def step_of(
@@ -32,6 +32,7 @@ def step_of(
     proximal: bool = False,
     task: Mapping[str, Any] | None = None,
     corrected: bool = False,
+    groups: tuple[ParameterGroup, ...] = (),
 ) -> StepSpec:
     """The step of ``program`` with the training of a run.
 
@@ -69,6 +70,7 @@ def step_of(
         probe=program.probe,
         proximal=proximal,
         corrected=corrected,
+        groups=groups,
     )
     try:
         return made(**(task or {}))

@@ -8,6 +8,7 @@ import msgspec
 
 from coordinator.config.run_config import RunConfig, TrainingConfig
 from coordinator.device_scores.held_out import EVAL, held_out
+from coordinator.exporting.parameter_groups import group_values
 from coordinator.planning.artifacts import Artifact
 from coordinator.privacy.one_cut import is_summable
 from coordinator.rounds.program_schedule import training_turns
@@ -22,11 +23,16 @@ from profiles.device import DeviceProfile
 
 
 def learning_rate(training: TrainingConfig, round_index: int, rounds: int) -> float:
-    """Learning rate of a round, as ``[training] lr-schedule`` says.
+    """Learning rate of a round, as ``[training] lr-schedule`` says, less of it while ``lr-warm-up`` lasts.
 
     Source: SLT (NeurIPS 2023), training settings: lr(r) = lr_T + (lr_0 - lr_T) / 2 (1 + cos(pi r / R)). PruneFL's
-    0.5^(r / 10000) is the exponential one, FedHM's preprint has steps.
+    0.5^(r / 10000) is the exponential one, FedHM's preprint has steps. Gradual warm-up: Goyal et al. 2017, section 2.2.
     """
+    share = min(1.0, (round_index + 1) / (training.lr_warm_up + 1))
+    return share * _scheduled_rate(training, round_index, rounds)
+
+
+def _scheduled_rate(training: TrainingConfig, round_index: int, rounds: int) -> float:
     if training.lr_schedule == "cosine":
         span = (training.lr - training.lr_final) / 2
         return training.lr_final + span * (1 + math.cos(math.pi * round_index / rounds))
@@ -56,6 +62,7 @@ def hyper_parameters(
         "beta2": 0.999,
         "eps": 1e-8,
         "stats_momentum": 1.0,
+        **group_values(training.groups),
         **program.extra_hyper,
     }
     inputs = set(manifest.program(name).inputs)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.aggregation import AGGREGATIONS
 from coordinator.aggregation.choice import rule_class
+from coordinator.config.parameter_groups import check_group_names
 from coordinator.config.personal import PersonalConfig
 from coordinator.config.run_config import RunConfig
 from coordinator.methods import METHODS, build_method, method_class
@@ -38,6 +39,11 @@ def method_of_run(config: RunConfig, module: nn.Module) -> Method:
         check_personal_names(config, module, problems)
     if config.clusters.layers:
         check_cluster_names(config, module, problems)
+    if config.training.groups:
+        parameters, buffers = (
+            [name for name, _ in named()] for named in (module.named_parameters, module.named_buffers)
+        )
+        check_group_names(config.training.groups, parameters, buffers, problems)
     if problems:
         raise ConfigError(problems)
     return build_method(config.method.name, module, config.method.options)

@@ -25,6 +25,10 @@ def _refusals(config: RunConfig) -> list[tuple[bool, str]]:
         (training.clip_norm > 0, f"{_MEAN}$.training.clip-norm shortens steps; leave it out"),
         (training.proximal_mu > 0, f"{_MEAN}$.training.proximal-mu would be taken for one; use one of the two"),
         (
+            any(group.lr_factor != 1 for group in training.groups),
+            f"{_MEAN}a factor of $.training.groups takes some further; leave lr-factor out",
+        ),
+        (
             aggregation.mode != "synchronous",
             f'$.aggregation.mode = "{aggregation.mode}" counts updates of several models, and a variate belongs to '
             'one; use "synchronous"',

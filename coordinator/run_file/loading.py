@@ -14,6 +14,7 @@ from coordinator.config.broker import read_broker
 from coordinator.config.clusters import read_clusters
 from coordinator.config.cohort import PlannerConfig, RuntimeConfig, read_cohort
 from coordinator.config.device_speed import SPEEDS
+from coordinator.config.parameter_groups import read_groups
 from coordinator.config.personal import read_personal
 from coordinator.config.privacy import read_privacy
 from coordinator.config.run_config import (
@@ -123,6 +124,11 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
         check_method(config, problems)
     if config.federation.patience and not config.evaluation.every:
         problems.append("$.federation.patience: counts evaluations, and $.evaluation.every = 0 makes none; raise that")
+    if config.training.lr_warm_up >= config.federation.rounds:
+        rounds = config.federation.rounds
+        problems.append(
+            f"$.training.lr-warm-up: {config.training.lr_warm_up} leaves none of {rounds} rounds; give fewer"
+        )
     check_personal(config, problems)
     check_device_scores(config, problems)
     check_task(config, problems)
@@ -207,7 +213,25 @@ def _model(table: TableReader, folder: Path, *, has_task: bool) -> ModelConfig:
         options=options,
         weights=weights,
         weights_except=exceptions,
+        weights_map=_weights_map(table, weights),
     )
+
+
+def _weights_map(table: TableReader, weights: str) -> str | dict[str, str]:
+    """A name, or patterns and what they become; the file is not opened here."""
+    from coordinator.exporting.weight_names import MAPS, pattern_problem
+
+    given = table.raw("weights-map", "")
+    if given and not weights:
+        table.problem("weights-map", "belongs to weights, the file whose names it maps")
+    if isinstance(given, str):
+        return str(table.choice("weights-map", MAPS, ""))
+    lines = table.table("weights-map").rest()
+    for pattern, target in lines.items():
+        problem = pattern_problem(pattern, target) if isinstance(target, str) else f"{target!r} is not a name"
+        if problem:
+            table.problem("weights-map", problem)
+    return lines
 
 
 def _method(table: TableReader) -> MethodConfig:
@@ -235,6 +259,7 @@ def _training(table: TableReader) -> TrainingConfig:
         lr_milestones=table.list_of("lr-milestones", int, "rounds", default.lr_milestones),
         lr_factor=table.number("lr-factor", default.lr_factor, low=0.0, above_low=True),
         lr_half_life=table.number("lr-half-life", default.lr_half_life, low=0.0, above_low=True),
+        lr_warm_up=table.integer("lr-warm-up", 0, low=1),
         momentum=table.number("momentum", default.momentum, low=0.0, high=1.0),
         nesterov=table.flag("nesterov", default.nesterov),
         weight_decay=table.number("weight-decay", default.weight_decay, low=0.0),
@@ -243,6 +268,7 @@ def _training(table: TableReader) -> TrainingConfig:
         proximal_mu=table.number("proximal-mu", default.proximal_mu, low=0.0, high=1e6),
         scaffold=table.flag("scaffold", default.scaffold),
         loss=table.choice("loss", get_args(Loss), default.loss),
+        groups=read_groups(table),
     )
     if training.optimizer != "sgd" and training.momentum:
         table.problem("momentum", f"belongs to sgd; {training.optimizer} keeps its own moments")

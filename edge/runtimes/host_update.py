@@ -50,14 +50,14 @@ class HostUpdate:
             _clip(gradients, hyper["clip_norm"])
         if self.rule.kind != "sgd":
             state[STEP_SLOT][...] += 1.0
-        for name, gradient in gradients.items():
-            decay = 0.0 if name in self.rule.undecayed else hyper.get("weight_decay", 0.0)
+        for name, (lr, decay) in self.rule.rates(gradients, hyper).items():
+            gradient = gradients[name]
             mask = masks.get(name)
             held = None if mask is None or decay == 0.0 else np.where(mask, 0, state[name])
             if self.rule.kind == "sgd":
-                self._sgd(name, gradient, state, hyper, decay)
+                self._sgd(name, gradient, state, hyper, lr, decay)
             else:
-                self._adam(name, gradient, state, hyper, decay)
+                self._adam(name, gradient, state, hyper, lr, decay)
             if held is not None and mask is not None:
                 _hold_still(name, mask, held, state)
 
@@ -67,9 +67,10 @@ class HostUpdate:
         gradient: np.ndarray,
         state: Mapping[str, np.ndarray],
         hyper: Mapping[str, float],
+        lr: float,
         decay: float,
     ) -> None:
-        velocity, lr, momentum = state.get(f"{name}#momentum"), hyper["lr"], hyper.get("momentum", 0.0)
+        velocity, momentum = state.get(f"{name}#momentum"), hyper.get("momentum", 0.0)
         arrays = (gradient, state[name]) if velocity is None else (gradient, state[name], velocity)
         for g, value, *slots in _pieces(*arrays):
             step, other = self._scratch[0, : g.size], self._scratch[1, : g.size]
@@ -97,10 +98,11 @@ class HostUpdate:
         gradient: np.ndarray,
         state: Mapping[str, np.ndarray],
         hyper: Mapping[str, float],
+        lr: float,
         decay: float,
     ) -> None:
         count, beta1, beta2 = float(state[STEP_SLOT]), hyper["beta1"], hyper["beta2"]
-        step_size = hyper["lr"] / (1.0 - beta1**count)
+        step_size = lr / (1.0 - beta1**count)
         root_correction = math.sqrt(1.0 - beta2**count)
         decoupled = self.rule.kind == "adamw"
         # mean / (sqrt(square) / root + eps) x step size, with the constants folded into two.
@@ -113,7 +115,7 @@ class HostUpdate:
             step, other = self._scratch[0, : g.size], self._scratch[1, : g.size]
             direction = g
             if decay and decoupled:
-                value *= 1.0 - hyper["lr"] * decay
+                value *= 1.0 - lr * decay
             elif decay:
                 np.multiply(value, decay, out=other)
                 other += g

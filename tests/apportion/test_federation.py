@@ -52,6 +52,13 @@ def test_train_is_the_whole_table() -> None:
     assert config.training == apportion.Train(steps=3, epochs=0)
 
 
+def test_groups_are_read_in_either_spelling() -> None:
+    groups = [{"match": "*.bias", "weight_decay": 0}, {"match": "fc1.*", "lr-factor": 3}]
+    training = apportion.Federation(DIGITS, training={"groups": groups}).config.training
+    assert [(g.match, g.lr_factor, g.weight_decay) for g in training.groups] == [("*.bias", 1, 0), ("fc1.*", 3, None)]
+    assert apportion.Federation(DIGITS, training=training).config.training == training
+
+
 def test_module_is_copied_with_its_weights_when_it_is_given() -> None:
     module = perceptron()
     weights = module[0].weight.detach().clone()  # type: ignore[index]

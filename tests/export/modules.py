@@ -161,6 +161,19 @@ class BiasTable(nn.Module):
         return (scores[:, None] + self.biases[:, self.distance]).softmax(-1) @ x[:, None]
 
 
+class LastPlace(nn.Module):
+    """Causal attention with a mask read by example and place, and the one place of each example that the data names:
+    how classifiers of texts find the last token."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        examples, places = torch.arange(x.shape[0]), torch.arange(x.shape[1])
+        part = torch.ones(x.shape[0], x.shape[1]).cumsum(1)
+        later, earlier = (part[examples[:, None], places] for _ in range(2))
+        scores = (x @ x.transpose(1, 2)).masked_fill(later[:, :, None] < earlier[:, None, :], -1e9)
+        named = (x.sum(2) > 0).long().mul(places).argmax(1)
+        return (scores.softmax(-1) @ x)[examples, named - x.shape[1]]
+
+
 class PositionTable(nn.Module):
     """Waves of several lengths, whose numbering rounds a division; added to every example of the batch."""
 
@@ -318,6 +331,7 @@ BODIES: dict[str, tuple[Callable[[], nn.Module], InputSpec]] = {
     "upsample1d": (lambda: nn.Sequential(nn.Conv1d(4, 6, 3), nn.Upsample(scale_factor=2, mode="linear")), SIGNAL),
     "unfold": (Unfolded, IMAGE),
     "bias-table": (BiasTable, SEQUENCE),
+    "last-place": (lambda: nn.Sequential(nn.Linear(8, 8), LastPlace()), SEQUENCE),
     "position-table": (lambda: nn.Sequential(nn.Linear(8, 8), PositionTable()), SEQUENCE),
     "filled-table": (FilledTable, SEQUENCE),
     "pixels": (

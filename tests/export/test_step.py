@@ -16,7 +16,7 @@ from edge.contracts.tensors import by_role
 from export.bundle import export_artifact, read_artifact, verify_artifact
 from export.gate_values import gate_values
 from export.graph_session import GraphSession
-from export.training_step import FactorPair, Optimizer, StepSpec
+from export.training_step import FactorPair, Optimizer, ParameterGroup, StepSpec
 
 IMAGE = InputSpec(layout="chw", shape=(3, 6, 6))
 STEP = StepSpec(input=IMAGE, classes=4, batch=6)
@@ -70,6 +70,28 @@ STEPS: dict[str, dict[str, object]] = {
         "frobenius": (FactorPair("head.u.weight", "head.v.weight"),),
         "squared_gradient": ("head.v.weight",),
     },
+    "groups": {
+        "optimizer": Optimizer(nesterov=True),
+        "groups": (
+            ParameterGroup(match="head.*", lr_factor=True, weight_decay="own"),
+            ParameterGroup(match="norm.*", weight_decay="none"),
+        ),
+    },
+    "groups-adamw": {
+        "optimizer": Optimizer(kind="adamw", weight_decay=False),
+        "clip_norm": True,
+        "frozen": ("norm.bias",),
+        "masked": ("stem.weight",),
+        "frobenius": (FactorPair("head.u.weight", "head.v.weight"),),
+        "groups": (
+            ParameterGroup(match="stem.weight", lr_factor=True, weight_decay="own"),
+            ParameterGroup(match="head.*", lr_factor=True, weight_decay="own"),
+        ),
+    },
+    "groups-adam": {
+        "optimizer": Optimizer(kind="adam"),
+        "groups": (ParameterGroup(match="stem.*", lr_factor=True), ParameterGroup(match="*", weight_decay="own")),
+    },
     "everything": {
         "loss": "label_masked_cross_entropy",
         "optimizer": Optimizer(nesterov=True),
@@ -92,6 +114,7 @@ TOGETHER = (
         "proximal-everything",
         "corrected-everything",
     ),
+    *("groups", "groups-adamw", "groups-adam"),
 )
 """Of them those that between them have every part: what the other formats are asked to write."""
 

@@ -44,9 +44,8 @@ class NativeUpdate:
                     native.apportion_scale(gradient.ctypes.data, factor, gradient.size)
         if self.rule.kind != "sgd":
             state[STEP_SLOT][...] += 1.0
-        for name, gradient in gradients.items():
-            decay = 0.0 if name in self.rule.undecayed else hyper.get("weight_decay", 0.0)
-            self._move(name, gradient, state, hyper, decay)
+        for name, (lr, decay) in self.rule.rates(gradients, hyper).items():
+            self._move(name, gradients[name], state, hyper, lr, decay)
 
     def _move(
         self,
@@ -54,6 +53,7 @@ class NativeUpdate:
         gradient: np.ndarray,
         state: Mapping[str, np.ndarray],
         hyper: Mapping[str, float],
+        lr: float,
         decay: float,
     ) -> None:
         value, mask, native = state[name], state.get(name + MASK), library()
@@ -66,7 +66,7 @@ class NativeUpdate:
                 None if velocity is None else velocity.ctypes.data,
                 kept,
                 value.size,
-                hyper["lr"],
+                lr,
                 hyper.get("momentum", 0.0),
                 decay,
                 self.rule.nesterov,
@@ -80,7 +80,7 @@ class NativeUpdate:
             kept,
             value.size,
             float(state[STEP_SLOT]),
-            hyper["lr"],
+            lr,
             hyper["beta1"],
             hyper["beta2"],
             hyper["eps"],

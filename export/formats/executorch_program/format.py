@@ -17,7 +17,7 @@ from edge.runtimes.executorch.session import GRADIENT
 from edge.runtimes.leading_parts import FILE_NAME as PARTS_NAME
 from edge.runtimes.leading_parts import parts_to_bytes
 from edge.runtimes.micro_batches import ACCUMULATE
-from edge.runtimes.update_rule import FILE_NAME, RULE_ROLES, UpdateRule
+from edge.runtimes.update_rule import FILE_NAME, RULE_ROLES
 from export.capture import Capture
 from export.cost import forward_macs, step_work
 from export.formats.executorch_program.gate_run import GateRun
@@ -27,6 +27,7 @@ from export.formats.executorch_program.survey import survey_programs
 from export.formats.survey import Captured, Survey
 from export.memory_plan import MemoryPlan
 from export.micro_batch_run import micro_batch
+from export.parameter_groups import update_rule
 from export.parity import check_parity, self_test_losses
 from export.program_inputs import BATCH_ROLES
 from export.programs import capture_programs
@@ -63,7 +64,9 @@ class ExecutorchProgram:
         captures = {n: with_capacities(c, spec.capacities) for n, c in capture_programs(module, spec).items()}
         tensors = _tensors(captures, spec)
         roles = {t.name: t.role for t in tensors}
-        files: dict[str, bytes] = {FILE_NAME: _rule(spec).to_bytes()}
+        trained = [tensor.name for tensor in tensors if tensor.role == "parameter"]
+        trained = [tensor.name for tensor in tensors if tensor.role == "parameter"]
+        files: dict[str, bytes] = {FILE_NAME: update_rule(spec, trained).to_bytes()}
         training = {"train", ACCUMULATE, *(variant.program for variant in spec.variants)}
         if spec.variants:
             files[PARTS_NAME] = parts_to_bytes({variant.program: dict(variant.sizes) for variant in spec.variants})
@@ -183,11 +186,6 @@ def _held_bytes(spec: TensorSpec) -> int:
         return spec.byte_count()
     rows = int(spec.shape[0]) + 1 if spec.role == "grad_mask" else 0
     return 4 * (spec.capacity + rows)
-
-
-def _rule(spec: StepSpec) -> UpdateRule:
-    undecayed = tuple(sorted(spec.factors))
-    return UpdateRule(kind=spec.optimizer.kind, nesterov=spec.optimizer.nesterov, undecayed=undecayed)
 
 
 def _require_kernels(lowered: Lowered) -> None:

@@ -15,7 +15,7 @@ from edge.contracts.manifest import GraphOutput, Parity, Program
 from edge.contracts.tensors import TensorSpec
 from edge.runtimes.leading_parts import FILE_NAME as PARTS_NAME
 from edge.runtimes.leading_parts import parts_to_bytes
-from edge.runtimes.update_rule import FILE_NAME, UpdateRule
+from edge.runtimes.update_rule import FILE_NAME
 from export.capture import Capture, capture
 from export.cost import forward_macs, step_work
 from export.formats.onnx_step.operator_table import translate
@@ -33,6 +33,7 @@ from export.formats.ort_training.training_model import training_model
 from export.formats.survey import Captured, Survey
 from export.gate_values import gate_values
 from export.memory_plan import MemoryPlan
+from export.parameter_groups import update_rule
 from export.parity import check_parity, self_test_losses
 from export.programs import capture_programs, program_functions
 from export.step_objective import objective_of
@@ -86,14 +87,14 @@ class OrtTraining:
             models = {n: _differentiated(forward, trained[n], environment) for n, forward in steps.items()}
             checkpoint = environment.ask(checkpoint_request(models["train"][0], tensors))[MODEL].tobytes()
         files = {
-            FILE_NAME: _rule(spec).to_bytes(),
+            FILE_NAME: update_rule(spec, trained["train"]).to_bytes(),
             "checkpoint": checkpoint,
             **{_file(name): _bytes(model) for name, (model, _) in models.items()},
             **{_file(name): _bytes(translate(program)) for name, program in captures.items()},
         }
         if variants:
             files[PARTS_NAME] = parts_to_bytes({name: dict(variant.sizes) for name, variant in variants.items()})
-        optimizer = optimizer_model(spec.optimizer)
+        optimizer = None if spec.groups else optimizer_model(spec.optimizer)  # its operators have one rate
         if optimizer is not None:
             files["optimizer_model.onnx"] = _bytes(optimizer)
         outputs = {name: program.outputs for name, program in captures.items()}
@@ -198,11 +199,6 @@ def _check_optimizer_model(opened: Callable[[], GateRun], spec: StepSpec, tensor
                 f"optimizer model: '{name}' is {error:.2e} from the agent's rule after a step, at most "
                 f"{_STEP_TOLERANCE:.0e} expected; the model is wrong, do not use it"
             )
-
-
-def _rule(spec: StepSpec) -> UpdateRule:
-    undecayed = tuple(sorted(spec.factors))
-    return UpdateRule(kind=spec.optimizer.kind, nesterov=spec.optimizer.nesterov, undecayed=undecayed)
 
 
 def _tensors(inputs: Iterable[tuple[TensorSpec, ...]], spec: StepSpec, evaluation: Capture) -> tuple[TensorSpec, ...]:

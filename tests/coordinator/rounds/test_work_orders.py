@@ -84,6 +84,15 @@ def test_learning_rate_cosine_by_hand() -> None:
     assert [learning_rate(training, r, 4) for r in range(4)] == pytest.approx(by_hand, rel=1e-12)
 
 
+def test_learning_rate_warms_up_under_every_schedule() -> None:
+    """Of W = 3 rounds the first has 1/4, 2/4, 3/4 of what the schedule says; the fourth has all of it."""
+    steps = TrainingConfig(lr=0.8, lr_schedule="steps", lr_milestones=(2,), lr_factor=0.5, lr_warm_up=3)
+    assert [learning_rate(steps, r, 6) for r in range(5)] == pytest.approx([0.2, 0.4, 0.3, 0.4, 0.4], rel=1e-12)
+    cosine = TrainingConfig(lr=0.1, lr_schedule="cosine", lr_warm_up=1)
+    assert learning_rate(cosine, 0, 4) == pytest.approx(0.05, rel=1e-12)
+    assert learning_rate(cosine, 2, 4) == pytest.approx(0.05, rel=1e-12)  # half of the way down
+
+
 def test_hyper_parameters_are_those_the_program_takes() -> None:
     training = TrainingConfig(momentum=0.9, weight_decay=1e-4)
     assert hyper_parameters(training, DeviceProgram(), WITH_NORM, "train", lr=0.05) == {"lr": 0.05}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+from edge.contracts.errors import ArtifactCorrupt
 from edge.runtimes.host_update import HostUpdate
-from edge.runtimes.update_rule import UpdateRule
+from edge.runtimes.update_rule import RuleGroup, UpdateRule
 
 SHAPES = {"w": (3, 20000), "b": (7,), "s": ()}
 STEPS = 3
@@ -64,6 +67,45 @@ def test_rule_is_torchs(kind: str, hyper: dict[str, float], nesterov: bool) -> N
         update.apply(gradients, state, hyper, {})
     for name, value in values.items():
         np.testing.assert_allclose(state[name], value.detach().numpy(), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(("kind", "hyper"), [("sgd", SGD), ("adam", ADAM), ("adamw", ADAM)])
+def test_groups_are_torchs_parameter_groups(kind: str, hyper: dict[str, float]) -> None:
+    torch.manual_seed(3)
+    values = {n: torch.randn(shape, requires_grad=True) for n, shape in SHAPES.items()}
+    lr, decay = hyper["lr"], hyper["weight_decay"]
+    groups = [
+        {"params": [values["w"]], "lr": 3 * lr, "weight_decay": 0.3},
+        {"params": [values["b"]], "lr": lr, "weight_decay": 0.0},
+        {"params": [values["s"]], "lr": 0.5 * lr, "weight_decay": decay},
+    ]
+    more = {"momentum": 0.9} if kind == "sgd" else {"betas": (0.8, 0.95), "eps": 1e-6}
+    made = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
+    optimizer = made(groups, lr=lr, **more)
+    own = (RuleGroup(("w",), "factor_1", "decay_1"), RuleGroup(("s",), "factor_2"))
+    update = HostUpdate(UpdateRule(kind=kind, undecayed=("b",), groups=own))
+    given = {**hyper, "factor_1": 3.0, "decay_1": 0.3, "factor_2": 0.5}
+    state = {n: v.detach().numpy().copy() for n, v in values.items()} | slots(kind, hyper)
+    generator = np.random.default_rng(0)
+    for _ in range(STEPS):
+        gradients = {n: np.array(generator.normal(size=shape), np.float32) for n, shape in SHAPES.items()}
+        for name, value in values.items():
+            value.grad = torch.from_numpy(gradients[name].copy())
+        optimizer.step()
+        update.apply(gradients, state, given, {})
+    for name, value in values.items():
+        np.testing.assert_allclose(state[name], value.detach().numpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_a_rule_without_groups_has_the_bytes_it_had_and_one_with_them_is_refused_by_older_agents() -> None:
+    plain = UpdateRule(kind="sgd", nesterov=True, undecayed=("b",))
+    assert plain.to_bytes() == b'{"kind":"sgd","nesterov":true,"undecayed":["b"]}'
+    grouped = UpdateRule(kind="adam", groups=(RuleGroup(("w",), "lr_factor_1"),))
+    assert UpdateRule.from_bytes(grouped.to_bytes()) == grouped
+    # What an agent that knows no groups decodes: kinds are sgd, adam and adamw.
+    assert json.loads(grouped.to_bytes())["kind"] == "adam+groups"
+    with pytest.raises(ArtifactCorrupt, match="adam\\+groups"):
+        UpdateRule.from_bytes(b'{"kind":"adam+groups"}')
 
 
 def test_masked_entries_do_not_move_and_squares_are_of_all() -> None:

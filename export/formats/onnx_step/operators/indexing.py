@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import fx
 
+from export.capture import layer_of
+from export.formats.onnx_step.dimensions import Size
 from export.formats.onnx_step.operators.shapes import is_zero
-from export.formats.onnx_step.translation import Translation, product, translates
+from export.formats.onnx_step.translation import ONNX_TYPES, Translation, product, translates
 
 _Indices = Sequence[fx.Node | None]
 _Used = list[tuple[int, fx.Node]]
@@ -84,9 +86,10 @@ def _used(t: Translation, node: fx.Node, indices: _Indices, reason: str, instead
     return used
 
 
-def _extents(t: Translation, a: fx.Node, used: _Used) -> list[int]:
-    fixed = t.fixed_shape(a, used[0][0])
-    return fixed[: len(used)]
+def _extents(t: Translation, a: fx.Node, used: _Used) -> list[Size]:
+    """Sizes of the indexed dimensions; the first may be the batch's."""
+    first, *others = (t.tensor(a).shape[dim] for dim, _ in used)
+    return [t.dims.size(first), *(t.dims.fixed(size, layer=layer_of(a)) for size in others)]
 
 
 def _lines(t: Translation, a: fx.Node, used: _Used) -> list[np.ndarray] | None:
@@ -94,7 +97,7 @@ def _lines(t: Translation, a: fx.Node, used: _Used) -> list[np.ndarray] | None:
     lines = []
     for axis, (extent, (_, item)) in enumerate(zip(_extents(t, a, used), used, strict=True)):
         value, behind = t.known(item), len(used) - 1 - axis
-        if value is None or value.dim() > len(used) or value.dim() <= behind:
+        if value is None or not isinstance(extent, int) or value.dim() > len(used) or value.dim() <= behind:
             return None
         if value.numel() != value.shape[value.dim() - 1 - behind]:
             return None
@@ -112,7 +115,7 @@ def _flat_index(t: Translation, a: fx.Node, used: _Used) -> str:
     extents = _extents(t, a, used)
     steps = [product(extents[i + 1 :]) for i in range(len(extents))]
     known = [t.known(item) for _, item in used]
-    if all(value is not None for value in known):
+    if isinstance(extents[0], int) and all(value is not None for value in known):
         total = sum(v.remainder(e) * s for v, e, s in zip(known, extents, steps, strict=True) if v is not None)
         assert isinstance(total, torch.Tensor)
         if total.numel() * 8 <= _FLAT_BYTES:
@@ -121,7 +124,12 @@ def _flat_index(t: Translation, a: fx.Node, used: _Used) -> str:
     for (_, item), extent, step in zip(used, extents, steps, strict=True):
         place = t.value(item, torch.int64)
         # The divisor's sign is what Mod's result has for integers, as in torch's remainder.
-        parts.append(_scaled(t, t.make.node("Mod", place, np.array(extent, np.int64)), step))
+        size = (
+            np.array(extent, np.int64)
+            if isinstance(extent, int)
+            else t.dims.scalar(extent, ONNX_TYPES[torch.int64], np.int64)
+        )
+        parts.append(_scaled(t, t.make.node("Mod", place, size), step))
     result = parts[0]
     for part in parts[1:]:
         result = t.make.node("Add", result, part)
