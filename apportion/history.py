@@ -155,7 +155,9 @@ def _rounds(run_dir: Path) -> list[dict[str, Any]]:
 
 def _shown(rounds: list[dict[str, Any]]) -> tuple[str, ...]:
     """Columns that a table of ``rounds`` shows: a task's metrics in place of accuracy."""
-    scored = next((row["evaluation"]["server"] for row in rounds if "server" in row.get("evaluation", {})), {})
+    scored: dict[str, float] = next(
+        (row["evaluation"]["server"] for row in rounds if "server" in row.get("evaluation", {})), {}
+    )
     metrics = tuple(name for name in scored if name != "loss") or ("accuracy",)
     return ("round", *metrics, *(name for name in _SHOWN if name not in ("round", "accuracy")))
 

@@ -182,7 +182,10 @@ def _model(table: TableReader, folder: Path, *, has_task: bool) -> ModelConfig:
     if isinstance(table.raw("classes"), list):
         names = table.list_of("classes", str, "class names", ())
         if len(set(names)) != len(names) or len(names) < least:
-            table.problem("classes", f"at least {least} different names expected, {list(names)[:5]} found")
+            table.problem(
+                "classes",
+                f"at least {'two' if least == 2 else 'one'} different names expected, {list(names)[:5]} found",
+            )
     elif table.has("classes"):
         names = tuple(str(index) for index in range(table.integer("classes", low=least, high=1_000_000)))
     else:
