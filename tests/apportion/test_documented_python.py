@@ -1,4 +1,4 @@
-"""The Python of README.md and docs/api.md works as it is written."""
+"""The Python of README.md, docs/api.md and docs/tasks.md works as it is written."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ def test_example_of_the_readme_trains(tmp_path: Path, monkeypatch: pytest.Monkey
     history = names["history"]
     assert history.accuracy > 0.8
     assert all(torch.equal(value, names["net"].state_dict()[name]) for name, value in history.state_dict().items())
+
+
+@pytest.mark.slow
+def test_task_of_the_page_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(3)
+    exec(compile(first_example("docs/tasks.md"), "docs/tasks.md", "exec"), {})
+    assert "pinball" in capsys.readouterr().out
 
 
 def test_documented_names_are_public() -> None:
