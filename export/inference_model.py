@@ -15,6 +15,8 @@ from edge.contracts.manifest import ArtifactManifest
 if TYPE_CHECKING:
     import numpy as np
 
+INPUT = "input"
+
 
 def write_inference_model(
     artifact_dir: Path, manifest: ArtifactManifest, tensors: Mapping[str, np.ndarray], out: Path
@@ -31,7 +33,7 @@ def write_inference_model(
 
     program = manifest.program("eval")
     logits = [o.name for o in program.outputs if o.tensor == "logits"]
-    inputs = [s.name for s in manifest.specs("input") if s.name in program.inputs]
+    inputs = [s.name for s in manifest.specs("input") if s.name in program.inputs and s.name == INPUT]
     if len(logits) != 1 or len(inputs) != 1:
         raise PlanError(f"eval program has inputs {inputs} and logits {logits}; one of each expected, export it again")
     model = onnx.load(str(artifact_dir / program.file))
@@ -52,7 +54,10 @@ def write_inference_model(
     kept = [i for i in model.graph.input if i.name not in weights]
     del model.graph.input[:]
     model.graph.input.extend(kept)
-    pruned = Extractor(model).extract_model(inputs, logits)
+    try:
+        pruned = Extractor(model).extract_model(inputs, logits)
+    except ValueError as error:  # of a task that predicts from more than x
+        raise PlanError(f"inference model: {error}; only a prediction from '{INPUT}' alone is a model") from error
     onnx.checker.check_model(pruned)
     onnx.save(pruned, str(out))
 

@@ -60,32 +60,32 @@ class Ctc:
         return {"accuracy": ratio(sums["right"], sums["examples"])}
 
     def _losses(self, logits: Tensor, y: Tensor) -> Tensor:
-        """-log p(y) for each example, per symbol, [batch]."""
-        spoken = F.log_softmax(logits, 1)
+        """-log p(y) for each example, per symbol, [batch].
+
+        States are blank, y1, blank, y2, ..., blank: [batch, 2 length + 1].
+        """
+        spoken, states = F.log_softmax(logits, 1), 2 * self._length + 1
         is_symbol = (y != IGNORED).to(logits.dtype)
-        said = (one_hot(y, logits.shape[1], logits.dtype).transpose(1, 2) @ spoken) + (1 - is_symbol)[
-            :, :, None
-        ] * _NEVER
-        blank = spoken[:, 0]
-        # States: blank, y1, blank, y2, ..., blank. A symbol is reached over a blank, and from another symbol directly.
-        differs = torch.cat([torch.zeros_like(y[:, :1]), (y[:, 1:] != y[:, :-1]).to(y.dtype)], 1).to(logits.dtype)
-        symbols = said.new_full(said.shape[:2], _NEVER) + torch.cat([said[:, :1, 0] - _NEVER, said[:, 1:, 0] * 0], 1)
-        blanks = torch.cat([blank[:, :1], said[:, :, 0] * 0 + _NEVER], 1)
+        wanted = one_hot(y, logits.shape[1], logits.dtype).transpose(1, 2)
+        said = (wanted @ spoken) + (1 - is_symbol)[:, :, None] * _NEVER
+        blank = spoken[:, :1]
+        beside = torch.stack([said * 0 + blank, said], 2).flatten(1, 2)
+        emitted = torch.cat([beside, blank], 1)
+        # A symbol is reached over a blank, and directly from another symbol before that.
+        differs = torch.cat([y[:, :1] * 0, (y[:, 1:] != y[:, :-1]).to(y.dtype)], 1).to(logits.dtype)
+        jumps = torch.cat([torch.stack([differs * 0, differs], 2).flatten(1), differs[:, :1] * 0], 1)
+        closed = (1 - jumps) * _NEVER
+        place = torch.arange(states, device=y.device).to(logits.dtype)[None]
+        path = emitted[:, :, 0] + (place > 1).to(logits.dtype) * _NEVER
+        never = emitted[:, :2, 0] * 0 + _NEVER
         for frame in range(1, logits.shape[2]):
-            earlier = torch.cat([said[:, :1, 0] * 0 + _NEVER, symbols[:, :-1]], 1)
-            jumped = earlier * differs + (1 - differs) * _NEVER
-            reached = _logsum(_logsum(symbols, blanks[:, :-1]), jumped)
-            rested = _logsum(blanks, torch.cat([said[:, :1, 0] * 0 + _NEVER, symbols], 1))
-            symbols, blanks = reached + said[:, :, frame], rested + blank[:, frame : frame + 1]
-        # The last symbol of an example, or the blank behind it.
-        count = is_symbol.sum(1, keepdim=True)
-        places = torch.arange(1, self._length + 1, device=y.device).to(logits.dtype)[None]
-        last = (places == count).to(logits.dtype)
-        ends = _logsum(symbols, blanks[:, 1:])
-        return -(ends * last).sum(1) / torch.clamp(count[:, 0], min=1.0)
-
-
-def _logsum(a: Tensor, b: Tensor) -> Tensor:
-    """log(exp a + exp b), without the branch of torch's own operation, which not every runtime has."""
-    most = torch.maximum(a, b)
-    return most + torch.log1p(torch.exp(-torch.abs(a - b)))
+            one, two = torch.cat([never[:, :1], path[:, :-1]], 1), torch.cat([never, path[:, :-2]], 1) + closed
+            most = torch.maximum(torch.maximum(path, one), two)
+            whole = torch.exp(path - most) + torch.exp(one - most) + torch.exp(two - most)
+            path = most + torch.log(whole) + emitted[:, :, frame]
+        # It ends in the last symbol of an example, or in the blank behind it.
+        last = 2 * is_symbol.sum(1, keepdim=True)
+        ends = path + (1 - ((place == last) | (place == last - 1)).to(logits.dtype)) * _NEVER
+        most = ends.amax(1, keepdim=True)
+        total = most[:, 0] + torch.log(torch.exp(ends - most).sum(1))
+        return -total / torch.clamp(last[:, 0] / 2, min=1.0)

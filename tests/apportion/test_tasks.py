@@ -178,7 +178,7 @@ JOBS = {
     "contrastive-pairs": Job(pairs, perceptron(64, 32, 8), "accuracy", 0.3, rounds=6),
     "ctc": Job(spoken, convolutions(4, 4, nn.Conv1d), "accuracy", 0.3, {"classes": 4}, {"length": 2}, rounds=6),
     "module": Job(weighed_numbers, Denoiser, "weighed", 0.15),
-    "multi-label": Job(properties, perceptron(64, 32, 3), "f1", 0.5, {"classes": 3}),
+    "multi-label": Job(properties, perceptron(64, 32, 3), "f1", 0.5, {"classes": 3}, rounds=8),
     "next-token": Job(next_letters, lambda: Tagger(27, 27), "perplexity", 0.15, {**SYMBOLS, "classes": 27}, lr=1.0),
     "regression": Job(numbers, perceptron(10, 32, 1), "rmse", 0.2, {"classes": 1}, lr=0.05),
     "segmentation": Job(shapes, convolutions(1, 3), "iou", 0.5, {"classes": 3, "input": [1, 12, 12]}),
