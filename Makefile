@@ -35,7 +35,7 @@ WEB_SOURCES = $(wildcard $(WEB)/*.*) \
 HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo web wheel sbom test test-runtimes test-system ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web wheel sbom test test-runtimes test-system test-containers ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -71,7 +71,11 @@ ort-training-if-possible: setup
 
 # Whole federations: brokers, kills, databases, SSH, full disks, several coordinators.
 test-system: setup
-	$(PYTEST) -n $(SYSTEM_LANES) -m slow $(addprefix --ignore=,$(RUNTIME_TESTS)) tests $(ARGS)
+	$(PYTEST) -n $(SYSTEM_LANES) -m slow $(addprefix --ignore=,$(RUNTIME_TESTS) tests/containers) tests $(ARGS)
+
+# Container files, Compose, chart and playbook of examples/: built and run in a chroot where the machine allows it.
+test-containers: setup
+	$(BIN)/python -m pytest -m slow tests/containers $(ARGS)
 
 # Runs with faults, each from its seed: SEEDS="1 2 3" runs exactly those, JOBS of them at a time. The last line is the
 # counts; the files of a seed that failed are in KEEP. docs/chaos.md
