@@ -157,7 +157,7 @@ def _ranks(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 def _models(evaluation: Mapping[str, Any]) -> str:
     models = evaluation["models"]
-    names = [name for name in next(iter(models.values())) if name != "examples"]
+    names = [name for name in next(iter(models.values()), ("accuracy", "loss")) if name != "examples"]
     rows = "".join(
         f"<tr><td>{escape(label)}</td>{''.join(f'<td>{values[name]:.4f}</td>' for name in names)}</tr>"
         for label, values in models.items()

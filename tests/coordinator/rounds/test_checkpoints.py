@@ -152,7 +152,11 @@ def test_killed_run_leaves_the_same_files_and_stops_at_the_same_round(tmp_path: 
         ("patience = 0", "", r"\$\.federation\.patience: 0 is outside"),
         ("patience = 2\nkeep-best = false", "", r"\$\.federation\.keep-best: is false"),
         ('metric = "loss"', "", r"\$\.federation\.metric: says which model is the best"),
-        ('patience = 1\nmetric = "f1"', "", r"\$\.federation\.metric: 'f1' is not known"),
+        (
+            'patience = 1\nmetric = "f1"',
+            "",
+            r"\$\.federation\.metric: 'f1' is no metric of classification; accuracy or loss",
+        ),
         ("patience = 2", "[evaluation]\nevery = 0", r"\$\.federation\.patience: counts evaluations"),
         ("keep-every = -1", "", r"\$\.federation\.keep-every: -1 is outside"),
     ],

@@ -92,7 +92,11 @@ def test_ctc_is_torchs_own() -> None:
         logits.log_softmax(1).permute(2, 0, 1), y.clamp(min=0), torch.tensor([7, 7, 7]), lengths, reduction="none"
     )
     model = Given(logits)
-    loss = resolve_task("ctc", {"length": 3}, model).training_step(ModelCall(model), {"x": torch.zeros(3, 1), "y": y}).detach()
+    loss = (
+        resolve_task("ctc", {"length": 3}, model)
+        .training_step(ModelCall(model), {"x": torch.zeros(3, 1), "y": y})
+        .detach()
+    )
     assert float(loss) == pytest.approx(float((expected.detach() / lengths).mean()), rel=1e-5)
 
 
