@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from coordinator.exporting.cut_exporter import dense_module
@@ -28,6 +28,33 @@ def check_metric(config: RunConfig, module: nn.Module) -> None:
     known = ["loss", *run_task(config, module).better] if task else ["accuracy", "loss"]
     if (config.federation.keep_best or config.federation.patience) and metric not in known:
         raise ConfigError([f"$.federation.metric: '{metric}' is no metric of {task or 'classification'}: {known}"])
+
+
+def task_measure(config: RunConfig) -> Callable[[Mapping[str, float], int, int], Mapping[str, float]]:
+    """What the sums of program ``eval`` amount to by the run's task: (sums, examples, targets) to metrics and loss."""
+    import numpy as np
+
+    from export.task_steps import SUM
+
+    task = run_task(config, dense_module(config))
+
+    def measure(sums: Mapping[str, float], examples: int, targets: int) -> dict[str, float]:
+        named: dict[str, dict[int, float]] = {}
+        for name, value in sums.items():
+            if name.startswith(SUM):
+                whole, _, entry = name.removeprefix(SUM).rpartition(".")
+                is_entry = bool(whole) and entry.isdigit()
+                named.setdefault(whole if is_entry else name.removeprefix(SUM), {})[int(entry) if is_entry else -1] = (
+                    value
+                )
+        arrays = {
+            name: np.array(entries[-1]) if -1 in entries else np.array([entries[i] for i in sorted(entries)])
+            for name, entries in named.items()
+        }
+        found = task.metrics({**arrays, "examples": np.array(float(examples))})
+        return {**found, "loss": sums["loss"] / max(1, examples)}
+
+    return measure
 
 
 def is_lower_better(config: RunConfig) -> bool:

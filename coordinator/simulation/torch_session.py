@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
-from edge.contracts.tensors import TEACHER, is_carried
+from edge.contracts.tensors import TEACHER, TensorSpec, concrete_shape, is_carried
 from export.programs import ProgramFunction, program_functions
 from export.step_objective import objective_of
+from export.task_steps import SUM
 from export.training_step import StepSpec, symbols_of
 
 RUNTIME = "torch"
@@ -108,10 +109,22 @@ def _own(value: np.ndarray) -> Tensor:
     return torch.tensor(np.asarray(value, order="C"))
 
 
+def _sums(functions: Mapping[str, ProgramFunction], spec: StepSpec) -> list[TensorSpec]:
+    """The sums that ``eval`` gives of a task, found by running it once on two examples of zeros."""
+    if not spec.task or "eval" not in functions:
+        return []
+    zeros = {
+        i.spec.name: torch.from_numpy(np.zeros(concrete_shape(i.spec, 2), i.spec.dtype))
+        for i in functions["eval"].inputs
+    }
+    outputs, _ = functions["eval"].function(zeros)
+    return [TensorSpec(name, (), "float32", "metric") for name in outputs if name.startswith(SUM)]
+
+
 def _manifest(functions: Mapping[str, ProgramFunction], spec: StepSpec, classes: tuple[str, ...]) -> ArtifactManifest:
     """Programs and tensors as an export writes them; what only a file could tell (cost, self-test, parity) is zero."""
     known = {item.spec.name: item.spec for function in functions.values() for item in function.inputs}
-    reported = objective_of(spec).reported(spec, None)
+    reported = (*objective_of(spec).reported(spec, None), *_sums(functions, spec))
     programs = tuple(
         Program(
             name=name,

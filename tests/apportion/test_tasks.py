@@ -250,6 +250,22 @@ def test_a_class_of_the_program_is_a_task(tmp_path: Path) -> None:
     assert "accuracy" not in history.summary
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["regression", "multi-label"])
+def test_devices_score_by_the_task_s_own_metrics(name: str, tmp_path: Path) -> None:
+    """The mean over the devices is that of all their held-out examples together."""
+    job = JOBS[name]
+    config: dict[str, Any] = {"evaluation": {"devices": 0.3}, "rounds": 2, "devices": 3}
+    arrays, _ = job.data()
+    made = apportion.Federation(
+        model={"build": job.model(), **job.model_table}, data=arrays, task=name, **config, training={"lr": job.lr}
+    )
+    found = made.simulate(tmp_path / "run", quiet=True).device_scores["metrics"]
+    assert set(found) >= {job.metric, "loss"}
+    low, high = found[job.metric]["lowest"]["value"], found[job.metric]["highest"]["value"]
+    assert 0 < low <= found[job.metric]["mean"] <= high
+
+
 @pytest.mark.parametrize(
     ("data", "named"),
     [

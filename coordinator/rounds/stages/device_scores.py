@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordinator.config.run_config import RunConfig
-from coordinator.device_scores.distribution import KEY, DeviceScore, distribution
+from coordinator.device_scores.distribution import KEY, DeviceScore, Measure, distribution, per_target
 from coordinator.device_scores.held_out import EVAL
+from coordinator.exporting.task_metric import task_measure
 from coordinator.ledger.records import Round
 from coordinator.rounds.federation import Federation, RoundStage
 from coordinator.submodels.values import State
@@ -21,6 +22,15 @@ class DeviceScores(RoundStage):
         """Whether the run asks for it."""
         return config.evaluation.devices > 0
 
+    def __init__(self) -> None:
+        self._known: Measure | None = None
+
+    def _measure(self, config: RunConfig) -> Measure:
+        """What sums amount to in this run."""
+        if self._known is None:
+            self._known = task_measure(config) if config.task.name else per_target
+        return self._known
+
     def metrics(self, federation: Federation, current: Round, program: str, state: State) -> Mapping[str, Any]:
         """The distribution over the devices of the round; ``model``: rounds that the scored model is of."""
         counted = federation.ledger.updates.counted(current.round, current.attempt)
@@ -31,4 +41,9 @@ class DeviceScores(RoundStage):
         ]
         if not scores and program != EVAL:
             return {}
-        return {KEY: {"model": min(current.round, federation.training_rounds), **distribution(scores)}}
+        return {
+            KEY: {
+                "model": min(current.round, federation.training_rounds),
+                **distribution(scores, self._measure(federation.config)),
+            }
+        }
