@@ -69,9 +69,8 @@ def deploy(
     manifest = deployed(run_dir, out, format=format, int8=int8, max_drop=max_drop, allow_code=allow_code)
     if not as_json:
         print(
-            f"{out}: {manifest.file.name}, {manifest.file.size / 1e6:.2f} MB in {manifest.precision}; accuracy "
-            f"{manifest.accuracy:.4f} on {manifest.examples} held-out examples, torch {manifest.torch_accuracy:.4f}, "
-            f"the same class for {manifest.agreement:.2%}"
+            f"{out}: {manifest.file.name}, {manifest.file.size / 1e6:.2f} MB in {manifest.precision}; "
+            f"{manifest.described()}"
         )
         print(f"on a device: apportion predict {out} --data FOLDER")
     return {
@@ -83,6 +82,7 @@ def deploy(
         "accuracy": manifest.accuracy,
         "torch_accuracy": manifest.torch_accuracy,
         "agreement": manifest.agreement,
+        **({"task": manifest.task, "max_error": manifest.max_error} if manifest.task else {}),
     }
 
 

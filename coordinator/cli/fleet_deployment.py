@@ -101,8 +101,7 @@ def _written(
         )
         folders[runtime] = folder / runtime
         progress.say(
-            f"{manifest.file.name} in {manifest.precision}, {manifest.file.size / 1e6:.2f} MB: accuracy "
-            f"{manifest.accuracy:.4f}, torch {manifest.torch_accuracy:.4f}"
+            f"{manifest.file.name} in {manifest.precision}, {manifest.file.size / 1e6:.2f} MB: {manifest.described()}"
         )
     if not folders:
         raise ConfigError(

@@ -34,6 +34,7 @@ def _predict(chosen: argparse.Namespace) -> dict[str, Any]:
     from edge.inference.release import predictor_of
     from edge.training.batches import decoded
     from edge.training.local_data import read_local_data
+    from edge.training.records import Y, entry, names_of
 
     if not 1 <= chosen.threads <= 1024:
         raise ConfigError([f"--threads: {chosen.threads} is outside 1 to 1024"])
@@ -48,7 +49,10 @@ def _predict(chosen: argparse.Namespace) -> dict[str, Any]:
         x, labels = unlabelled, None
     else:
         data = read_local_data(chosen.data)
-        x, labels = decoded(data, predictor.manifest.input), data.y
+        x, labels = decoded(data, predictor.manifest.input), entry(data.y, Y) if Y in names_of(data.y) else None
+    if predictor.manifest.task:
+        found = predictor.predict(x)
+        return {"examples": len(found), "task": predictor.manifest.task, "predictions": found.tolist()}
     shares = predictor.probabilities(x)
     if shares.ndim != 2:
         raise DataError(
@@ -84,6 +88,10 @@ def _inputs_alone(path: Path) -> Any:
 
 
 def _tell(values: dict[str, Any]) -> None:
+    if "task" in values:
+        for number, found in enumerate(values["predictions"][:_MOST_SHOWN]):
+            print(f"{number:6}  {_short(found)}")
+        return
     rows = list(zip(values["predictions"], values["probabilities"], strict=True))
     for number, (name, share) in enumerate(rows[:_MOST_SHOWN]):
         print(f"{number:6}  {name}  {share:.3f}")
@@ -91,3 +99,11 @@ def _tell(values: dict[str, Any]) -> None:
         print(f"and {len(rows) - _MOST_SHOWN} more; --json gives all")
     if values["accuracy"] is not None:
         print(f"accuracy {values['accuracy']:.4f} on {values['examples']} examples with labels")
+
+
+def _short(found: Any) -> str:
+    """A prediction on one line: a number, or the first of several."""
+    if not isinstance(found, list):
+        return f"{found:.6g}"
+    shown = ", ".join(_short(value) for value in found[:4])
+    return f"[{shown}{', ...' if len(found) > 4 else ''}]"

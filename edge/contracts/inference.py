@@ -29,9 +29,11 @@ class InferenceManifest(msgspec.Struct, frozen=True, kw_only=True):
         runtime: what runs it, as registered in ``edge/runtimes``, from ``minimum_runtime_version`` on.
         precision: of weights and activations; ``int8`` models take and give float32.
         examples: held-out examples that the figures below were measured on, by this file on its runtime.
-        accuracy: share of them with the right class.
+        accuracy: share of them with the right class; 0 of a task, which has ``max_error`` instead.
         torch_accuracy: the same by torch in float32, before anything was rounded.
         agreement: share of them with the class that torch says.
+        task: what the model was trained for; classification is written without it.
+        max_error: of a task's model, the largest difference of a prediction from torch's, relative to the largest one.
         output: shape of one example's logits, of a file whose runtime does not tell it; others are written without it.
         personal: names of tensors that every device has of its own and nobody else does: the model is whole on a device
             that took part. Others are written without it.
@@ -53,6 +55,18 @@ class InferenceManifest(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = INFERENCE_SCHEMA
     output: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     personal: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    task: str | msgspec.UnsetType = msgspec.UNSET
+    max_error: float | msgspec.UnsetType = msgspec.UNSET
+
+    def described(self) -> str:
+        """What was measured of it, for people."""
+        if self.task:
+            off = self.max_error or 0.0
+            return f"task {self.task}, within {off:.1e} of torch on {self.examples} held-out examples"
+        return (
+            f"accuracy {self.accuracy:.4f} on {self.examples} held-out examples, torch {self.torch_accuracy:.4f}, the same "
+            f"class for {self.agreement:.2%}"
+        )
 
     def to_bytes(self) -> bytes:
         """Canonical JSON."""

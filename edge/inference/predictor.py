@@ -52,7 +52,8 @@ class Predictor:
         self._session = _session(self.manifest, path, threads, _own(self.manifest, Path(folder), own))
 
     def logits(self, x: Any) -> np.ndarray:
-        """What the model gives, float32 [N, classes, ...], for raw examples [N, ...] as a device's data holds them.
+        """What the model gives, float32 [N, classes, ...], or of a task [N, ...]; for raw examples [N, ...], as a
+        device's data holds them.
 
         Raises:
             DataError: examples of another shape, or not numbers.
@@ -65,17 +66,30 @@ class Predictor:
         return np.asarray(found.reshape(len(inputs), *self.manifest.output) if self.manifest.output else found)
 
     def probabilities(self, x: Any) -> np.ndarray:
-        """Probability of each class, float64 [N, classes, ...], as :meth:`logits`."""
+        """Probability of each class, float64 [N, classes, ...], as :meth:`logits`.
+
+        Raises:
+            ConfigError: the model was trained for a task that has no classes to choose one of.
+        """
         import numpy as np
+
+        if self.manifest.task:
+            raise ConfigError(
+                [
+                    f"the model is for the task '{self.manifest.task}', which predicts no classes: logits(x) has what it does"
+                ]
+            )
 
         scores = self.logits(x).astype(np.float64)
         powers = np.exp(scores - scores.max(1, keepdims=True))
         return np.asarray(powers / powers.sum(1, keepdims=True))
 
     def predict(self, x: Any) -> np.ndarray:
-        """The most probable class of each example, names [N, ...], as :meth:`logits`."""
+        """The most probable class of each example, names [N, ...], as :meth:`logits`; of a task what it predicts."""
         import numpy as np
 
+        if self.manifest.task:
+            return self.logits(x)
         names: np.ndarray = np.asarray(self.classes)[self.logits(x).argmax(1)]
         return names
 

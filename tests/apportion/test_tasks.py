@@ -251,6 +251,28 @@ def test_a_class_of_the_program_is_a_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_task_s_model_is_deployed_and_predicts_without_torch(tmp_path: Path) -> None:
+    arrays, _ = images()
+    job = JOBS["autoencoder"]
+    made = apportion.Federation(
+        model={"build": job.model()}, data=arrays, task="autoencoder", devices=2, rounds=1, training={"lr": 1.0}
+    )
+    history = made.simulate(tmp_path / "run", quiet=True)
+    manifest = history.deploy(tmp_path / "model")
+    assert (manifest.task, manifest.accuracy) == ("autoencoder", 0.0)
+    assert isinstance(manifest.max_error, float)
+    assert manifest.max_error < 1e-5
+    predictor = apportion.Predictor(tmp_path / "model")
+    scores = predictor.predict(arrays["x"][:50])
+    assert scores.shape == (50,)
+    assert predictor.predict(1 - arrays["x"][:50]).mean() > 2 * scores.mean()  # what it has never seen
+    with pytest.raises(apportion.ConfigError, match="task 'autoencoder', which predicts no classes"):
+        predictor.probabilities(arrays["x"][:2])
+    with pytest.raises(apportion.ConfigError, match="--int8: what it costs is held by accuracy"):
+        history.deploy(tmp_path / "int8", int8=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["regression", "multi-label"])
 def test_devices_score_by_the_task_s_own_metrics(name: str, tmp_path: Path) -> None:
     """The mean over the devices is that of all their held-out examples together."""
