@@ -64,8 +64,8 @@ class InferenceManifest(msgspec.Struct, frozen=True, kw_only=True):
             off = self.max_error or 0.0
             return f"task {self.task}, within {off:.1e} of torch on {self.examples} held-out examples"
         return (
-            f"accuracy {self.accuracy:.4f} on {self.examples} held-out examples, torch {self.torch_accuracy:.4f}, the same "
-            f"class for {self.agreement:.2%}"
+            f"accuracy {self.accuracy:.4f} on {self.examples} held-out examples, torch {self.torch_accuracy:.4f}, "
+            f"the same class for {self.agreement:.2%}"
         )
 
     def to_bytes(self) -> bytes:

@@ -75,9 +75,7 @@ class Predictor:
 
         if self.manifest.task:
             raise ConfigError(
-                [
-                    f"the model is for the task '{self.manifest.task}', which predicts no classes: logits(x) has what it does"
-                ]
+                [f"the model is for the task '{self.manifest.task}', which predicts no classes; use predict(x)"]
             )
 
         scores = self.logits(x).astype(np.float64)
