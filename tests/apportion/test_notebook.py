@@ -38,3 +38,5 @@ def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(history.devices) == 4
     assert names["deployed"].torch_accuracy - names["deployed"].accuracy <= 0.02
     assert (tmp_path / "model" / "inference.json").is_file()
+    assert names["unusual"].summary["metric"] == "off"
+    assert min(names["distances"]["knock"], names["distances"]["rub"]) > 1.5 * names["distances"]["hum"]
