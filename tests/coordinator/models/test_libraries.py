@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -145,9 +146,15 @@ def refused(name, shape=None, **options):
 """
 
 
+def require(package: str) -> None:
+    """Skip without ``package``; not imported here, where torchvision would not find its operators."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install {package}")
+
+
 @pytest.mark.slow
 def test_timm_models_are_built_at_the_runs_shape() -> None:
-    pytest.importorskip("timm", reason="timm is not installed: pip install timm")
+    require("timm")
     printed = built_elsewhere(
         BUILD
         + """
@@ -193,7 +200,7 @@ refused("torchvision:resnet18", (1, 32, 32))
 
 @pytest.mark.slow
 def test_transformers_models_are_built_from_settings() -> None:
-    pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+    require("transformers")
     config = json.dumps({key: value for key, value in VIT.items() if key != "auto_map"})
     printed = built_elsewhere(
         BUILD
@@ -223,7 +230,7 @@ refused("transformers:bert", (12,), num_labels=16)
 
 @pytest.mark.slow
 def test_a_transformers_classifier_trains_through_the_gate_and_is_verified(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+    require("transformers")
     pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     (tmp_path / "vit.json").write_text(json.dumps(VIT))
     apportion = [sys.executable, "-m", "edge"]
