@@ -85,7 +85,8 @@ class Ctc:
             path = most + torch.log(whole) + emitted[:, :, frame]
         # It ends in the last symbol of an example, or in the blank behind it.
         last = 2 * is_symbol.sum(1, keepdim=True)
-        ends = path + (1 - ((place == last) | (place == last - 1)).to(logits.dtype)) * _NEVER
-        most = ends.amax(1, keepdim=True)
-        total = most[:, 0] + torch.log(torch.exp(ends - most).sum(1))
+        silent = (path * (place == last).to(logits.dtype)).sum(1)
+        spoken_last = (path * (place == last - 1).to(logits.dtype)).sum(1) + (1 - is_symbol[:, 0]) * _NEVER
+        most = torch.maximum(silent, spoken_last)
+        total = most + torch.log(torch.exp(silent - most) + torch.exp(spoken_last - most))
         return -total / torch.clamp(last[:, 0] / 2, min=1.0)
