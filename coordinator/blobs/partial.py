@@ -38,13 +38,17 @@ class PartialBlob:
         self._store = store
         self._path = path
         self.update = update
+        self._received = self._on_disk()
         if self.received > update.encoded_size:
             self.discard()
+
+    def _on_disk(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
 
     @property
     def received(self) -> int:
         """Encoded bytes that are here, from the first on without a gap."""
-        return self._path.stat().st_size if self._path.exists() else 0
+        return self._received
 
     @property
     def is_complete(self) -> bool:
@@ -70,6 +74,9 @@ class PartialBlob:
             )
         try:
             with self._path.open("ab") as file:
+                if file.tell() != received:  # it was dropped since
+                    self._received = file.tell()
+                    return self._received
                 file.write(data)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -77,7 +84,8 @@ class PartialBlob:
                 os.truncate(self._path, received)
             raise disk_error(error, self._path.parent, self.update.encoded_size - received) from error
         self._store.add_used(len(data))
-        return received + len(data)
+        self._received += len(data)
+        return self._received
 
     def finish(self) -> str:
         """The digest of the update, decoded, checked and in the store.
@@ -87,6 +95,7 @@ class PartialBlob:
             StoreFull: no room for the decoded bytes; also StoreUnreachable. The partial file stays: try again later. It
                 goes where the disk did not take it in the end: what is left of it cannot be told, and it is sent anew.
         """
+        self._received = self._on_disk()
         try:
             if not self.is_complete:
                 raise ArtifactCorrupt(
@@ -105,8 +114,9 @@ class PartialBlob:
 
     def discard(self) -> None:
         """Forgets what has arrived."""
-        self._store.add_used(-self.received)
+        self._store.add_used(-self._on_disk())
         self._path.unlink(missing_ok=True)
+        self._received = 0
 
     def _finish_in_place(self) -> str:
         """Renames the partial file: raw bytes are the blob already, and an update can be as large as the model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from coordinator.blobs.blob_store import BlobStore
@@ -18,14 +19,14 @@ from coordinator.fleet.revocation import tell_broker
 from coordinator.identity.authority import Authority
 from coordinator.identity.web_certificate import WebCertificate, read_web_certificate
 from coordinator.messaging.named_blobs import NamedBlobs
-from coordinator.web.app import web_application
-from coordinator.web.blobs import Blobs
-from coordinator.web.pages import Pages
-from coordinator.web.server import WebServer
-from coordinator.web.tickets import Tickets
 from edge.contracts.claims import LOOPBACK_HOSTS
 from edge.contracts.errors import ApportionError
 from edge.serving.budgets import Budgets
+
+if TYPE_CHECKING:  # a web server takes 4 MB of memory, and most runs have none
+    from coordinator.web.blobs import Blobs
+    from coordinator.web.server import WebServer
+    from coordinator.web.tickets import Tickets
 
 
 class PageService:
@@ -124,6 +125,10 @@ def open_page(
         with RevocationWatch(Path(config.identity), broker.reload) if is_told else contextlib.nullcontext():
             yield None
         return
+    from coordinator.web.blobs import Blobs
+    from coordinator.web.pages import Pages
+    from coordinator.web.tickets import Tickets
+
     Pages()  # before anything else is asked for
     files = page_files(config) if config.web.startswith("https://") else None
     given = given_certificate(config)
@@ -193,6 +198,10 @@ def page_server(
         ConfigError: the page is not built.
         IdentityRefused: the identity has no certificate for that host.
     """
+    from coordinator.web.app import web_application
+    from coordinator.web.pages import Pages
+    from coordinator.web.server import WebServer
+
     pages, parts = Pages(), urlsplit(url)
     if files is None and parts.scheme == "https":
         files = server_files(identity, parts.hostname or "")

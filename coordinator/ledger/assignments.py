@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from coordinator.audit_log import actors
 from coordinator.audit_log.entry import Event
 from coordinator.ledger.audit_log import append, naming
-from coordinator.ledger.database import LedgerPart, in_groups, statement, storable
+from coordinator.ledger.database import LedgerFile, LedgerPart, in_groups, statement, storable
 from coordinator.ledger.measurements import insert_setback
 from coordinator.ledger.records import (
     ASSIGNMENT_MOVES,
@@ -31,6 +31,10 @@ OPEN = "state IN ('open', 'accepted')"
 
 class Assignments(LedgerPart):
     """What was handed out, and what became of it."""
+
+    def __init__(self, file: LedgerFile) -> None:
+        super().__init__(file)
+        self._busy: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def find(self, assignment_id: str) -> Assignment | None:
         """The assignment, or None when this run never made it."""
@@ -71,10 +75,22 @@ class Assignments(LedgerPart):
 
     def open_of(self, device: str) -> Assignment | None:
         """The newest unanswered assignment of a device, or None."""
+        if self._is_idle(device):
+            return None
         # The sign keeps SQLite from the index that has the order, in which it would read the device's whole past.
         newest = f"AND {OPEN} ORDER BY +round DESC, +attempt DESC LIMIT 1"
         row = self._file.one(f"SELECT {COLUMNS} FROM assignments a WHERE device = :device {newest}", {"device": device})
         return None if row is None else assignment_from_row(row)
+
+    def _is_idle(self, device: str) -> bool:
+        """Whether ``device`` is known to have nothing open: ten thousand may say hello at once, and few have work."""
+        plans = self._file.plans
+        if plans is None:
+            return False
+        if self._busy[0] != plans:
+            rows = self._file.all(f"SELECT DISTINCT device FROM assignments a WHERE {OPEN}")
+            self._busy = plans, frozenset(device for (device,) in rows)
+        return device not in self._busy[1]
 
     def latest_of(self, device: str) -> Assignment | None:
         """The newest assignment of a device, or None when it never had one."""

@@ -105,6 +105,7 @@ class LedgerFile:
         where: the file or address for messages, without a password.
         clock: SQL for the database's own time, seconds since the epoch.
         fence: the lease that every write asks for; None: no write does.
+        plans: None, or, where every plan is made through this object, how many were: what can be known without a look.
         actor: whose doing a write is, in the audit log; the operator's until a coordinator says that it is its own.
 
     Raises:
@@ -130,6 +131,7 @@ class LedgerFile:
         self.namespace = "" if self.is_sqlite else namespace_of(federation)
         self.clock = _SQLITE_CLOCK if self.is_sqlite else _POSTGRESQL_CLOCK
         self.fence: Fence | None = None
+        self.plans: int | None = None
         self.actor = actors.operator()
         self._engine = (
             _sqlite_engine(url, is_durable=is_durable) if self.is_sqlite else _postgresql_engine(url, self.namespace)
@@ -251,6 +253,11 @@ class LedgerFile:
         """The first row of a query, or None."""
         rows = self.all(query, values)
         return rows[0] if rows else None
+
+    def count_plan(self) -> None:
+        """Assignments were made."""
+        if self.plans is not None:
+            self.plans += 1
 
     def _check_open(self) -> None:
         if self._is_closed:

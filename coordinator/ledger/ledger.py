@@ -153,6 +153,7 @@ class Ledger:
             process: its name; that of this process unless another is given.
         """
         self.audit_log.act_as(actors.coordinator(process))
+        self._file.plans = 0
         run = self.federation()
         if run.state == "new":
             self.move_federation("running")

@@ -61,6 +61,7 @@ class Rounds(LedgerPart):
                 },
             )
             insert_assignments(sql, round_index, attempt, assignments)
+        self._file.count_plan()
 
     def extend(self, round_index: int, attempt: int, assignments: Sequence[Assignment]) -> None:
         """Writes more work in an attempt that is under way, all of it or none.
@@ -75,6 +76,7 @@ class Rounds(LedgerPart):
                     f"round {round_index}, attempt {attempt} is {state} and takes no more work; plan the next round"
                 )
             insert_assignments(sql, round_index, attempt, assignments)
+        self._file.count_plan()
 
     def move(
         self,

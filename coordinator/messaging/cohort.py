@@ -27,7 +27,7 @@ CROWD, LOOK_S = 500, 0.1
 """With more devices than this who is here is looked at only so often while others are awaited."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """One device: its last hello, its last heartbeat, and when anything was heard (monotonic seconds)."""
 

@@ -74,13 +74,27 @@ class _Bucket:
 
 
 class _Device:
-    __slots__ = ("control", "down", "dropped_at", "errors", "offered", "ordered", "up")
+    """Most of thousands were never answered anything large, nor told of an error: such buckets come when needed."""
+
+    __slots__ = ("_down", "_errors", "control", "dropped_at", "offered", "ordered", "up")
 
     def __init__(self, now: float) -> None:
-        self.control, self.errors = _Bucket(CONTROL, now), _Bucket(ERRORS, now)
-        self.up, self.down = _Bucket(BYTES, now), _Bucket(BYTES, now)
+        self.control, self.up = _Bucket(CONTROL, now), _Bucket(BYTES, now)
+        self._down: _Bucket | None = None
+        self._errors: _Bucket | None = None
         self.ordered = self.offered = ""
         self.dropped_at: float | None = None
+
+    def down(self, now: float) -> _Bucket:
+        self._down = self._down or _Bucket(BYTES, now)
+        return self._down
+
+    def errors(self, now: float) -> _Bucket:
+        self._errors = self._errors or _Bucket(ERRORS, now)
+        return self._errors
+
+    def is_indebted(self, now: float) -> bool:
+        return self._down is not None and self._down.refill(now) < 0
 
 
 class Budgets:
@@ -124,13 +138,13 @@ class Budgets:
     @staticmethod
     def _surplus(own: _Device, kind: str, size: int, now: float) -> str:
         """Why the message is one too many; empty, and paid for, when it is not."""
-        if own.down.refill(now) < 0:
+        if own.is_indebted(now):
             return "asks for more than its orders can need"
         is_block = kind == "put"
         if not own.up.take(max(size, LEAST_BYTES) if is_block else size, now):
             return "sends more bytes than its work can need"
         if kind == "get":
-            own.down.left -= LEAST_BYTES
+            own.down(now).left -= LEAST_BYTES
         elif not is_block and not own.control.take(1, now):
             return f"sends more than {CONTROL.per_s:g} messages a second"
         return ""
@@ -138,21 +152,23 @@ class Budgets:
     def answered(self, device: str, size: int) -> None:
         """``size`` bytes go to ``device``."""
         with self._lock:
-            self._of(device, self._now()).down.left -= size
+            now = self._now()
+            self._of(device, now).down(now).left -= size
 
     def may_hear_of_error(self, device: str) -> bool:
         """Whether ``device``, and whoever reads progress lines, is told of one more error; it is counted then."""
         with self._lock:
             now = self._now()
-            return self._of(device, now).errors.take(1, now)
+            return self._of(device, now).errors(now).take(1, now)
 
     def ordered(self, device: str, assignment_id: str, size: int) -> None:
         """``device`` has an order whose blobs are ``size`` bytes; said again, it changes nothing."""
         with self._lock:
-            own = self._of(device, self._now())
+            now = self._now()
+            own = self._of(device, now)
             if own.ordered != assignment_id:
                 own.ordered = assignment_id
-                own.down.allow(TIMES * size)
+                own.down(now).allow(TIMES * size)
                 own.control.left = min(own.control.at_once, own.control.left + CONTROL_OF_AN_ORDER)
 
     def offered(self, device: str, assignment_id: str, size: int) -> None:

@@ -93,6 +93,20 @@ class UpdateBook(Protocol[A]):
         """Keep why the device gives no update."""
 
 
+class _Upload:
+    """An update on its way: whose, and whether it is here as a whole, looked up when it was offered."""
+
+    def __init__(self, device: str, partial: PartialUpload, *, is_here: bool) -> None:
+        self.device = device
+        self.partial = partial
+        self.is_here = is_here
+
+    @property
+    def place(self) -> UploadPlace:
+        size = self.partial.update.encoded_size
+        return UploadPlace(size if self.is_here else self.partial.received, size)
+
+
 class UploadPlace(NamedTuple):
     """How far an upload has come, and where it ends; in bytes as they travel."""
 
@@ -136,7 +150,7 @@ class UploadHandler(Generic[A]):
         self._notify = notify
         self._look_bytes = look_bytes
         self._window = window
-        self._uploads: dict[str, tuple[str, PartialUpload]] = {}
+        self._uploads: dict[str, _Upload] = {}
         self._admission = Admission(at_once)
         self._corrupt_uploads: dict[str, int] = {}
         self.handlers: dict[str, Callable[[str, Envelope], None]] = {
@@ -159,34 +173,44 @@ class UploadHandler(Generic[A]):
         except UpdateRejected as error:
             self._reject(entry, error)
             return
-        self._uploads[entry.assignment_id] = device, partial
+        upload = self._keep(entry, partial)
         self._publisher.budgets.offered(device, entry.assignment_id, offer.update.encoded_size)
         if self._admission.ask(entry.assignment_id):
-            self._grant(device, entry.assignment_id, partial)
+            self._grant(entry.assignment_id, upload)
+
+    def _keep(self, entry: A, partial: PartialUpload) -> _Upload:
+        upload = _Upload(entry.device, partial, is_here=self._book.has(partial.update.digest))
+        self._uploads[entry.assignment_id] = upload
+        return upload
+
+    def _upload_of(self, device: str, assignment_id: str) -> _Upload | None:
+        upload = self._uploads.get(assignment_id)
+        return upload if upload is not None and upload.device == device else None
 
     def _waits(self, device: str, offer: Offer) -> bool:
         """Whether ``offer`` was made before and still has no place: thousands say so again every few seconds, and each
         look at what was ordered takes time from those that have one."""
-        owner, partial = self._uploads.get(offer.assignment_id, ("", None))
-        is_known = partial is not None and owner == device and partial.update == offer.update
+        upload = self._upload_of(device, offer.assignment_id)
+        is_known = upload is not None and upload.partial.update == offer.update
         is_waiting = is_known and self._admission.is_waiting(offer.assignment_id)
         return is_waiting and not self._admission.ask(offer.assignment_id)
 
     def _put(self, device: str, envelope: Envelope) -> None:
         put = envelope.read(Put)
-        owner, partial = self._uploads.get(put.assignment_id, ("", None))
-        if partial is None or partial.update.digest != put.digest or owner != device:
+        upload = self._upload_of(device, put.assignment_id)
+        if upload is None or upload.partial.update.digest != put.digest:
             return  # not offered to this process: the device stalls, offers again and is told where to go on
         # Whether it is wanted still is looked up now and then: nothing counts before its report.
         if put.offset % self._look_bytes == 0 and self._book.own(device, put.assignment_id) is None:
             self.forget(put.assignment_id)
             return
         self._admission.heard(put.assignment_id)
-        if not self._book.has(put.digest):
-            before = partial.received
-            self._publisher.account.add(device, "up", "mqtt", payload=partial.write(put.offset, put.data) - before)
+        if not upload.is_here:
+            before = upload.partial.received
+            payload = upload.partial.write(put.offset, put.data) - before
+            self._publisher.account.add(device, "up", "mqtt", payload=payload)
             self._on_point("mid-upload")
-        self._grant(device, put.assignment_id, partial)
+        self._grant(put.assignment_id, upload)
 
     def place(self, device: str, assignment_id: str) -> UploadPlace | None:
         """Where an upload goes on that comes by other ways than ``put``; None when it has no grant or is not wanted.
@@ -197,14 +221,14 @@ class UploadHandler(Generic[A]):
             MessageRejected: the assignment is another device's.
         """
         with self._at_rest:
-            owner, partial = self._uploads.get(assignment_id, ("", None))
+            upload = self._upload_of(device, assignment_id)
             if self._book.own(device, assignment_id) is None:
                 self.forget(assignment_id)
                 return None
-            if partial is None or owner != device or self._admission.is_waiting(assignment_id):
+            if upload is None or self._admission.is_waiting(assignment_id):
                 return None
             self._admission.heard(assignment_id)
-            return UploadPlace(self._come(partial), partial.update.encoded_size)
+            return upload.place
 
     def write(self, device: str, assignment_id: str, offset: int, data: bytes) -> int:
         """Bytes that are here after ``data``, which came over HTTPS, of an upload that had a :meth:`place`.
@@ -214,23 +238,21 @@ class UploadHandler(Generic[A]):
             StoreFull: the disk does not take it.
         """
         with self._at_rest:
-            owner, partial = self._uploads.get(assignment_id, ("", None))
-            if partial is None or owner != device:
+            upload = self._upload_of(device, assignment_id)
+            if upload is None:
                 raise MessageRejected(f"upload of assignment {assignment_id[:12]} is over; offer it again")
             self._admission.heard(assignment_id)
-            if not self._book.has(partial.update.digest):
-                partial.write(offset, data)
+            if not upload.is_here:
+                upload.partial.write(offset, data)
                 self._on_point("mid-upload")
-            received = self._come(partial)
+            received = upload.place.received
         self._publisher.account.add(device, "up", "https", payload=max(0, received - offset), wire=len(data))
         return received
 
-    def _come(self, partial: PartialUpload) -> int:
-        return partial.update.encoded_size if self._book.has(partial.update.digest) else partial.received
-
-    def _grant(self, device: str, assignment_id: str, partial: PartialUpload) -> None:
-        grant = Grant(assignment_id, partial.update.digest, self._come(partial), UPLOAD_BLOCK_BYTES, self._window)
-        self._publisher.grant(device, grant)
+    def _grant(self, assignment_id: str, upload: _Upload) -> None:
+        update, received = upload.partial.update, upload.place.received
+        grant = Grant(assignment_id, update.digest, received, UPLOAD_BLOCK_BYTES, self._window)
+        self._publisher.grant(upload.device, grant)
 
     def _report(self, device: str, envelope: Envelope) -> None:
         try:
@@ -267,11 +289,13 @@ class UploadHandler(Generic[A]):
 
     def _finish_upload(self, entry: A, update: BlobRef, where: str) -> bool:
         """Whether the uploaded bytes are the announced ones; when not, the device is asked for them again."""
-        _, partial = self._uploads.get(entry.assignment_id, ("", None))
-        if partial is None or partial.update != update:
-            partial = self._book.partial(entry, update)
+        upload = self._uploads.get(entry.assignment_id)
+        is_known = upload is not None and upload.partial.update == update
+        partial = upload.partial if upload is not None and is_known else self._book.partial(entry, update)
         try:
             if partial.finish():
+                if upload is not None and is_known:
+                    upload.is_here = True
                 return True
         except ArtifactCorrupt as error:
             tries = self._corrupt_uploads.get(entry.assignment_id, 0) + 1
@@ -279,8 +303,7 @@ class UploadHandler(Generic[A]):
                 raise UpdateRejected(f"{where}: {tries} uploads and never the announced bytes: {error}") from error
             self._corrupt_uploads[entry.assignment_id] = tries
             self._say(f"{where}: {error}")
-        self._uploads[entry.assignment_id] = entry.device, partial
-        self._grant(entry.device, entry.assignment_id, partial)
+        self._grant(entry.assignment_id, self._keep(entry, partial))
         return False
 
     def _reject(self, entry: A, error: UpdateRejected) -> None:
@@ -296,8 +319,7 @@ class UploadHandler(Generic[A]):
         self._corrupt_uploads.pop(assignment_id, None)
         for following in self._admission.leave(assignment_id):
             if following in self._uploads:
-                device, partial = self._uploads[following]
-                self._grant(device, following, partial)
+                self._grant(following, self._uploads[following])
 
 
 class Addressed(msgspec.Struct):
