@@ -142,7 +142,8 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable]
         got = {n: outputs[f"grad:{n}"] for n in exact}
         _check("gradients of one step", worst_error(got, exact, single, values.noise), values.about)
         named = exact.keys() - vanishing(exact)
-        error, own = (max(relative_errors(g, exact)[name] for name in named) for g in (got, single))
+        errors = (relative_errors(g, exact) for g in (got, single))
+        error, own = (max(of[name] for name in named) for of in errors)
         loss_error = _check_step(session, outputs, tensors, values, 1)
         _check_evaluation(module, spec, programs, values.values)
         if "stats" in programs:
@@ -158,10 +159,13 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable]
         )
 
     def later_step(values: Reference, step: int) -> None:
-        session = _opened(programs["train"])
-        session.run(values.feeds(1))  # what a session keeps from one run (gradient buffers, bindings) must not show
+        session = sessions[0] if sessions else _opened(programs["train"])
+        if not sessions:
+            sessions.append(session)
+            session.run(values.feeds(1))  # what it keeps from one run (gradient buffers, bindings) must not show
         _check_step(session, session.run(values.feeds(step)), tensors, values, step)
 
+    sessions: list[ProgramRun] = []
     parity, setting = agreeing(references, 1, whole)
     for step in range(2, STEPS + 1):
         agreeing(references, step, partial(later_step, step=step), SETTINGS[SETTINGS.index(setting) :])
