@@ -6,6 +6,7 @@ tables mean is :mod:`coordinator.ledger.ledger`'s.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import re
@@ -40,6 +41,9 @@ _ONE_WRITER = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 _SQLITE_CLOCK = "((julianday('now') - 2440587.5) * 86400.0)"
 _POSTGRESQL_CLOCK = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision)"
 """Not ``now()``: that is when the transaction began, before it waited for the other coordinator's."""
+
+_KEPT_CONNECTIONS = 5
+"""Of a file, open from the start. SQLite keeps a closed one's file open while another has it locked."""
 
 _LONGEST_NAME = 63
 _PREFIX = "apportion_"
@@ -140,6 +144,8 @@ class LedgerFile:
         self._reads = self._engine if self.is_sqlite else self._engine.execution_options(isolation_level="AUTOCOMMIT")
         try:
             self._bring_up_to_date(first)
+            if self.is_sqlite:
+                self._open_kept_connections()
         except (SQLAlchemyError, ImportError) as error:
             self._engine.dispose()
             raise _kind(error)(
@@ -166,6 +172,12 @@ class LedgerFile:
             migrate(connection, where=self.where)
             if first is not None:
                 first(connection, self.where)
+
+    def _open_kept_connections(self) -> None:
+        """Now, not when two threads first meet: the files that a coordinator has open do not grow while it runs."""
+        with contextlib.ExitStack() as stack:
+            for _ in range(_KEPT_CONNECTIONS):
+                stack.enter_context(self._engine.connect())
 
     def close(self) -> None:
         """Closes the connections; the ledger cannot be used afterwards."""
@@ -295,7 +307,7 @@ def read_address(where: str) -> URL:
 
 
 def _sqlite_engine(url: URL, *, is_durable: bool) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": BUSY_S})
+    engine = create_engine(url, connect_args={"timeout": BUSY_S}, pool_size=_KEPT_CONNECTIONS)
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _: Any) -> None:

@@ -93,6 +93,13 @@ class UpdateBook(Protocol[A]):
         """Keep why the device gives no update."""
 
 
+class UploadPlace(NamedTuple):
+    """How far an upload has come, and where it ends; in bytes as they travel."""
+
+    received: int
+    size: int
+
+
 class _Upload:
     """An update on its way: whose, and whether it is here as a whole, looked up when it was offered."""
 
@@ -105,13 +112,6 @@ class _Upload:
     def place(self) -> UploadPlace:
         size = self.partial.update.encoded_size
         return UploadPlace(size if self.is_here else self.partial.received, size)
-
-
-class UploadPlace(NamedTuple):
-    """How far an upload has come, and where it ends; in bytes as they travel."""
-
-    received: int
-    size: int
 
 
 class UploadHandler(Generic[A]):
@@ -290,21 +290,20 @@ class UploadHandler(Generic[A]):
     def _finish_upload(self, entry: A, update: BlobRef, where: str) -> bool:
         """Whether the uploaded bytes are the announced ones; when not, the device is asked for them again."""
         upload = self._uploads.get(entry.assignment_id)
-        is_known = upload is not None and upload.partial.update == update
-        partial = upload.partial if upload is not None and is_known else self._book.partial(entry, update)
+        if upload is None or upload.partial.update != update:
+            upload = self._keep(entry, self._book.partial(entry, update))
+        upload.is_here = False
         try:
-            if partial.finish():
-                if upload is not None and is_known:
-                    upload.is_here = True
-                return True
+            upload.is_here = bool(upload.partial.finish())
         except ArtifactCorrupt as error:
             tries = self._corrupt_uploads.get(entry.assignment_id, 0) + 1
             if tries == UPLOAD_TRIES:
                 raise UpdateRejected(f"{where}: {tries} uploads and never the announced bytes: {error}") from error
             self._corrupt_uploads[entry.assignment_id] = tries
             self._say(f"{where}: {error}")
-        self._grant(entry.assignment_id, self._keep(entry, partial))
-        return False
+        if not upload.is_here:
+            self._grant(entry.assignment_id, upload)
+        return upload.is_here
 
     def _reject(self, entry: A, error: UpdateRejected) -> None:
         self._book.reject(entry, error)

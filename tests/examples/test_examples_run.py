@@ -7,25 +7,24 @@ as simulations; the one whose rounds are buffered has none, and runs with a devi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from coordinator.cli.simulate import simulate_in
 from coordinator.config.run_config import RunConfig
-from coordinator.data.made import make
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.assembly import SimulationOptions
+from export.parity import one_thread
 from tests.cli.conftest import Command, command
+from tests.examples.run_files import EXAMPLES, FILES, make_stand_ins
 
 __all__ = ["command"]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 BUFFERED = EXAMPLES / "buffered_digits.toml"
-FILES = sorted(p for p in EXAMPLES.rglob("*.toml") if p.parent.name != "containers" and p != BUFFERED)
-"""All but the one whose paths are inside an image, which tests/containers runs."""
+ROUNDS = [path for path in FILES if path != BUFFERED]
 FEW = {"proxy-examples": 16, "distillation-steps": 1, "distillation-batch": 8, "distillation-epochs": 1}
 """The most of a method's options: what they have in the file needs more data or time than there is here."""
 GROUPS = 2
@@ -35,10 +34,7 @@ replaced = msgspec.structs.replace
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stand-ins")
-    for name in ("cifar10", "mnist-writers", "movie-reviews"):
-        make(name, folder, examples=120)
-    return folder
+    return make_stand_ins(tmp_path_factory.mktemp("stand-ins"), examples=120)
 
 
 def small(config: RunConfig) -> RunConfig:
@@ -59,14 +55,15 @@ def small(config: RunConfig) -> RunConfig:
 
 
 @pytest.fixture
-def one_thread() -> None:
-    """Steps of a few examples; the other tests' workers use the other cores."""
-    torch.set_num_threads(1)
+def alone() -> Iterator[None]:
+    """Steps of a few examples on one thread; the other tests' workers use the other cores."""
+    with one_thread():
+        yield
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(EXAMPLES)) for path in FILES])
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("path", ROUNDS, ids=[str(path.relative_to(EXAMPLES)) for path in ROUNDS])
 def test_a_run_file_runs_at_a_small_size(
     path: Path, stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

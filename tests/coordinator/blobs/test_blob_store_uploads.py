@@ -253,3 +253,14 @@ def test_blob_of_another_size_is_replaced(tmp_path: Path) -> None:
     store.path(digest).write_bytes(b"wei")
     assert store.put(b"weights") == digest
     assert store.read(digest) == b"weights"
+
+
+def test_write_after_the_file_was_dropped_tells_the_sender_to_begin_anew(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    partial = store.partial(ASSIGNMENT, raw_ref(b"z" * 40))
+    assert partial.write(0, b"z" * 30) == 30
+    store.drop_partials()
+    assert partial.write(30, b"z" * 10) == 0
+    assert partial.received == 0
+    assert partial.write(0, b"z" * 40) == 40
+    assert partial.finish() == digest_of(b"z" * 40)

@@ -15,20 +15,14 @@ from coordinator.run_file.loading import load_config
 from edge.contracts.errors import ConfigError
 from edge.training.local_data import read_local_data
 from tests.cli.conftest import Command, command
+from tests.examples.run_files import EXAMPLES, FILES, make_stand_ins
 
 __all__ = ["command"]
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
-FILES = sorted(path for path in EXAMPLES.rglob("*.toml") if path.parent.name != "containers")
-"""All but the one whose paths are inside an image; tests/containers runs that."""
 
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stand-ins")
-    for name in ("cifar10", "mnist-writers", "movie-reviews"):
-        make(name, folder, examples=2500)
-    return folder
+    return make_stand_ins(tmp_path_factory.mktemp("stand-ins"), examples=2500)
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(EXAMPLES)) for path in FILES])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -260,3 +261,53 @@ def test_last_update_of_a_device_that_counts_is_one_of_a_committed_round(ledger:
     assert ledger.updates.last_counted() == {"a": first.assignment_id}
     commit(ledger, 1)
     assert ledger.updates.last_counted() == {"a": second.assignment_id}
+
+
+class CountedReads:
+    """How often a ledger's file was asked for rows, while this stands in for its way to do it."""
+
+    def __init__(self, ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._all = ledger._file.all
+        patch.setattr(ledger._file, "all", self._counted)
+
+    def _counted(self, query: Any, values: Any = None) -> list[Any]:
+        self.count += 1
+        return self._all(query, values)
+
+
+def test_devices_without_work_are_known_to_the_coordinator_without_a_look(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.led_by("first")
+    (entry,) = collecting(ledger, "a")
+    reads = CountedReads(ledger, monkeypatch)
+    assert [ledger.assignments.open_of(f"idle-{number}") for number in range(100)] == [None] * 100
+    assert reads.count == 1
+    assert ledger.assignments.open_of("a") == entry
+
+
+def test_work_that_is_handed_out_later_is_found_by_the_coordinator(ledger: Ledger) -> None:
+    ledger.led_by("first")
+    assert ledger.assignments.open_of("a") is None
+    (entry,) = collecting(ledger, "a")
+    assert ledger.assignments.open_of("a") == entry
+    assert ledger.assignments.open_of("b") is None
+    ledger.rounds.extend(0, 0, [assignment("b")])
+    assert ledger.assignments.open_of("b") == assignment("b")
+
+
+def test_work_of_an_earlier_coordinator_is_found_by_the_next(ledger: Ledger) -> None:
+    ledger.led_by("first")
+    (entry,) = collecting(ledger, "a")
+    with Ledger.open(ledger.path, federation=FEDERATION) as later:
+        later.led_by("second")
+        assert later.assignments.open_of("a") == entry
+
+
+def test_who_does_not_lead_looks_every_time(ledger: Ledger) -> None:
+    with Ledger.open(ledger.path, federation=FEDERATION) as reader:
+        assert reader.assignments.open_of("a") is None
+        ledger.led_by("first")
+        (entry,) = collecting(ledger, "a")
+        assert reader.assignments.open_of("a") == entry

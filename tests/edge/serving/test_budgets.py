@@ -89,6 +89,16 @@ def test_errors_are_told_as_often_as_anybody_could_read_them(bench: Bench) -> No
     assert bench.budgets.may_hear_of_error("pi-2")
 
 
+def test_device_that_was_never_answered_has_its_whole_allowance_when_it_is(bench: Bench) -> None:
+    assert bench.budgets.admits("pi-1", "heartbeat", 100)
+    bench.clock.now += 3600
+    bench.budgets.answered("pi-1", BYTES.at_once)
+    assert bench.budgets.admits("pi-1", "heartbeat", 100)
+    bench.budgets.answered("pi-1", 1)
+    assert not bench.budgets.admits("pi-1", "heartbeat", 100)
+    assert sum(bench.budgets.may_hear_of_error("pi-1") for _ in range(1000)) == ERRORS.at_once
+
+
 def test_names_without_end_are_forgotten_and_named_no_more_than_so_many() -> None:
     bench = Bench(most_devices=100)
     for number in range(1000):
