@@ -137,7 +137,8 @@ def _from_function(source: str) -> LocalData:
         x = arrays["x"]
     except Exception as error:  # the user's own code
         raise DataError(
-            f"{source}: failed with {type(error).__name__}: {error}; it must give (x, y), or a mapping with x"
+            f"{source}: failed with {type(error).__name__}: {error}; it is called without arguments "
+            "and must give (x, y), or a mapping with x"
         ) from error
     uneven = {name: len(value) if value.ndim else 0 for name, value in arrays.items()}
     if len(set(uneven.values())) > 1:

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +35,31 @@ class InstalledWheel:
     folder: Path
     has_page: bool
 
-    def run(self, *words: str, python: bool = False) -> subprocess.CompletedProcess[str]:
-        """``apportion WORDS``, or the environment's Python with them."""
-        program = self.scripts / ("python" if python else "apportion")
-        environment = clean_environment() | {"HOME": str(self.folder)}
+    def run(self, *words: str, python: bool = False, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """``apportion WORDS``, or the environment's Python with them, which have to end."""
         return subprocess.run(
-            [str(program), *words], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300
+            self._command(words, python), **self._place(folder), capture_output=True, text=True, timeout=300
         )
+
+    @contextmanager
+    def started(self, *words: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+        """``apportion WORDS`` with what it prints; ended when the context is left."""
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            self._command(words, False), **self._place(folder), stdout=pipe, stderr=pipe, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
+
+    def _command(self, words: tuple[str, ...], python: bool) -> list[str]:
+        return [str(self.scripts / ("python" if python else "apportion")), *words]
+
+    def _place(self, folder: Path | None) -> dict[str, Any]:
+        here = folder or self.folder
+        own = {"PYTHONPATH": "."} if folder else {}
+        return {"cwd": here, "env": clean_environment() | {"HOME": str(self.folder)} | own}
 
     def values(self, *words: str) -> dict[str, Any]:
         """The line of ``apportion WORDS --json``, which has to succeed."""

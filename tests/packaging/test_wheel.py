@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
+import time
 import zipfile
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
 from edge.contracts.release import RELEASE
-from tests.packaging.conftest import InstalledWheel
+from tests.packaging.conftest import BUILT_PAGE, InstalledWheel
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +55,34 @@ def test_demo_runs_from_the_wheel_in_an_empty_folder(installed: InstalledWheel) 
     run = installed.folder / summary["run_dir"]
     assert (run / "checkpoints" / "final.safetensors").is_file()
     assert sorted(path.name for path in installed.folder.iterdir() if not path.name.startswith(".")) == ["runs"]
+
+
+@pytest.mark.broker
+@pytest.mark.runtime
+def test_own_model_is_run_from_the_wheel_and_its_page_is_served(installed: InstalledWheel) -> None:
+    project = installed.folder.parent / "sensors"
+    installed.values("init", str(project))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for words in (("init", "identity"), ("issue-coordinator", "sensors")):
+        assert installed.run("ca", *words, folder=project).returncode == 0
+    with (project / "run.toml").open("a") as file:
+        file.write(f'\n[broker]\nweb = "{address}"\nidentity = "identity"\n')
+    with installed.started("run", "run.toml", "--run-dir", "run", "--json", folder=project) as run:
+        page = wait_for_page(address, run)
+        assert json.loads(run.communicate(timeout=300)[0].splitlines()[-1])["accuracy"] > 0.9  # 0.98 measured
+    assert page == (installed.packages / BUILT_PAGE / "index.html").read_text()
+
+
+def wait_for_page(address: str, server: subprocess.Popen[str]) -> str:
+    """What is served at ``address`` as soon as it is; fails when ``server`` ends before."""
+    while True:
+        try:
+            with urlopen(address, timeout=10) as answer:
+                return str(answer.read().decode())
+        except URLError:
+            assert server.poll() is None, server.communicate()[1]
+            time.sleep(0.1)
 
 
 def test_doctor_finds_the_page_for_phones_in_the_wheel(installed: InstalledWheel) -> None:
