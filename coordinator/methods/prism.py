@@ -49,9 +49,11 @@ class PriSM:
     - ``kappa``: exponent of the sampling probabilities; 2.5. The paper takes 4 for ResNet-18 at 0.2, 2 for the LSTM.
       ``kappas``: instead, one for every level, in the order of ``levels``.
     - ``sampling``: ``power``, ``softmax`` of the singular values, ``uniform``, or ``top``: always the largest ones.
+      ``warm-up-rounds``: so many first rounds take the largest ones whatever ``sampling`` says; 0, the code has 50.
     - ``rows``: channels a device keeps of every group: the ``first``, ``random`` ones per device and round, or ``all``.
       Recurrent layers and what transformers add up keep all; of a transformer only what one linear layer hands to
-      another (fc1 to fc2) loses channels.
+      another (fc1 to fc2) loses channels. ``row-ratio``: how many, as a share of each group; the level's keep ratio.
+      The published code keeps 0.4 of the rows at every keep ratio.
     - ``input-cut``: true: groups that a residual stream joins are cut alike, inputs as well as outputs, and the costs
       are those of the paper's Table 1. False: only rows of U are left out; the next layer reads all channels, those
       without a row are zeros before the norm, and stem, shortcuts and norms are whole. This is what the published code
@@ -78,6 +80,8 @@ class PriSM:
         kappa, kappas = read.number("kappa", 2.5, low=0) or 0.0, read.sequence("kappas")
         self._sampling = read.choice("sampling", SAMPLINGS, sampling)
         self._rows = read.choice("rows", ROWS, rows)
+        self._row_ratio = read.number("row-ratio", None, low=0, strict=True)
+        self._warm_up_rounds = read.integer("warm-up-rounds", 0, low=0)
         self._input_cut = read.flag("input-cut", True)
         patterns = read.names("layout")
         self._frobenius = read.flag("frobenius", True)
@@ -87,6 +91,12 @@ class PriSM:
         read.finish()
         if max(ratios) > 1:
             raise ConfigError([f"$.method.levels: {max(ratios):g} given, keep ratios are at most 1"])
+        if self._row_ratio is not None and self._row_ratio > 1:
+            raise ConfigError([f"$.method.row-ratio: {self._row_ratio:g} given, it is a share of the rows, at most 1"])
+        if self._row_ratio is not None and self._rows == "all":
+            raise ConfigError(
+                [f"$.method.row-ratio: {self._row_ratio:g} given with rows = 'all', which keeps every one"]
+            )
         if kappas is not None and len(kappas) != len(given):
             raise ConfigError([f"$.method.kappas: {len(kappas)} given, one for each of {len(given)} levels expected"])
         self._kappas = dict(zip(given, kappas or [kappa] * len(given), strict=True))
@@ -135,11 +145,12 @@ class PriSM:
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
         """Components and channels drawn for one device and round, and their values."""
         shape = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
+        sampling = "top" if round_index < self._warm_up_rounds else self._sampling
         chosen = {
             path: drawn_components(
                 state.extra[SIGMA + path],
                 self._rank(path, level),
-                self._sampling,
+                sampling,
                 kappa=self._kappas[level.value],
                 stream=stream_seed(seed, f"prism/{path}", round_index, device),
             )
@@ -212,9 +223,8 @@ class PriSM:
     def _kept(self, level: Level, rows: str, round_index: int, device: str, seed: int) -> Kept:
         if self._channels is None:
             return {}
-        counts = {
-            group: kept_count(size, level.value, "ceil") for group, size in self._cuttable(self._channels).items()
-        }
+        ratio = self._row_ratio or level.value
+        counts = {group: kept_count(size, ratio, "ceil") for group, size in self._cuttable(self._channels).items()}
         if rows != "random":
             return first_channels(counts)
         drawn = random_channels(self._channels, {**_all(self._channels), **counts}, seed=seed, round_index=round_index,

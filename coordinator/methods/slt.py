@@ -32,7 +32,7 @@ from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
 if TYPE_CHECKING:
     from edge.contracts.manifest import InputSpec
 
-SCHEDULES = ("parameters", "equal", "early-stopping")
+SCHEDULES = ("parameters", "reference", "equal", "early-stopping")
 
 STEP, BEST, WAITED = "slt/step", "slt/best", "slt/waited"
 """State under early stopping: the step, its best accuracy so far, and evaluations since without a better one."""
@@ -44,8 +44,10 @@ class SLT:
     - ``levels``: memory constraints, as the width ratio whose whole network takes as much; (0.125). The smallest one
       fixes the steps for everybody, larger ones train more layers below the head. 1 is the whole network.
     - ``rounds``: over which the steps are spread; 2500.
-    - ``schedule``: ``parameters``, rounds in proportion to the weights a step has newly trained; ``equal``; or
-      ``early-stopping``: on to the next step once the present one has not become better for ``patience`` evaluations.
+    - ``schedule``: ``parameters``, rounds in proportion to the weights a step has newly trained, as the paper's text;
+      ``reference``, as its code: int(s_1 R) rounds of pre-training, then every step in proportion to all that it
+      trains; ``equal``; or ``early-stopping``: on to the next step once the present one has not become better for
+      ``patience`` evaluations.
     - ``patience``: 15; evaluations are rounds with ``[evaluation] every = 1``.
     - ``steps``: your own s_1, s_2, ..., 1 instead of those computed (Eq. 4).
     - ``ablation``: share of every s_n; the memory it frees goes to more whole layers. 1.
@@ -216,6 +218,11 @@ class SLT:
             return (sys.maxsize,) * count
         if schedule == "equal":
             return tuple(rounds * n // (count + 1) for n in range(1, count + 1))
+        if schedule == "reference":
+            trained = [self._steps.trained_parameters(self._configured(self.levels()[-1], n + 1)) for n in range(count)]
+            before_first = int(self.table[0] * rounds)
+            shares = [(rounds - before_first) * sum(trained[:n]) / sum(trained) for n in range(count)]
+            return tuple(before_first + int(share) for share in shares)
         whole = self._steps.quantity(Configuration(0, 0, 1.0))
         before = [Configuration(0, 0, self.table[0])]
         before += [Configuration(0, n, self.table[n - 1]) for n in range(1, count)]

@@ -177,6 +177,11 @@ class LayerSteps:
                 total += inputs * kept_count(outputs, configuration.ratio, "floor")
         return total
 
+    def trained_parameters(self, configuration: Configuration) -> int:
+        """Elements of all parameters that a configuration trains, kernel areas, norms and the classifier included."""
+        built = apply_cut(self.module, self.cut(configuration))
+        return sum(p.numel() for p in built.parameters() if p.requires_grad)
+
     def _widest(self, step: int, at_most: int, limit: int) -> int:
         """The largest ratio, in thousandths, that fits, 0 if none does; memory never falls with the ratio."""
 

@@ -134,6 +134,34 @@ def test_samplings_of_the_ablation_lie_between_equal_chances_and_the_largest() -
     assert np.array_equal(top, np.where(np.arange(64) < 13, 20.0, 0.0))
 
 
+def test_rows_have_a_ratio_of_their_own() -> None:
+    """Of the 8 channels that the shortcut joins and the 12 behind it; components by the level as before."""
+    built, _ = method({"levels": [0.25], "row-ratio": 0.5})
+    cut = built.cut_shape(built.levels()[0], round_index=0, device="", seed=0)
+    assert {path: len(record.out_idx or ()) for path, record in cut.items() if record.out_idx} == {
+        "stem": 4, "norm": 4, "conv": 4, "down": 6,
+    }  # fmt: skip
+    assert len(cut["conv"].factor.components) == 2  # a quarter of 8
+    alone, _ = method({"levels": [0.25], "row-ratio": 0.5, "input-cut": False})
+    rows = alone.cut_shape(alone.levels()[0], round_index=0, device="", seed=0)
+    assert rows["conv"].out_idx == (0, 1, 2, 3)
+    assert rows["conv"].in_idx is None
+    with pytest.raises(ConfigError, match=r"row-ratio: 1\.5 given"):
+        method({"row-ratio": 1.5})
+    with pytest.raises(ConfigError, match="with rows = 'all', which keeps every one"):
+        method({"row-ratio": 0.4, "rows": "all"})
+
+
+def test_warm_up_rounds_take_the_largest_components() -> None:
+    built, state = method({"levels": [0.25], "sampling": "uniform", "warm-up-rounds": 5})
+    level = built.levels()[0]
+    drawn = [
+        built.cut(state, level, round_index=r, device="a", seed=1).cut["conv"].factor.components for r in range(20)
+    ]
+    assert set(drawn[:5]) == {(0, 1)}
+    assert len(set(drawn[5:])) > 5
+
+
 def test_every_level_may_have_its_own_exponent() -> None:
     built, state = method({"levels": [0.25, 0.5], "kappas": [80, 0]})
     small, large = built.levels()[::-1]

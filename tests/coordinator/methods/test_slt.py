@@ -117,6 +117,31 @@ def test_switching_rounds_are_the_published_ones(method: SLT, resnet: nn.Module)
     assert even.switches == (10, 20, 30, 40, 50, 60, 70, 80)
 
 
+def test_switching_rounds_of_the_published_code_go_by_what_each_step_trains(resnet: nn.Module) -> None:
+    """Pre-training takes int(s_1 R) rounds; of the others each step has its share of all trained parameters."""
+    options = {"levels": [0.25], "steps": QUARTER, "rounds": 2500, "schedule": "reference"}
+    built = build_method("slt", resnet, options)
+    assert isinstance(built, SLT)
+    assert built.switches[0] == int(0.218 * 2500) == 545
+    trained = []
+    for step in range(1, 13):
+        module = apply_cut(
+            resnet, built.cut_shape(built.levels()[-1], round_index=built.switches[step - 1], device="", seed=0)
+        )
+        trained.append(sum(p.numel() for p in module.parameters() if p.requires_grad))
+    ends = [545 + int((2500 - 545) * sum(trained[: n + 1]) / sum(trained)) for n in range(12)]
+    assert list(built.switches[1:]) == ends[:-1]
+    assert ends[-1] == 2500
+
+
+def test_weights_begin_as_torch_draws_them(resnet: nn.Module) -> None:
+    """Uniform within 1 / sqrt(fan in), as the authors' networks; He's rule gives 2.45 times as large ones."""
+    weight = resnet.get_submodule("layer3.1.conv2").weight
+    bound = 1 / (64 * 9) ** 0.5
+    assert float(weight.detach().abs().max()) <= bound
+    assert float(weight.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.02)
+
+
 def test_a_step_freezes_below_trains_one_layer_whole_and_scales_above(method: SLT, resnet: nn.Module) -> None:
     weakest = method.levels()[-1]
     cut = method.cut_shape(weakest, round_index=253, device="", seed=0)  # step 9, layer3? s = 0.187
