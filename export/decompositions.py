@@ -22,7 +22,7 @@ _SPELLED_OUT = (
     ATEN.linalg_vector_norm, ATEN.tril, ATEN.triu, ATEN.trace, ATEN.mv, ATEN.dot, ATEN.addmv, ATEN.addbmm,
     # activations
     ATEN.elu, ATEN.elu_backward, ATEN.leaky_relu, ATEN.leaky_relu_backward, ATEN.silu_backward,
-    ATEN.hardswish_backward, ATEN.hardsigmoid_backward, ATEN.hardtanh, ATEN.gelu_backward, ATEN.sigmoid_backward,
+    ATEN.hardswish_backward, ATEN.hardsigmoid_backward, ATEN.hardtanh, ATEN.sigmoid_backward,
     ATEN.tanh_backward, ATEN.mish, ATEN.mish_backward, ATEN.log_sigmoid_forward, ATEN.log_sigmoid_backward,
     ATEN._prelu_kernel, ATEN._prelu_kernel_backward, ATEN.softshrink, ATEN.softshrink_backward, ATEN.hardshrink,
     ATEN.hardshrink_backward, ATEN.threshold, ATEN.celu, ATEN.selu, ATEN.glu, ATEN.glu_backward, ATEN.square,

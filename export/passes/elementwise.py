@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import SymInt, Tensor
+from torch._decomp import get_decompositions
 
 from export.passes.operators import NATIVE
 from export.passes.rewriter import rewrites
@@ -60,6 +61,15 @@ def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
 def gelu(x: Any, *, approximate: str = "none") -> Any:
     """The exact GELU."""
     return NotImplemented if approximate != "none" else NATIVE.gelu(tensor_of(x))
+
+
+@rewrites(ATEN.gelu_backward.default)
+def gelu_backward(dy: Any, x: Any, *, approximate: str = "none") -> Any:
+    """The gradient of the exact GELU; that of its approximation written out, the runtime has no kernel for either."""
+    if approximate == "none":
+        return NATIVE.gelu_backward(tensor_of(dy), tensor_of(x))
+    written_out = get_decompositions([ATEN.gelu_backward])[ATEN.gelu_backward.default]
+    return written_out(tensor_of(dy), tensor_of(x), approximate=approximate)
 
 
 @rewrites(ATEN.expand.default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -156,6 +157,29 @@ def where(t: Translation, node: fx.Node, condition: fx.Node, a: Any, b: Any) -> 
 @translates("gelu")
 def gelu(t: Translation, node: fx.Node, a: fx.Node, *, approximate: str = "none") -> str:
     return t.make.node("Gelu", t.value(a), approximate=approximate)
+
+
+@translates("gelu_backward")
+def gelu_backward(t: Translation, node: fx.Node, dy: fx.Node, a: fx.Node, *, approximate: str = "none") -> str:
+    """dy times the slope: Phi(a) + a phi(a), or that of 0.5 a (1 + tanh(k (a + c a^3))).
+
+    Source: Hendrycks and Gimpel, "Gaussian error linear units" (2016), section 2.
+    """
+    x = t.value(a)
+    make = t.make.node
+    square = make("Mul", x, x)
+    if approximate == "none":
+        rises = make("Mul", make("Add", make("Erf", make("Mul", x, math.sqrt(0.5))), 1.0), 0.5)
+        density = make("Mul", make("Exp", make("Mul", square, -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
+        slope = make("Add", rises, make("Mul", x, density))
+    else:
+        k, c = math.sqrt(2.0 / math.pi), 0.044715
+        bend = make("Tanh", make("Mul", make("Mul", x, make("Add", make("Mul", square, c), 1.0)), k))
+        rises = make("Mul", make("Add", bend, 1.0), 0.5)
+        falls = make("Sub", 1.0, make("Mul", bend, bend))
+        steep = make("Mul", make("Add", make("Mul", square, 3.0 * c), 1.0), 0.5 * k)
+        slope = make("Add", rises, make("Mul", make("Mul", x, falls), steep))
+    return make("Mul", t.value(dy), slope)
 
 
 @translates("silu")
