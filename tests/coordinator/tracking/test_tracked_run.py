@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.cli.simulate import begin
+from coordinator.cli.tracking_findings import tracking_findings
 from coordinator.config.run_config import canonical_toml
 from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, simulate
@@ -147,3 +148,12 @@ def test_a_table_reads_back_as_it_was() -> None:
     assert "[tracking]" not in canonical_toml(load_config_text(TEXT))
     assert settings_of(config)["tracking.mlflow-uri"] == "https://mlflow.example.com"
     assert settings_of(config)["federation.rounds"] == "3"
+
+
+def test_doctor_names_the_tracker_that_is_not_installed(listening: list[object]) -> None:
+    findings = tracking_findings(site.tracked_config('["listens", "needs-more"]'))
+    assert [(finding.name, finding.state) for finding in findings] == [
+        ("tracking to listens", "ok"),
+        ("tracking to needs-more", "fail"),
+    ]
+    assert "apportion[tracking]" in findings[1].fix
