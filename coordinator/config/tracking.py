@@ -37,7 +37,7 @@ class TrackingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     to: tuple[str, ...] = ()
     experiment: str = ""
-    devices: int = 100
+    devices: int = 20
     logs: LogForm = "text"
     tensorboard_dir: str = ""
     mlflow_uri: str = ""

@@ -2,9 +2,9 @@
 
 ``round/NAME`` is a number of the round's line in ``metrics.jsonl``, ``round/PART/NAME`` one inside a part of it
 (``round/evaluation/server/accuracy``); rounds of statistics and of scores are ``stats/...`` and ``eval/...``.
-``device/ID/NAME`` is a number of a device's report. Units are at the end of a name, as in the file: ``_s`` seconds,
-``_ms`` milliseconds, ``_bytes``, ``_c`` degrees Celsius, ``_percent``; ``bytes_up`` and ``bytes_down`` are bytes.
-The step is the round, from 1. What is no finite number is left out.
+``round_device/ID/NAME`` is a number of a device's report. Units are at the end of a name, as in the file: ``_s``
+seconds, ``_ms`` milliseconds, ``_bytes``, ``_c`` degrees Celsius, ``_percent``; ``bytes_up`` and ``bytes_down`` are
+bytes. The step is the round, from 1. What is no finite number is left out.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ OF_A_REPORT = (
 )
 """Fields of a report that are tracked; those that a device cannot read are left out."""
 
+UNKNOWN_AT_ZERO = frozenset(
+    {"step_ms_p50", "step_ms_p95", "trainer_peak_bytes", "supervisor_peak_bytes", "budget_bytes"}
+)
+"""Of these 0 means: not measured (as in simulations), or no limit."""
+
 
 def round_figures(entry: Mapping[str, Any]) -> dict[str, float]:
     """Name -> number, of a line of ``metrics.jsonl``."""
@@ -45,9 +50,10 @@ def round_figures(entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def device_figures(report: TrainReport) -> dict[str, float]:
-    """Name -> number, of a report; without ``device/ID/`` before it."""
+    """Name -> number, of a report; without ``round_device/ID/`` before it."""
     found = {name: getattr(report, name) for name in OF_A_REPORT}
-    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+    known = {name: value for name, value in found.items() if value or name not in UNKNOWN_AT_ZERO}
+    return {name: float(value) for name, value in known.items() if value is not None and math.isfinite(value)}
 
 
 def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

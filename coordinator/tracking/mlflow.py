@@ -74,7 +74,7 @@ class MLflow(Tracker):
 
     def device_reported(self, event: DeviceReported) -> None:
         """Its figures."""
-        self._log({f"device/{event.device}/{key}": value for key, value in event.figures.items()}, event)
+        self._log({f"round_device/{event.device}/{key}": value for key, value in event.figures.items()}, event)
 
     def round_committed(self, event: RoundCommitted) -> None:
         """Its figures."""

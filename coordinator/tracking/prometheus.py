@@ -20,7 +20,7 @@ _OF_A_DEVICE: Mapping[str, tuple[str, str, float]] = {
     "num_examples": ("apportion_device_examples", "Examples that a device trains on", 1.0),
     "step_ms_p50": ("apportion_device_step_seconds", "Median training step of a device's last report", 1e-3),
     "wall_s": ("apportion_device_round_seconds", "From a device's order to its last report", 1.0),
-    "budget_bytes": ("apportion_device_budget_bytes", "Memory that a device's owner allows; 0: no limit", 1.0),
+    "budget_bytes": ("apportion_device_budget_bytes", "Memory that a device's owner allows, if there is a limit", 1.0),
     "temperature_c": ("apportion_device_temperature_celsius", "Of a device's processor", 1.0),
     "battery_percent": ("apportion_device_battery_ratio", "Charge of a device's battery, 0 to 1", 1e-2),
 }
@@ -95,7 +95,8 @@ class Prometheus(Tracker):
             if key in event.figures:
                 gauge.labels(event.device).set(event.figures[key] * _OF_A_DEVICE[key][2])
         peak = event.figures.get("trainer_peak_bytes", 0.0) + event.figures.get("supervisor_peak_bytes", 0.0)
-        self._peak.labels(event.device).set(peak)
+        if peak:
+            self._peak.labels(event.device).set(peak)
 
     def round_committed(self, event: RoundCommitted) -> None:
         """Its figures; of a round that an earlier process committed those that are no counts of this one."""

@@ -33,7 +33,7 @@ class TensorBoard(Tracker):
     def device_reported(self, event: DeviceReported) -> None:
         """Its figures."""
         for name, value in event.figures.items():
-            self._open.add_scalar(f"device/{event.device}/{name}", value, event.step, walltime=event.at_s)
+            self._open.add_scalar(f"round_device/{event.device}/{name}", value, event.step, walltime=event.at_s)
 
     def round_committed(self, event: RoundCommitted) -> None:
         """Its figures, on disk at once."""

@@ -69,7 +69,9 @@ class WeightsAndBiases(Tracker):
 
     def device_reported(self, event: DeviceReported) -> None:
         """Its figures."""
-        self._run.log({f"device/{event.device}/{key}": v for key, v in event.figures.items()} | {STEP: event.step})
+        self._run.log(
+            {f"round_device/{event.device}/{key}": v for key, v in event.figures.items()} | {STEP: event.step}
+        )
 
     def round_committed(self, event: RoundCommitted) -> None:
         """Its figures."""

@@ -34,7 +34,8 @@ def test_rounds_of_statistics_are_apart() -> None:
 
 
 def test_a_device_without_a_thermometer_has_no_temperature() -> None:
-    found = device_figures(train_report("a", "pi-07", 0, temperature_c=None, battery_percent=55.0))
+    found = device_figures(train_report("a", "pi-07", 0, temperature_c=None, battery_percent=55.0, budget_bytes=0))
     assert found["battery_percent"] == 55.0
     assert found["trainer_peak_bytes"] == 3.0
     assert "temperature_c" not in found
+    assert "budget_bytes" not in found  # there is no limit

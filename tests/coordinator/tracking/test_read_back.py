@@ -88,10 +88,10 @@ def test_tensorboard(run: tuple[Path, list[bytes]]) -> None:
 
     events = EventAccumulator(str(run[0] / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     names = events.Tags()["scalars"]
-    found = {(n, e.step): e.value for n in names if not n.startswith("device/") for e in events.Scalars(n)}
+    found = {(n, e.step): e.value for n in names if not n.startswith("round_device/") for e in events.Scalars(n)}
     wanted = {key: float(np.float32(value)) for key, value in expected(run[0]).items()}  # its curves are float32
     assert found == wanted
-    assert any(name.startswith("device/") and name.endswith("/loss") for name in names)
+    assert any(name.startswith("round_device/") and name.endswith("/loss") for name in names)
     assert "run file/text_summary" in events.Tags()["tensors"]
 
 
@@ -107,10 +107,16 @@ def test_mlflow(run: tuple[Path, list[bytes]]) -> None:
     assert found.data.params["federation.seed"] == "5"
     assert found.data.tags["mlflow.runName"] == "run"
     histories = [client.get_metric_history(found.info.run_id, name) for name in found.data.metrics]
-    numbers = {(m.key, m.step): m.value for history in histories for m in history if not m.key.startswith("device/")}
+    numbers = {
+        (m.key, m.step): m.value for history in histories for m in history if not m.key.startswith("round_device/")
+    }
     assert numbers == expected(run[0])
     assert (
-        sum(len(history) for history in histories if history[0].key.endswith("/loss") and "device/" in history[0].key)
+        sum(
+            len(history)
+            for history in histories
+            if history[0].key.endswith("/loss") and "round_device/" in history[0].key
+        )
         == 12
     )
     files = {f.path for f in client.list_artifacts(found.info.run_id)}
@@ -139,7 +145,7 @@ def test_weights_and_biases(run: tuple[Path, list[bytes]]) -> None:
                     item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
                 }
                 step = items.pop("step")
-                found |= {(name, step): v for name, v in items.items() if not name.startswith(("device/", "_"))}
+                found |= {(name, step): v for name, v in items.items() if not name.startswith(("round_device/", "_"))}
     assert found == expected(run[0])
     assert ids == {TrackingRecord(run[0]).name("wandb")}
     assert configs[0]["federation.seed"] == '"5"'

@@ -23,7 +23,7 @@ from tests.profiles.boards import PI_4, Files, write_tree
 PLANTED = {
     "/etc/hostname": "annas-kitchen\n",
     "/proc/sys/kernel/hostname": "annas-kitchen.fritz.box\n",
-    "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nanna:x:1000:1000:Anna Karenina,,,:/home/anna:/bin/bash\n",
+    "/etc/passwd": "root:x:0:0:root:/var/r:/bin/bash\nanna:x:1000:1000:Anna Karenina,,,:/var/anna:/bin/bash\n",
     "/sys/class/net/eth0/address": "dc:a6:32:0b:1c:2d\n",
     "/sys/class/net/lo/address": "00:00:00:00:00:00\n",
     "/proc/net/fib_trie": "     |-- 192.168.178.23\n        /32 host LOCAL\n     |-- 127.0.0.1\n     |-- 0.0.0.0\n",
@@ -56,7 +56,7 @@ def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: Sequence[LadderRow] = (
         row(),
         row(threads=4, step_ms_p50=80.0, step_ms_p95=95.0),
-        row(digest="b" * 64, outcome="killed", reason="killed in /home/anna/ladder on annas-kitchen"),
+        row(digest="b" * 64, outcome="killed", reason="killed in /var/anna/ladder on annas-kitchen"),
     )
     monkeypatch.setattr(sharing, "climbed", lambda arguments, tell: SimpleNamespace(rows=rows))
 
@@ -117,7 +117,7 @@ def test_a_name_that_gives_its_owner_away_is_told_and_nothing_written(
 
 def test_names_that_many_machines_have_are_not_looked_for(tmp_path: Path) -> None:
     root = write_tree(
-        tmp_path, {**PI_4, "/etc/hostname": "debian\n", "/etc/passwd": "pi:x:1000:1000::/home/pi:/bin/sh\n"}
+        tmp_path, {**PI_4, "/etc/hostname": "debian\n", "/etc/passwd": "pi:x:1000:1000::/var/pi:/bin/sh\n"}
     )
     assert list(identifying(SystemFiles(root))) == []
 
