@@ -1,4 +1,4 @@
-# setup, demo, web, wheel, sbom, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, web, wheel, sbom, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, hardware-table, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
 # Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), and npm's.
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
@@ -35,7 +35,7 @@ WEB_SOURCES = $(wildcard $(WEB)/*.*) \
 HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo web wheel sbom test test-runtimes test-system test-containers ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web wheel sbom test test-runtimes test-system test-containers ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz hardware-table check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -128,6 +128,10 @@ test-web-here: web
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.inbox_under_fire --count $(or $(MESSAGES),1000000)
 	$(BIN)/python -m tests.fuzz.coverage_guided --runs $(or $(RUNS),100000) 2>/dev/null
+
+# The table of docs/hardware from the files that owners of devices have shared; each is checked.
+hardware-table: setup
+	@$(BIN)/python -m benchmarks.hardware_table $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

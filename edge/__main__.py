@@ -2,7 +2,7 @@
 ``release`` run here.
 
 Others are in ``coordinator.cli``, which devices lack.
-Of its verbs ``verify`` and ``profile`` have a form of their own for devices."""
+Of its verbs ``verify``, ``profile`` and ``bench device`` have a form of their own for devices."""
 
 from __future__ import annotations
 
@@ -56,6 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
             from edge.commands.profile import profile_command
 
             return profile_command(words[1:])
+        if words[:2] == ["bench", "device"]:
+            from edge.commands.bench_device import bench_device_command
+
+            return bench_device_command(words[2:])
         print(
             f"apportion: this installation has the device agent only ({error}); "
             "pip install 'apportion[coordinator]' for the other commands, or see: apportion agent --help",

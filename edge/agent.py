@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator
 
 from edge.contracts.envelope import Envelope, unseal
-from edge.contracts.errors import ApportionError, ConfigError, MessageRejected
+from edge.contracts.errors import ApportionError, ConfigError, MessageRejected, PolicyWaits
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Accept, Ack, AgentState, Block, Error, Grant, Refuse
 from edge.contracts.plan import WorkOrder
 from edge.contracts.report import TrainReport
+from edge.home_assistant.home import Home, Status
 from edge.identity.credentials import Credentials
 from edge.identity.trust import complaint
 from edge.supervisor.assignment import Assignment, order_identity
@@ -50,7 +51,12 @@ class Agent:
     """One device. :meth:`run` returns when it was stopped; :meth:`stop` may be called from a signal handler."""
 
     def __init__(
-        self, settings: AgentSettings, transport: Transport, store: ArtifactStore, around: Surroundings = HERE
+        self,
+        settings: AgentSettings,
+        transport: Transport,
+        store: ArtifactStore,
+        around: Surroundings = HERE,
+        home: Home | None = None,
     ) -> None:
         self._settings = settings
         self._transport = transport
@@ -67,6 +73,7 @@ class Agent:
         self._crashes = Crashes(settings, store.root / "training", around.root, self._presence.profile)
         self._heartbeat_at, self._farewell = 0.0, "stopped"
         self._alive = SignOfLife(settings.alive_file)
+        self._home = home or Home()
         self._masker = Masker.of(settings, store.root / "masking", self._outbox.send)
         self._credentials = Credentials(settings.device, settings.certificate, settings.trust, self._outbox.send)
 
@@ -88,6 +95,7 @@ class Agent:
         """
         with contextlib.closing(self._store):
             self._restore()
+            self._home.begin()
             self._transport.start(self._events.put)
             try:
                 self.trainer.send(Describe(self._settings.data))
@@ -101,6 +109,7 @@ class Agent:
                 self._crashes.over()
                 self.trainer.kill()
                 self._outbox.close(self._farewell)
+                self._home.close()
 
     def _restore(self) -> None:
         record = self._finished.load()
@@ -188,6 +197,8 @@ class Agent:
         if self._presence.data_error:
             self.trainer.send(Describe(self._settings.data))  # the owner may have mended it since
             return taken.refusal(self._presence.data_error_code, self._presence.data_error)
+        if reason := self._home.denial():
+            return taken.refusal(PolicyWaits.code, reason)
         return self._masker.refusal(taken) or taken.unable() or taken.over_budget(self._settings)
 
     # fetch
@@ -289,6 +300,8 @@ class Agent:
             self._drop("the coordinator has settled it without this report")
             return
         self._finished.settle(work.order, is_accepted=ack.accepted)
+        if ack.accepted:
+            self._home.took_part(work.order.round + 1)
         self._work = None
         self._machine.move("acked")
         if self._settings.once:
@@ -305,6 +318,9 @@ class Agent:
             return
         if self._settings.parent_pid and not is_alive(self._settings.parent_pid):
             self.stop("parent process ended")
+        if self._home.tick(now, self._status()) and self.state in ("fetching", "waiting", "training"):
+            assert self._work is not None
+            self._give_up(self._work.refusal(PolicyWaits.code, self._home.denial()))
         if not self._presence.is_known:
             return
         self._credentials.tick(now, is_connected=self._outbox.is_connected)
@@ -331,6 +347,10 @@ class Agent:
             elif self.state == "training" and not self._gate.lets(work, is_training=True):
                 self.trainer.pause()
                 self._machine.move("paused")
+
+    def _status(self) -> Status:
+        work = self._work
+        return Status(self.state) if work is None else Status(self.state, work.order.round + 1, work.waiting)
 
     @contextlib.contextmanager
     def _giving_up_on_failure(self, work: Assignment) -> Iterator[None]:

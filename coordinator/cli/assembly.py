@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,11 @@ from coordinator.rounds.round_clock import RoundClock
 from coordinator.rounds.run import run_rounds
 from coordinator.rounds.stages import stages_of
 from coordinator.rounds.status import RoundStatus
+from coordinator.rounds.tracked_rounds import TrackedRounds
 from coordinator.run_file.loading import load_config_text
 from coordinator.shards.leadership import LEADER, Leadership
 from coordinator.submodels.values import State
+from coordinator.tracking.tracked_run import TrackedRun, check_trackers, tracked_run
 from edge.contracts import topics
 from edge.contracts.errors import ConfigError, LedgerError
 from edge.masking.keys import ABILITY
@@ -101,6 +103,7 @@ def start_run(config: RunConfig, run_dir: Path, options: RunOptions) -> dict[str
     Raises:
         LedgerError: there is a run in that directory already.
     """
+    check_trackers(config)
     make_run_dir(run_dir)
     text = canonical_toml(config)
     with lock_run(run_dir):  # before anything is looked at or written: two processes may begin in one folder
@@ -205,7 +208,9 @@ def lock_run(run_dir: Path) -> Iterator[None]:
 
 
 def _run(config: RunConfig, run_dir: Path, options: RunOptions, *, is_joined: bool = False) -> dict[str, Any]:
-    progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
+    progress = Progress(
+        stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl", form=config.tracking.logs
+    )
     if not config.store.ledger:
         return _lead(config, run_dir, options, prepare(config), progress)
     if config.store.shards > 1:
@@ -232,11 +237,23 @@ def _lead(
     leadership: Leadership | None = None,
 ) -> dict[str, Any]:
     """Run every round that is left; ``leadership`` where several coordinators share the ledger."""
-    with opened_run(config, run_dir, options, prepared, progress, leadership) as run:
-        with progress.watching(run.status.line):
-            state = run_rounds(run.federation)
-        wall_s, ceilings = time.monotonic() - prepared.started, run.local.ceilings()
-        return finish_run(run.federation, prepared.evaluator, state, run_dir, wall_s=wall_s, ceilings=ceilings)
+    with tracked_run(config, run_dir, progress.say) as tracked:
+        options = watched(options, tracked)
+        with opened_run(config, run_dir, options, prepared, progress, leadership) as run:
+            with progress.watching(run.status.line):
+                state = run_rounds(run.federation)
+            wall_s, ceilings = time.monotonic() - prepared.started, run.local.ceilings()
+            tracked.summary = finish_run(
+                run.federation, prepared.evaluator, state, run_dir, wall_s=wall_s, ceilings=ceilings
+            )
+        return dict(tracked.summary)
+
+
+def watched(options: RunOptions, tracked: TrackedRun) -> RunOptions:
+    """``options`` with the stage that tells the run's trackers, if any; first: callbacks may raise."""
+    if not tracked.is_listening:
+        return options
+    return replace(options, watchers=(TrackedRounds(tracked), *options.watchers))
 
 
 @dataclass(frozen=True)

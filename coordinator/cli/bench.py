@@ -16,8 +16,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
+from coordinator.cli.ladder import written_values
+from coordinator.cli.profile import WRITTEN_FIRST
 from coordinator.planning.planner import MB
+from edge.commands.bench_device import asked, to_stderr
+from edge.commands.profile import (
+    AGAIN_HELP,
+    CEILING_HELP,
+    KEEP_HELP,
+    LADDER_HELP,
+    QUICK_HELP,
+    RUNG_HELP,
+    RUNTIME_HELP,
+    THREADS_HELP,
+)
+from edge.measuring.ladder import ladder_path
+from edge.measuring.report import LadderArguments
 from edge.runtimes import DEFAULT
+from edge.sharing.sharing import DESCRIPTION, SHARE_HELP, YES_HELP, ShareArguments, share
+from edge.sharing.sharing import EXAMPLE as DEVICE_EXAMPLE
 from export.step_form import StepForm
 
 if TYPE_CHECKING:
@@ -30,6 +47,7 @@ def register(app: typer.Typer) -> None:
     """Add the verb."""
     group = typer.Typer(no_args_is_help=True, help="Measure on this machine, beside torch.", epilog=EXAMPLE)
     group.command("step", epilog=EXAMPLE)(bench_step)
+    group.command("device", help=DESCRIPTION, epilog=DEVICE_EXAMPLE)(bench_device)
     app.add_typer(group, name="bench")
 
 
@@ -73,6 +91,27 @@ def bench_step(
             f"torch {values['torch_peak_rss_mb']:.0f} MB"
         )
     return values
+
+
+@verb("bench-device")
+def bench_device(
+    file: Annotated[Path, typer.Option("--share", metavar="FILE", help=SHARE_HELP)],
+    ladder: Annotated[Path, typer.Option(metavar="DIR", help=LADDER_HELP + WRITTEN_FIRST)] = Path("ladder"),
+    yes: Annotated[bool, typer.Option("--yes", help=YES_HELP)] = False,
+    quick: Annotated[bool, typer.Option("--quick", help=QUICK_HELP)] = False,
+    rung: Annotated[list[int] | None, typer.Option(metavar="N", help=RUNG_HELP)] = None,
+    runtime: Annotated[str, typer.Option(help=RUNTIME_HELP)] = "",
+    threads: Annotated[str, typer.Option(metavar="N,N", help=THREADS_HELP)] = "",
+    ceiling_mb: Annotated[float, typer.Option(metavar="N", min=0, help=CEILING_HELP)] = 0.0,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help=KEEP_HELP)] = None,
+    again: Annotated[bool, typer.Option("--again", help=AGAIN_HELP)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
+) -> dict[str, Any]:
+    """As :mod:`edge.commands.bench_device`; writes the ladder where there is none."""
+    if not ladder_path(ladder).exists():
+        written_values(ladder, runtime=runtime, quick=quick)
+    arguments = LadderArguments(ladder, quick, tuple(rung or ()), runtime, threads, ceiling_mb, keep, again)
+    return share(ShareArguments(arguments, file, yes), to_stderr, asked)
 
 
 def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks: int) -> dict[str, Any]:

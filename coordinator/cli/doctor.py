@@ -223,6 +223,7 @@ def findings_of(config: RunConfig, name: str, allow_env: Collection[str] = ()) -
     from coordinator.cli.masking_findings import masking_findings
     from coordinator.cli.page_findings import page_findings
     from coordinator.cli.runtime_findings import runtime_findings
+    from coordinator.cli.tracking_findings import tracking_findings
     from coordinator.exporting.cut_exporter import dense_module
     from coordinator.exporting.run_data import load_run_data
     from coordinator.run_file.checks import method_of_run
@@ -240,6 +241,7 @@ def findings_of(config: RunConfig, name: str, allow_env: Collection[str] = ()) -
         findings.append(Finding.failure("method", error))
     # The broker last but one: one that is started here is given a list and certificates that are good, if need be.
     identity = [*identity_findings(config), *masking_findings(config)]
+    findings += tracking_findings(config)
     return [*findings, *runtime_findings(config), *identity, broker_finding(config, allow_env), *page_findings(config)]
 
 

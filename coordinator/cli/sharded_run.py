@@ -35,12 +35,14 @@ from coordinator.rounds.global_model import write_atomically
 from coordinator.rounds.run import run_rounds
 from coordinator.rounds.stages import stages_of
 from coordinator.rounds.status import RoundStatus
+from coordinator.rounds.tracked_rounds import TrackedRounds
 from coordinator.shards.cohort import ReadCohort
 from coordinator.shards.devices import ShardedDevices
 from coordinator.shards.handler import Served
 from coordinator.shards.leadership import LEADER, Leadership
 from coordinator.shards.service import ShardService
 from coordinator.submodels.values import State
+from coordinator.tracking.tracked_run import tracked_run
 from edge.contracts.errors import ConfigError
 from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
@@ -174,6 +176,7 @@ def _lead(
         return {label: prepared.evaluator.score(model) for label, model in prepared.method.eval_models(state).items()}
 
     with contextlib.ExitStack() as stack:
+        tracked = stack.enter_context(tracked_run(config, run_dir, progress.say))
         stack.enter_context(ledger)
         ledger.leases.fence(LEADER, leadership.owner, leadership.term)
         ledger.led_by(leadership.owner)
@@ -192,7 +195,7 @@ def _lead(
             devices=devices,
             progress=progress,
             evaluate=evaluate,
-            stages=Stages(stages_of(config)),
+            stages=Stages([*stages_of(config), *([TrackedRounds(tracked)] if tracked.is_listening else [])]),
             on_point=known_only(held_at(leadership, on_point)),
             checkpoints=run_dir / "checkpoints",
         )
@@ -200,4 +203,5 @@ def _lead(
         with progress.watching(status.line):
             state = run_rounds(federation)
         wall_s = time.monotonic() - prepared.started
-        return finish_run(federation, prepared.evaluator, state, run_dir, wall_s=wall_s)
+        tracked.summary = finish_run(federation, prepared.evaluator, state, run_dir, wall_s=wall_s)
+        return dict(tracked.summary)

@@ -20,6 +20,7 @@ from coordinator.config.personal import PersonalConfig
 from coordinator.config.privacy import PrivacyConfig
 from coordinator.config.server_optimizer import ServerOptimizerConfig
 from coordinator.config.task import TaskConfig
+from coordinator.config.tracking import OWN_KEYS, TrackingConfig
 from edge.contracts.plan import LastBatch
 
 
@@ -290,6 +291,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerConfig = BrokerConfig()
     store: StoreConfig = StoreConfig()
     simulation: SimulationConfig = SimulationConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     def data_path(self) -> Path | None:
         """Folder of the data source, or None when it needs none."""
@@ -301,7 +303,7 @@ def canonical_toml(config: RunConfig) -> str:
     out: list[str] = []
     for name in config.__struct_fields__:
         section = getattr(config, name)
-        if section in (ServerOptimizerConfig(), PersonalConfig(), ClustersConfig(), TaskConfig()):  # not asked for
+        if section in _UNASKED:
             continue
         listed = _LISTED.get(type(section), "")
         values = {key: getattr(section, key) for key in section.__struct_fields__ if key != listed}
@@ -324,6 +326,9 @@ def canonical_toml(config: RunConfig) -> str:
             out.append("")
     return "\n".join(out)
 
+
+_UNASKED = (ServerOptimizerConfig(), PersonalConfig(), ClustersConfig(), TaskConfig(), TrackingConfig())
+"""Tables that are left out where nobody asked for them: runs of earlier releases keep their text."""
 
 _LISTED: dict[type, str] = {CohortConfig: "local", TrainingConfig: "groups"}
 """The keys that are arrays of tables."""
@@ -358,6 +363,11 @@ def _not_written(section: Any) -> list[str]:
         return [key for key in ("runtime", "tags") if not getattr(section, key)]
     if isinstance(section, CohortConfig):
         return [] if section.tags else ["tags"]
+    if isinstance(section, TrackingConfig):
+        # Of a tracker that is not named, and what stands for a place in the run's directory.
+        unnamed = [key.replace("-", "_") for key, tracker in OWN_KEYS.items() if tracker not in section.to]
+        empty = [key for key in section.__struct_fields__ if getattr(section, key) in ("", ())]
+        return list(dict.fromkeys([*unnamed, *empty]))
     if isinstance(section, BrokerConfig):
         spared = ("identity", "bulk", "web", "web_certificate", "web_key", "web_socket", "folder")
         return [key for key in spared if not getattr(section, key)]

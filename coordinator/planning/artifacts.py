@@ -19,6 +19,7 @@ from coordinator.planning.export_cache import ExportCache
 from coordinator.planning.heap import give_back
 from coordinator.submodels.record import Cut, cut_digest
 from coordinator.submodels.values import DeviceProgram
+from coordinator.tracking.timing import timed
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused, ParityError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef
@@ -144,7 +145,8 @@ class Artifacts:
             def export() -> ArtifactManifest:
                 return self._exporter.export(cut, program, runtime, folder, form)
 
-            manifest = self._cache.get(key, folder, export) if self._cache else export()
+            with timed("export", runtime=runtime, form=form.name):
+                manifest = self._cache.get(key, folder, export) if self._cache else export()
             for file in manifest.files:
                 stored = self._blobs.put_file(folder / file.name)
                 if stored != file.sha256:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from coordinator.config.tracking import LogForm
+from coordinator.reporting.json_lines import json_line
 from edge.system.printable import printable
 
 if TYPE_CHECKING:
@@ -37,11 +39,22 @@ _INDENT = 10
 
 
 class Progress:
-    """Writes live lines to ``stream`` and one JSON object per event to ``metrics``; None turns either off."""
+    """Writes live lines to ``stream`` and one JSON object per event to ``metrics``; None turns either off.
+
+    Args:
+        form: of the lines; ``json``: an object each (:mod:`coordinator.reporting.json_lines`), events too, no live
+            status.
+    """
 
     def __init__(
-        self, *, stream: TextIO | None = sys.stderr, metrics: Path | None = None, quiet_s: float = QUIET_S
+        self,
+        *,
+        stream: TextIO | None = sys.stderr,
+        metrics: Path | None = None,
+        quiet_s: float = QUIET_S,
+        form: LogForm = "text",
     ) -> None:
+        self._form = form
         self._stream = stream
         self._metrics = metrics
         self._started = time.monotonic()
@@ -60,13 +73,14 @@ class Progress:
         for line in lines[:-1]:
             self.say(line)
         if lines and self._stream is not None:
-            with self._lock:
-                print(printable(lines[-1]), file=self._stream, flush=True)
+            self._print(printable(lines[-1]) if self._form == "text" else json_line("said", lines[-1]))
 
     def record(self, event: str, **values: Any) -> None:
         """One line of ``metrics.jsonl``."""
+        line = {"event": event, "at_s": round(time.monotonic() - self._started, 3), **values}
+        if self._form == "json" and self._stream is not None:
+            self._print(json_line(event, **values))
         if self._metrics is not None:
-            line = {"event": event, "at_s": round(time.monotonic() - self._started, 3), **values}
             with self._metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, sort_keys=True) + "\n")
 
@@ -82,7 +96,7 @@ class Progress:
             return
         show: Callable[[str], None] = self._show_quietly
         with contextlib.ExitStack() as stack:
-            if self._stream.isatty():
+            if self._stream.isatty() and self._form == "text":
                 show = stack.enter_context(self._status_line(self._stream))
             stack.enter_context(_repeating(lambda: show(status()), 1 / REFRESHES_PER_S))
             yield
@@ -117,12 +131,19 @@ class Progress:
     def _write(self, text: str) -> None:
         line, console = self._stamped(text), self._console
         self._written_at = time.monotonic()
+        if self._form == "json" and self._stream is not None:
+            self._print(json_line("said", text.replace(NO_BREAK, " ")))
+            return
         if console is not None:
             for part in text_lines(line, console.width):
                 console.print(part, soft_wrap=True)
         elif self._stream is not None:
+            self._print(line.replace(NO_BREAK, " "))
+
+    def _print(self, line: str) -> None:
+        if self._stream is not None:
             with self._lock:
-                print(line.replace(NO_BREAK, " "), file=self._stream, flush=True)
+                print(line, file=self._stream, flush=True)
 
     def _stamped(self, text: str) -> str:
         return f"{time.monotonic() - self._started:7.1f}s  {printable(text, keep=NO_BREAK)}"

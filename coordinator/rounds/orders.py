@@ -17,6 +17,7 @@ from coordinator.rounds.snapshot import profile_of
 from coordinator.rounds.work_order import build_order
 from coordinator.submodels.sparse_layers import with_sparse_layers
 from coordinator.submodels.values import State, Submodel
+from coordinator.tracking.timing import timed
 from edge.contracts.errors import PlanError
 from edge.contracts.evaluation import ABILITY
 from edge.contracts.messages import Hello
@@ -38,7 +39,8 @@ def orders_for(
             federation.progress.say(f"{error}")
             continue
         cluster = config.clusters.cluster(hello.tagged)
-        submodel = cut(federation, cluster_state(state, cluster), placement, round_index)
+        with timed("cut", device=profile.device, level=placement.level.name):
+            submodel = cut(federation, cluster_state(state, cluster), placement, round_index)
         artifact = export(federation, submodel, placement)
         if not artifact.has_program(program):
             # Not every runtime's artifact need have it: a mean over the devices that do is still one.

@@ -32,6 +32,7 @@ from coordinator.config.server_optimizer import read_server_optimizer
 from coordinator.config.store import has_password, has_unsafe_option, url_problem
 from coordinator.config.table_reader import TableReader, absolute
 from coordinator.config.task import read_task
+from coordinator.config.tracking import read_tracking
 from coordinator.methods import METHODS
 from coordinator.methods.own import installed_methods, is_import_path
 from coordinator.run_file.checks import (
@@ -48,6 +49,7 @@ from coordinator.run_file.clusters import check_clusters
 from coordinator.run_file.control_variates import check_control_variates
 from coordinator.run_file.extends import read_document
 from coordinator.server_optimizers import SERVER_OPTIMIZERS
+from coordinator.tracking import TRACKERS
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.evaluation import FEWEST
 from edge.contracts.plan import LastBatch
@@ -117,6 +119,7 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
         broker=read_broker(tables["broker"], folder),
         store=_store(tables["store"], folder),
         simulation=_simulation(tables["simulation"]),
+        tracking=read_tracking(tables["tracking"], TRACKERS, folder),
     )
     for name in _SECTIONS:
         tables[name].finish()

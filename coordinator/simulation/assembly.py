@@ -6,7 +6,7 @@ import contextlib
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from coordinator.reporting.progress import Progress
 from coordinator.rounds.evaluation import Score
 from coordinator.rounds.evaluators import AnyEvaluator, run_evaluator
 from coordinator.rounds.federation import RoundStage
+from coordinator.rounds.tracked_rounds import TrackedRounds
 from coordinator.run_file.checks import method_of_run
 from coordinator.simulation.devices import Simulation
 from coordinator.simulation.local_training import LocalTraining, SimulatedData
@@ -39,6 +40,7 @@ from coordinator.submodels.costs import Costs, cut_costs
 from coordinator.submodels.record import Cut, cut_digest
 from coordinator.submodels.values import Level, State, Submodel
 from coordinator.submodels.width import shape_of_cut
+from coordinator.tracking.tracked_run import check_trackers, tracked_run
 from edge.contracts.errors import ConfigError
 
 
@@ -64,12 +66,18 @@ def simulate(config: RunConfig, run_dir: Path, record: Record, options: Simulati
     Raises:
         ConfigError: the configuration does not suit its method, model or data.
     """
-    with open_simulation(config, run_dir, record, options) as simulation:
+    check_trackers(config)
+    with contextlib.ExitStack() as stack:
+        simulation = stack.enter_context(open_simulation(config, run_dir, record, options))
+        tracked = stack.enter_context(tracked_run(config, run_dir, simulation.progress.say))
+        if tracked.is_listening:
+            stage = TrackedRounds(tracked, lambda federation: record.rounds)
+            simulation = replace(simulation, watchers=(stage, *simulation.watchers))
         state = run_rounds(simulation)
-    summary = finish(run_dir, config, state, record, {"workers": options.workers, "device": options.device})
-    record.finished = True
-    write_record(run_dir, record)
-    return summary
+        tracked.summary = finish(run_dir, config, state, record, {"workers": options.workers, "device": options.device})
+        record.finished = True
+        write_record(run_dir, record)
+    return dict(tracked.summary)
 
 
 @contextlib.contextmanager
@@ -83,7 +91,9 @@ def open_simulation(
     if config.aggregation.mode != "synchronous":
         why = "a simulation's rounds are synchronous: its devices finish when its clock says, not when they do"
         raise ConfigError([f'$.aggregation.mode: "{config.aggregation.mode}" given; {why}; use apportion run'])
-    progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
+    progress = Progress(
+        stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl", form=config.tracking.logs
+    )
     dense = dense_module(config)
     method = method_of_run(config, dense)
     check_metric(config, dense)

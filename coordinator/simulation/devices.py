@@ -37,6 +37,7 @@ from coordinator.simulation.traffic import Traffic
 from coordinator.simulation.workers import Refused, Work, Workers
 from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram, State, Tensors, Update
+from coordinator.tracking.timing import timed
 from edge.contracts.errors import UpdateRejected
 from edge.contracts.evaluation import ABILITY
 from edge.contracts.manifest import ArtifactManifest
@@ -206,13 +207,15 @@ def work_of(simulation: Simulation, state: State, device: str, round_index: int,
     """A device's order, submodel and examples."""
     config = simulation.config
     cluster = config.clusters.cluster(config.cohort.local_tags.get(device, ()))
-    submodel = simulation.method.cut(
-        cluster_state(state, cluster),
-        simulation.capacities.level(device, round_index),
-        round_index=round_index,
-        device=device,
-        seed=config.federation.seed,
-    )
+    level = simulation.capacities.level(device, round_index)
+    with timed("cut", device=device, level=level.name):
+        submodel = simulation.method.cut(
+            cluster_state(state, cluster),
+            level,
+            round_index=round_index,
+            device=device,
+            seed=config.federation.seed,
+        )
     manifest = simulation.manifest(submodel.cut, submodel.program)
     order = build_order(
         config,

@@ -10,6 +10,7 @@ from edge.agent import Agent
 from edge.commands.condition_arguments import add_condition_arguments, read_conditions
 from edge.contracts import topics
 from edge.contracts.errors import ConfigError, MessageRejected
+from edge.home_assistant.arguments import add_home_arguments, home_of, read_home
 from edge.identity.credentials import CertificateFiles
 from edge.identity.trust import Trust
 from edge.policy.arguments import add_policy_arguments, guard_of, read_policy
@@ -97,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="what goes to stderr")
     add_condition_arguments(parser)
     add_policy_arguments(parser)
+    add_home_arguments(parser)
     return parser
 
 
@@ -118,6 +120,7 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         if value < 0:
             problems.append(f"--{flag}: {value} is negative; 0 means no limit")
     conditions, policy = read_conditions(chosen, problems), read_policy(chosen, problems)
+    home = read_home(chosen, problems)
     tell_if_shown(chosen.broker, "--broker")
     try:
         address = parse_broker(
@@ -171,7 +174,8 @@ def _agent(chosen: argparse.Namespace) -> Agent:
         # Only the authority that the owner named is asked for blobs, not any that the system knows.
         bulk_tls=partial(tls_context, address) if address.ca else None,
     )
-    return Agent(settings, transport, store)
+    link = home_of(home, chosen.federation, chosen.device, settings.budget_bytes, store.root)
+    return Agent(settings, transport, store, home=link)
 
 
 def own_certificate(address: BrokerAddress, transport: MqttTransport) -> CertificateFiles | None:

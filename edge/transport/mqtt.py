@@ -80,7 +80,14 @@ class BrokerAddress:
 
 
 def parse_broker(
-    url: str, *, user: str | None = None, ca: str | None = None, certificate: str | None = None, key: str | None = None
+    url: str,
+    *,
+    user: str | None = None,
+    ca: str | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
+    option: str = "--broker",
+    password_variable: str = PASSWORD_VARIABLE,
 ) -> BrokerAddress:
     """The address in ``mqtt[s]://[user[:password]@]host[:port][,host[:port]...]``, several for a cluster's nodes.
 
@@ -88,6 +95,8 @@ def parse_broker(
 
     Args:
         user: taken when the URL names none and there is a password.
+        option: that the URL was given by, for messages.
+        password_variable: of the environment, where the URL has no password.
 
     Raises:
         ConfigError: another scheme, no host, an impossible port, or TLS files that are not there.
@@ -103,11 +112,11 @@ def parse_broker(
             parts = urlsplit(f"{scheme}://{credentials}{at}{place}")
             port = parts.port
         except ValueError as error:
-            problems.append(f"--broker: {error}")
+            problems.append(f"{option}: {error}")
             continue
         if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
             shown = f"{parts.scheme}://{parts.hostname or ''}"
-            problems.append(f"--broker: {shown!r} is not mqtt://host[:port] or mqtts://host[:port]")
+            problems.append(f"{option}: {shown!r} is not mqtt://host[:port] or mqtts://host[:port]")
             continue
         places.append((parts.hostname, port or (8883 if is_tls else 1883)))
     shown = f"{scheme}://{hosts}"
@@ -120,7 +129,7 @@ def parse_broker(
         problems.append("--cert and --key: give both or neither")
     if problems:
         raise ConfigError(problems)
-    password = unquote(parts.password) if parts.password is not None else os.environ.get(PASSWORD_VARIABLE)
+    password = unquote(parts.password) if parts.password is not None else os.environ.get(password_variable)
     return BrokerAddress(
         host=places[0][0],
         port=places[0][1],

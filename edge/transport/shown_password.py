@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from edge.transport.mqtt import PASSWORD_VARIABLE
 
 
-def tell_if_shown(url: str, option: str) -> None:
+def tell_if_shown(url: str, option: str, *, variable: str = PASSWORD_VARIABLE) -> None:
     """Say on stderr where else the password in ``url``, if there is one, can be given."""
     try:
         is_shown = urlsplit(url).password is not None
@@ -17,6 +17,6 @@ def tell_if_shown(url: str, option: str) -> None:
     if is_shown:
         print(
             f"note: a password in {option} is shown to everyone who can list this machine's processes; set "
-            f"{PASSWORD_VARIABLE}. A later release takes none there",
+            f"{variable}. A later release takes none there",
             file=sys.stderr,
         )

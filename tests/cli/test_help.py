@@ -24,7 +24,7 @@ IDENTITY = (
 FLEET = ("add", "ls", "probe", "logs", "upgrade", "revoke", "claims")
 GROUPS: dict[str, set[str]] = {
     "audit": {"show", "export", "verify"},
-    "bench": {"step"},
+    "bench": {"device", "step"},
     "ca": set(IDENTITY),
     "device": set(FLEET),
 }

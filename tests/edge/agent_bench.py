@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edge.agent import Agent
 from edge.contracts import topics
+from edge.home_assistant.home import Home
 from edge.supervisor.conditions import HERE, Surroundings
 from edge.supervisor.outbox import farewell_message
 from edge.supervisor.settings import AgentSettings
@@ -31,7 +32,15 @@ class Bench:
         self._agents: list[tuple[Agent, threading.Thread]] = []
         self.failures: list[BaseException] = []
 
-    def agent(self, *, hello: int = 1, quota_bytes: int = 0, around: Surroundings = HERE, **settings: object) -> Agent:
+    def agent(
+        self,
+        *,
+        hello: int = 1,
+        quota_bytes: int = 0,
+        around: Surroundings = HERE,
+        home: Home | None = None,
+        **settings: object,
+    ) -> Agent:
         """A started agent that has said hello, which makes ``hello`` of them in all."""
         chosen = AgentSettings(
             **{
@@ -48,7 +57,7 @@ class Bench:
             subscriptions=topics.device_filters("fed", "dev-1"),
             will=farewell_message("fed", "dev-1", "connection lost"),
         )
-        agent = Agent(chosen, transport, ArtifactStore(self.folder / "store", quota_bytes=quota_bytes), around)
+        agent = Agent(chosen, transport, ArtifactStore(self.folder / "store", quota_bytes=quota_bytes), around, home)
 
         def run() -> None:
             try:
