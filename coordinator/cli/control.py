@@ -11,6 +11,7 @@ import typer
 
 from coordinator.cli.command import verb
 from coordinator.cli.run_directory import is_live, ledger_of
+from coordinator.cli.waiting import waiting
 from edge.contracts.errors import DeadlineExpired, LedgerError
 
 PAUSE = "Example: apportion pause runs/first"
@@ -81,11 +82,12 @@ def _request(run_dir: Path, asked: str, told: str, *, as_json: bool, wait_s: flo
     suffix = f" {run_dir}" if "apportion" in told else ""
     print(f"{run_dir}, {where}: {told}{suffix}", file=sys.stderr if as_json else sys.stdout)
     give_up_at = time.monotonic() + wait_s
-    while wait_s and is_live(run_dir):
-        if time.monotonic() >= give_up_at:
-            raise DeadlineExpired(
-                f"{run_dir}: its coordinator is still there after {wait_s:g} s; wait longer, or end its process: "
-                "the run can be resumed all the same"
-            )
-        time.sleep(LOOK_S)
+    with waiting(f"waiting for the coordinator of {run_dir} to end, {wait_s:g} s at most"):
+        while wait_s and is_live(run_dir):
+            if time.monotonic() >= give_up_at:
+                raise DeadlineExpired(
+                    f"{run_dir}: its coordinator is still there after {wait_s:g} s; wait longer, or end its process: "
+                    "the run can be resumed all the same"
+                )
+            time.sleep(LOOK_S)
     return {"run_dir": str(run_dir), "wish": asked or None, "was_live": was_live, "live": is_live(run_dir)}
