@@ -18,7 +18,7 @@ from edge.contracts.errors import LedgerError
 from tests.coordinator.ledger.test_rounds import FEDERATION, assignment, collecting, report
 from tests.postgres_server import PostgresServer, missing_postgres, running_server
 
-SMALL_DISK = 1 << 20
+SMALL_DISK = "1536k"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
+    """A file system of 1.5 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(folder)]
