@@ -64,6 +64,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "audit": Verb("coordinator.cli.audit", "who did what and when; check that no entry is missing"),
     },
     "Tools": {
+        "schema": Verb("coordinator.cli.schema", "print the JSON Schema of run files and of what runs write"),
         "fsck": Verb("coordinator.cli.fsck", "check a run's ledger and files against each other"),
         "conformance": Verb("coordinator.cli.conformance", "test an agent or a method of your own"),
         "loadtest": Verb("coordinator.cli.loadtest", "try a broker and coordinator with many light devices"),
