@@ -56,6 +56,7 @@ from coordinator.rounds.evaluation import Score
 from coordinator.rounds.evaluators import AnyEvaluator
 from coordinator.rounds.federation import Federation, RoundStage, Stages
 from coordinator.rounds.global_model import write_atomically
+from coordinator.rounds.live_state import written_live
 from coordinator.rounds.remote_devices import MqttDevices, RemoteDevices
 from coordinator.rounds.round_clock import RoundClock
 from coordinator.rounds.run import run_rounds
@@ -330,6 +331,7 @@ def opened_run(
             ended=local.exited,
             say=progress.say,
         )
+        stack.enter_context(written_live(run_dir, remote.cohort, remote.clock))
         yield OpenRun(federation, local, status)
 
 
