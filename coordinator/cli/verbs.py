@@ -41,6 +41,9 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "drain": Verb("coordinator.cli.control", "stop a run after the round that is open"),
         "stop": Verb("coordinator.cli.control", "stop a run now; it can be resumed"),
     },
+    "Watch and look back": {
+        "report": Verb("coordinator.cli.report", "write what a run came to as one page, also before its end"),
+    },
     "Devices": {
         "device": Verb("coordinator.cli.device", "set up, list, look into, upgrade and remove devices"),
         "agent": _of_a_device("agent"),

@@ -82,19 +82,20 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
         over_budget: reports above the budget.
         traffic: ``up mqtt`` and the like -> payload and bytes on the wire.
         rejected, quarantined: updates that were refused, or set aside.
-        simulated: whether torch stood in for it.
+        examples, simulated_s: of a simulated device, on which nothing is measured: its own examples, and the seconds
+            by the device model.
     """
 
     device: str
     rounds: int
     level: str
-    budget_bytes: int
-    predicted_peak_bytes: int
-    measured_peak_bytes: int
-    step_ms: float
     bytes_up: int
     bytes_down: int
-    over_budget: int
+    budget_bytes: int = 0
+    predicted_peak_bytes: int = 0
+    measured_peak_bytes: int = 0
+    step_ms: float = 0.0
+    over_budget: int = 0
     form: str = "plain"
     threads: int = 0
     runtime: str = ""
@@ -102,7 +103,8 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
     traffic: dict[str, dict[str, int]] = {}
     rejected: int = 0
     quarantined: int = 0
-    simulated: bool = False
+    examples: int = 0
+    simulated_s: float = 0.0
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +143,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         device_evaluation: the last scores on the devices' own held-out shares.
         best, stopped_early: the best model kept; whether training ended before its last round.
         audit_log: the head of the log after its last entry.
-        simulated_s, density, personal, refused, workers, device: of a simulation.
+        environment: what the coordinator ran on and with: releases, processor.
+        simulated_s, density, personal, refused, simulation: of a simulation; the last how it was computed.
     """
 
     accuracy: float | None = None
@@ -173,8 +176,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     density: float | None = None
     personal: dict[str, Any] = {}
     refused: int = 0
-    workers: int = 0
-    device: str = ""
+    simulation: dict[str, Any] = {}
+    environment: dict[str, str] = {}
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
