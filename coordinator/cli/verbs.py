@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
     },
     "Watch and look back": {
         "report": Verb("coordinator.cli.report", "write what a run came to as one page, also before its end"),
+        "compare": Verb("coordinator.cli.compare", "lay runs side by side: settings, scores, what each cost"),
     },
     "Devices": {
         "device": Verb("coordinator.cli.device", "set up, list, look into, upgrade and remove devices"),
