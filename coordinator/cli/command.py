@@ -38,6 +38,7 @@ VERBS: dict[str, str] = {
     "continue": "coordinator.cli.control",
     "drain": "coordinator.cli.control",
     "stop": "coordinator.cli.control",
+    "watch": "coordinator.cli.watch",
     "fsck": "coordinator.cli.fsck",
     "audit": "coordinator.cli.audit",
     "quarantine": "coordinator.cli.quarantine",
