@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,14 @@ class RunOptions:
 
     Attributes:
         local_devices: agents to start here; None starts those of ``[[cohort.local]]``, 0 none.
+        dashboard_port: where the dashboard is served on the loopback, 0 any; None: it is not.
         on_point: see :class:`coordinator.rounds.federation.Federation`.
         watchers: stages that only look; they come after the run's own.
         max_epsilon: in place of ``$.privacy.max-epsilon``, which a resumed run's file cannot change.
     """
 
     local_devices: int | None = None
+    dashboard_port: int | None = None
     max_epsilon: float | None = None
     quiet: bool = False
     on_point: Callable[[str], None] = lambda point: None
@@ -206,6 +208,11 @@ def lock_run(run_dir: Path) -> Iterator[None]:
 
 
 def _run(config: RunConfig, run_dir: Path, options: RunOptions, *, is_joined: bool = False) -> dict[str, Any]:
+    if options.dashboard_port is not None:
+        from coordinator.cli.dashboard_process import dashboard_process
+
+        with dashboard_process(run_dir, options.dashboard_port):
+            return _run(config, run_dir, replace(options, dashboard_port=None), is_joined=is_joined)
     progress = Progress(stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl")
     if not config.store.ledger:
         return _lead(config, run_dir, options, prepare(config), progress)

@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "stop": Verb("coordinator.cli.control", "stop a run now; it can be resumed"),
     },
     "Watch and look back": {
+        "watch": Verb("coordinator.cli.watch", "follow a run in the browser, while it goes on or after it"),
         "report": Verb("coordinator.cli.report", "write what a run came to as one page, also before its end"),
         "compare": Verb("coordinator.cli.compare", "lay runs side by side: settings, scores, what each cost"),
     },

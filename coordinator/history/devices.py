@@ -70,14 +70,17 @@ class DeviceReader:
             Presence(device=row[0], heard_at=row[1], heartbeat=_body(bytes(row[2])), away_reason=row[3]) for row in rows
         )
 
-    def tallies(self) -> Tallies:
-        """Every device's assignments by state."""
+    def first_unsettled_round(self) -> int:
+        """The last round, or an earlier one with work that is open; in those before nothing changes any more."""
         last, still_open = self._ledger.one(
             "SELECT (SELECT MAX(round) FROM rounds), "
             "(SELECT MIN(round) FROM assignments WHERE state IN ('open', 'accepted'))"
         )
-        # A round whose attempt is under way may get more work; in one with nothing open nothing changes any more.
-        settled = max(0, min(last or 0, last or 0 if still_open is None else still_open))
+        return max(0, min(last or 0, last or 0 if still_open is None else still_open))
+
+    def tallies(self) -> Tallies:
+        """Every device's assignments by state."""
+        settled = self.first_unsettled_round()
         if settled > self._settled_before:
             _add(self._settled, self._count(self._settled_before, settled))
             self._settled_before = settled

@@ -58,6 +58,7 @@ class History:
         except OlderLedger:
             Ledger.open(where, federation=federation).close()  # brings it to this release's tables
             self._ledger = ReadOnlyLedger(where, federation)
+        self._where, self._federation = where, federation
         self.folder = folder
         self._lock = threading.Lock()
         self._devices = DeviceReader(self._ledger, self._manifest)
@@ -92,6 +93,18 @@ class History:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def open_ledger(self) -> Ledger:
+        """The same ledger for writing, a new connection."""
+        return Ledger.open(self._where, federation=self._federation)
+
+    def marker(self) -> object:
+        """Another value whenever something may have been written since it was asked last."""
+        return self._ledger.marker()
+
+    def first_unsettled_round(self) -> int:
+        """Nothing changes any more in the rounds before it, but for what an operator sets aside or releases."""
+        return self._devices.first_unsettled_round()
 
     def run(self) -> Run:
         """The run as a whole, as it is now."""

@@ -5,11 +5,13 @@ Nothing is migrated, checkpointed or locked here. A file is opened read-only, a 
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.sql import Executable
@@ -49,6 +51,9 @@ class ReadOnlyLedger:
     """
 
     def __init__(self, where: Path | str, federation: str = "") -> None:
+        self._is_sqlite = isinstance(where, Path)
+        self._marking = threading.Lock()
+        self._mark: Connection | None = None
         if isinstance(where, Path):
             if not where.is_file():
                 raise NoLedger(f"{where}: no ledger here; give the directory of a run")
@@ -74,8 +79,20 @@ class ReadOnlyLedger:
             self._engine.dispose()
             raise
 
+    def marker(self) -> object:
+        """Another value whenever something may have been written since it was asked last."""
+        if not self._is_sqlite:
+            return time.monotonic()
+        with self._marking:
+            if self._mark is None:
+                self._mark = self._engine.connect()  # SQLite counts the writes of others for each connection
+            return self._mark.exec_driver_sql("PRAGMA data_version").scalar_one()
+
     def close(self) -> None:
         """Closes the connections."""
+        with self._marking:
+            if self._mark is not None:
+                self._mark.close()
         self._engine.dispose()
 
     def all(self, query: Executable | str, values: Mapping[str, Any] | None = None) -> list[Any]:
