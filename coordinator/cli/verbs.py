@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
     },
     "Watch and look back": {
         "watch": Verb("coordinator.cli.watch", "follow a run in the browser, while it goes on or after it"),
+        "top": Verb("coordinator.cli.top", "follow a run on this terminal, and pause or stop it"),
         "report": Verb("coordinator.cli.report", "write what a run came to as one page, also before its end"),
         "compare": Verb("coordinator.cli.compare", "lay runs side by side: settings, scores, what each cost"),
     },
