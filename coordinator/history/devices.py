@@ -43,6 +43,7 @@ class DeviceReader:
         self._ledger = ledger
         self._read_manifest = manifest
         self._manifests: dict[str, ArtifactManifest | None] = {}
+        self._profiles: dict[str, tuple[bytes, DeviceProfile]] = {}
         self._settled: Tallies = defaultdict(dict)
         self._settled_before = 0
 
@@ -98,8 +99,10 @@ class DeviceReader:
                 {"first": first, "before": before},
             )
         )
+        # The expression keeps SQLite from the index by device, in which it would read the rows of every round.
         return self._ledger.all(
-            f"SELECT device, state, COUNT(*) FROM assignments WHERE round >= :first {until}GROUP BY device, state",
+            "SELECT named, state, COUNT(*) FROM (SELECT device || '' AS named, state FROM assignments "
+            f"WHERE round >= :first {until}) AS counted GROUP BY named, state",
             values,
         )
 
@@ -141,7 +144,7 @@ class DeviceReader:
 
     def _record(self, row: Any, beside: _Beside) -> DeviceRecord:
         device, profile_json, frozen_at, level, form, round_index, attempt, state, code, reason, order, digest = row
-        profile = msgspec.json.decode(profile_json, type=DeviceProfile)
+        profile = self._profile_of(device, bytes(profile_json))
         predicted, measured, ms = beside.measured.get((device, digest), (0, 0, None))
         parts = read_parts(order or b"")
         states = beside.tallies.get(device, {})
@@ -180,6 +183,13 @@ class DeviceReader:
             bytes_up=beside.sent.get(device, {}).get("up", 0),
             bytes_down=beside.sent.get(device, {}).get("down", 0),
         )
+
+    def _profile_of(self, device: str, data: bytes) -> DeviceProfile:
+        """Read once: a snapshot's profile changes seldom, and thousands are looked at every second."""
+        known = self._profiles.get(device)
+        if known is None or known[0] != data:
+            known = self._profiles[device] = data, msgspec.json.decode(data, type=DeviceProfile)
+        return known[1]
 
     def _predicted_ms(self, profile: DeviceProfile, digest: str, form: str, threads: int) -> float | None:
         """By the line that was measured on the device; a step in another form is predicted from the plain one, which

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import msgspec
@@ -57,11 +57,14 @@ def rounds(ledger: ReadOnlyLedger, since: int, limit: int) -> tuple[RoundRecord,
         "WHERE round BETWEEN :since AND :last GROUP BY round, attempt",
         span,
     )
-    kept_out = _pairs(
-        ledger,
-        "SELECT a.round, a.attempt, COUNT(*) FROM quarantine q JOIN assignments a USING (assignment_id) "
-        "WHERE q.round BETWEEN :since AND :last GROUP BY a.round, a.attempt",
-        span,
+    # Not as a join: SQLite would go through every assignment to find the few of them.
+    kept_out = Counter(
+        (row[0], row[1])
+        for row in ledger.all(
+            "SELECT round, attempt FROM assignments WHERE assignment_id IN "
+            "(SELECT assignment_id FROM quarantine WHERE round BETWEEN :since AND :last)",
+            span,
+        )
     )
     reasons = _reasons(ledger) if any(row[2] == "abandoned" for row in rows) else {}
     return tuple(

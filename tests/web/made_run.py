@@ -1,7 +1,8 @@
 """A run's ledger of any size, written by a script: so many devices, so many rounds, every kind of trouble in it.
 
-Rows are what the ledger's own methods write, in bulk: a million assignments by them would take an hour. The figures are
-drawn from a seed, in sizes that real runs have. No figure of a measurement is made of them.
+Rows are what the ledger's own methods write, in bulk: a million assignments by them would take an hour. From the
+eleventh round on devices do what they did ten rounds before. The figures are drawn from a seed, in sizes that real runs
+have. No figure of a measurement is made of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from sqlalchemy import Connection
 
 from coordinator.config.run_config import canonical_toml
 from coordinator.history.live import FILE, LiveDevice, LiveState
@@ -30,8 +32,10 @@ from tests.builders import train_report
 from tests.federation.small_run import config_text
 
 MIB = 2**20
+DRAWN = 10
+"""Rounds that are drawn; later ones repeat them."""
 BOARDS = ("Raspberry Pi 5 Model B", "Raspberry Pi 4 Model B", "Raspberry Pi Zero 2 W")
-LEVELS = ("whole", "rank 256", "rank 64")
+LEVELS = ("whole", "rank 16", "rank 4")
 BUDGETS = (420 * MIB, 230 * MIB, 140 * MIB)
 PEAKS = (371 * MIB, 204 * MIB, 118 * MIB)
 STEPS_MS = (5.5, 14.0, 31.0)
@@ -71,7 +75,11 @@ def make_run(folder: Path, *, devices: int, rounds: int, finished: bool = False,
         began = now - 30.0 * rounds - 90
         done = rounds if finished else rounds - 1
         for index in range(done):
-            _round(ledger, names, index, began + 30.0 * index, draw)
+            at = began + 30.0 * index
+            if index < DRAWN:
+                _round(ledger, names, index, at, draw)
+            else:
+                _repeat(ledger, index, at, 30.0 * DRAWN)
         if not finished:
             _open_round(ledger, names, rounds - 1, now - 20, draw)
         _beside(ledger, names, draw, done)
@@ -156,18 +164,17 @@ def _live(name: str, draw: random.Random) -> LiveDevice:
     )
 
 
-def _order(name: str, round_index: int) -> bytes:
-    kind = _kind(name)
+def _order(kind: int) -> bytes:
     upload = [f"{layer}.weight" for layer in LAYERS if kind < 2 or not layer.startswith("blocks.0")]
     if kind:
         upload = [u for u in upload if u.removesuffix(".weight") not in FACTORED]
         upload += [f"{layer}.{part}" for layer in FACTORED for part in "uv"]
     return encode_msgpack(
         WorkOrder(
-            assignment_id=assignment_id("made", round_index, name, 0),
+            assignment_id="e" * 64,
             federation="made",
-            device=name,
-            round=round_index,
+            device="pi-0000",
+            round=0,
             attempt=0,
             artifact=BlobRef("abc"[kind] * 64, 1, "raw", 1),
             weights=BlobRef("d" * 64, 9, "raw", 9),
@@ -182,9 +189,13 @@ def _order(name: str, round_index: int) -> bytes:
     )
 
 
+_ORDERS = [_order(kind) for kind in range(3)]
+"""One for all devices of a kind: of a hundred million bytes nobody reads more than tensors and peak."""
+
+
 def _cut(kind: int) -> bytes:
     cut: dict[str, Any] = {
-        layer: {"factor": {"form": "spatial", "components": list(range((256, 256, 64)[kind]))}} for layer in FACTORED
+        layer: {"factor": {"form": "spatial", "components": list(range((0, 16, 4)[kind]))}} for layer in FACTORED
     }
     if kind == 2:
         cut |= {layer: {"frozen": True} for layer in LAYERS if layer.startswith("blocks.0")}
@@ -223,7 +234,7 @@ def _row(name: str, index: int, at: float, draw: random.Random, *, is_open: bool
         "cut": _CUTS[kind],
         "artifact": "abc"[kind] * 64,
         "weights": "d" * 64,
-        "order": _order(name, index),
+        "order": _ORDERS[kind],
         "state": state,
         "code": code,
         "reason": reason,
@@ -234,28 +245,34 @@ def _row(name: str, index: int, at: float, draw: random.Random, *, is_open: bool
 
 
 def _reports(rows: list[dict[str, Any]], index: int, draw: random.Random) -> list[dict[str, Any]]:
+    templates = [[_report(kind, index, draw) for _ in range(12)] for kind in range(3)]
     found = []
     for row in rows:
-        if row["state"] != "reported":
-            continue
-        kind = _kind(row["device"])
-        report = train_report(
-            row["id"],
-            row["device"],
-            index,
-            num_examples=180 + kind,
-            steps=30,
-            loss=0.35 + 1.9 / (1 + index / 8) + draw.random() / 10,
-            step_ms_p50=STEPS_MS[kind] * (0.9 + 0.2 * draw.random()),
-            trainer_peak_bytes=round(PEAKS[kind] * (0.9 + 0.12 * draw.random())) - 30 * MIB,
-            supervisor_peak_bytes=30 * MIB,
-            budget_bytes=BUDGETS[kind],
-            bytes_down=(17, 9, 4)[kind] * 1_000_000,
-            bytes_up=(17, 9, 4)[kind] * 1_000_000,
-            wall_s=row["answered"] - row["accepted"],
-        )
-        found.append({"id": row["id"], "digest": "d" * 64, "report": encode_json(report), "waits": 0})
+        if row["state"] == "reported":
+            template = templates[_kind(row["device"])][draw.randrange(12)]
+            took = b"%.1f" % (row["answered"] - row["accepted"])
+            report = template.replace(b"THE-ID", row["id"].encode()).replace(b"THE-DEVICE", row["device"].encode())
+            found.append({"id": row["id"], "digest": "d" * 64, "report": report.replace(b"0.125", took), "waits": 0})
     return found
+
+
+def _report(kind: int, index: int, draw: random.Random) -> bytes:
+    report = train_report(
+        "THE-ID",
+        "THE-DEVICE",
+        index,
+        num_examples=180 + kind,
+        steps=30,
+        loss=round(0.35 + 1.9 / (1 + index / 8) + draw.random() / 10, 4),
+        step_ms_p50=round(STEPS_MS[kind] * (0.9 + 0.2 * draw.random()), 2),
+        trainer_peak_bytes=round(PEAKS[kind] * (0.9 + 0.12 * draw.random())) - 30 * MIB,
+        supervisor_peak_bytes=30 * MIB,
+        budget_bytes=BUDGETS[kind],
+        bytes_down=(17, 9, 4)[kind] * 1_000_000,
+        bytes_up=(17, 9, 4)[kind] * 1_000_000,
+        wall_s=0.125,
+    )
+    return encode_json(report)
 
 
 def _round(ledger: Ledger, names: list[str], index: int, at: float, draw: random.Random) -> None:
@@ -263,35 +280,8 @@ def _round(ledger: Ledger, names: list[str], index: int, at: float, draw: random
     reports = _reports(rows, index, draw)
     kept_out = {reports[draw.randrange(len(reports))]["id"]} if index % 7 == 5 else set()
     counted = [row for row in rows if row["state"] == "reported" and row["id"] not in kept_out]
-    score = 0.95 - 0.75 / (1 + index / 6)
-    bytes_of_all = sum((17, 9, 4)[_kind(row["device"])] for row in counted) * 1_000_000
-    metrics = {
-        "reports": len(counted),
-        "examples": 180 * len(counted),
-        "train_loss": 0.4 + 1.9 / (1 + index / 8),
-        "bytes_up": bytes_of_all,
-        "bytes_down": bytes_of_all,
-        "over_budget": 0,
-        "wall_s": 28.0,
-        "evaluation": {
-            label: {"accuracy": round(score - drop, 4), "loss": round(2.1 / (1 + index / 8) + drop, 4)}
-            for label, drop in (("server", 0.0), ("whole", 0.0), ("rank 256", 0.01), ("rank 64", 0.04))
-        },
-        "privacy": {"epsilon": 0.9 * (index + 1) ** 0.5, "delta": 1e-5, "cohort": len(names)},
-    }
     with ledger._file.transaction() as sql:
-        values = {"round": index, "planned": at, "published": at + 0.1, "summed": at + 26.0, "ended": at + 28.0}
-        participants = encode_json([row["device"] for row in counted])
-        sql.execute(
-            statement(_ROUND),
-            {
-                **values,
-                "state": "committed",
-                "participants": participants,
-                "model": "d" * 64,
-                "metrics": encode_json(metrics),
-            },
-        )
+        _committed(sql, index, at, [row["device"] for row in counted])
         sql.execute(statement(_ASSIGNMENT), rows)
         sql.execute(statement("INSERT INTO updates VALUES (:id, :digest, :report, :waits)"), reports)
         sql.execute(
@@ -308,6 +298,63 @@ def _round(ledger: Ledger, names: list[str], index: int, at: float, draw: random
     ledger.audit_log.add("round-committed", f"round:{index}.0", {"reports": len(counted)})
 
 
+def _committed(sql: Connection, index: int, at: float, devices: list[str]) -> None:
+    score = 0.95 - 0.75 / (1 + index / 6)
+    bytes_of_all = sum((17, 9, 4)[_kind(device)] for device in devices) * 1_000_000
+    metrics = {
+        "reports": len(devices),
+        "examples": 180 * len(devices),
+        "train_loss": 0.4 + 1.9 / (1 + index / 8),
+        "bytes_up": bytes_of_all,
+        "bytes_down": bytes_of_all,
+        "over_budget": 0,
+        "wall_s": 28.0,
+        "evaluation": {
+            label: {"accuracy": round(score - drop, 4), "loss": round(2.1 / (1 + index / 8) + drop, 4)}
+            for label, drop in (("server", 0.0), ("whole", 0.0), ("rank 16", 0.01), ("rank 4", 0.04))
+        },
+        "privacy": {"epsilon": 0.9 * (index + 1) ** 0.5, "delta": 1e-5, "cohort": len(devices)},
+    }
+    values = {"round": index, "planned": at, "published": at + 0.1, "summed": at + 26.0, "ended": at + 28.0}
+    what = {"state": "committed", "participants": encode_json(devices), "model": "d" * 64}
+    sql.execute(statement(_ROUND), {**values, **what, "metrics": encode_json(metrics)})
+
+
+def _repeat(ledger: Ledger, index: int, at: float, later_s: float) -> None:
+    """The round of :data:`DRAWN` rounds before, once more."""
+    source = {"source": index - DRAWN, "round": index, "later": later_s, "id": f"{index:08x}"}
+    with ledger._file.transaction() as sql:
+        counted = (
+            "SELECT a.device FROM contributions c JOIN assignments a USING (assignment_id) WHERE c.round = :source"
+        )
+        _committed(sql, index, at, [device for (device,) in sql.execute(statement(counted), {"source": index - DRAWN})])
+        sql.execute(
+            statement(
+                "INSERT INTO assignments (assignment_id, round, attempt, device, level, cut, artifact_digest, "
+                "weights_digest, work_order, state, code, reason, form, planned_at, accepted_at, answered_at) "
+                "SELECT :id || substr(assignment_id, 9), :round, 0, device, level, cut, artifact_digest, "
+                "weights_digest, work_order, state, code, reason, form, planned_at + :later, accepted_at + :later, "
+                "answered_at + :later FROM assignments WHERE round = :source"
+            ),
+            source,
+        )
+        sql.execute(
+            statement(
+                "INSERT INTO updates SELECT :id || substr(u.assignment_id, 9), u.update_digest, u.report, 0 "
+                "FROM assignments a JOIN updates u USING (assignment_id) WHERE a.round = :source"
+            ),
+            source,
+        )
+        sql.execute(
+            statement(
+                "INSERT INTO contributions SELECT :id || substr(assignment_id, 9), :round, 0, weight "
+                "FROM contributions WHERE round = :source"
+            ),
+            source,
+        )
+    ledger.audit_log.add("round-committed", f"round:{index}.0")
+
+
 def _open_round(ledger: Ledger, names: list[str], index: int, at: float, draw: random.Random) -> None:
     rows = [_row(name, index, at, draw, is_open=True) for name in names]
     with ledger._file.transaction() as sql:
@@ -315,9 +362,8 @@ def _open_round(ledger: Ledger, names: list[str], index: int, at: float, draw: r
         nothing = {"participants": encode_json([]), "model": "", "metrics": encode_json({})}
         sql.execute(statement(_ROUND), {**values, "state": "collecting", **nothing})
         sql.execute(statement(_ASSIGNMENT), rows)
-        sql.execute(
-            statement("INSERT INTO updates VALUES (:id, :digest, :report, :waits)"), _reports(rows, index, draw)
-        )
+        if reports := _reports(rows, index, draw):
+            sql.execute(statement("INSERT INTO updates VALUES (:id, :digest, :report, :waits)"), reports)
 
 
 def _beside(ledger: Ledger, names: list[str], draw: random.Random, done: int) -> None:
@@ -335,7 +381,12 @@ def _beside(ledger: Ledger, names: list[str], draw: random.Random, done: int) ->
         )
     with ledger._file.transaction() as sql:
         sql.execute(statement("INSERT INTO measurements VALUES (:device, :key, 16, :predicted, :measured, :ms)"), rows)
-    each = {name: (17, 9, 4)[_kind(name)] * 1_000_000 * done for name in names}
+    with ledger._file.transaction() as sql:
+        reported = sql.execute(
+            statement("SELECT device, COUNT(*) FROM assignments WHERE state = 'reported' AND round < :done GROUP BY 1"),
+            {"done": done},
+        )
+        each = {name: (17, 9, 4)[_kind(name)] * 1_000_000 * count for name, count in reported}
     ledger.traffic.add(
         [
             Traffic(device=name, direction=way, scheme="mqtt", payload_bytes=size, wire_bytes=round(size * 1.004))  # type: ignore[arg-type]

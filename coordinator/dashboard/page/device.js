@@ -79,7 +79,8 @@ export function device(name) {
         ["last heard", live ? clock(live.heard_at) : "-"],
         ["examples", live ? whole(live.num_examples ?? 0) : "-"],
       ]),
-      record && record.round >= 0 ? el("div", { class: "membar" }, bar(record, most)) : "");
+      record && record.round >= 0 ? el("figure", { class: "membar" }, bar(record, most),
+        el("figcaption", {}, "Peak memory measured (filled) and predicted (upright line) against the budget (frame)")) : "");
   }
 
   function drawPage() {

@@ -9,7 +9,7 @@ function fill(node, properties, children) {
     else if (name === "value") node.value = value;
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter(child => child !== null && child !== undefined && child !== ""));
+  node.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== ""));
   return node;
 }
 

@@ -61,7 +61,7 @@ export function fleet(options) {
   const buttons = new Map();
   const search = el("input", { type: "search", value: words, placeholder: "name, tag, level, board, why", oninput: () => { words = search.value; update(); } });
   const count = el("span", { class: "soft", role: "status" });
-  const cells = grid();
+  const cells = grid(), now = el("p", { class: "soft" });
   const rows = table("Devices", COLUMNS, view => view.device, { sortBy: COLUMNS[0], empty: "No device matches." });
   const none = el("p", { class: "empty", hidden: true }, "No devices yet. A device shows here as soon as it has said hello to the coordinator.");
 
@@ -82,6 +82,7 @@ export function fleet(options) {
   }
 
   function update() {
+    setText(now, store.is_running ? "What each device does now. A dark square in a cell: it is hot." : "No coordinator runs: what became of each device's last order.");
     const views = [...store.devices.values()];
     const counts = new Map([["all", views.length]]);
     for (const group of GROUPS) counts.set(group.id, 0);
@@ -102,7 +103,7 @@ export function fleet(options) {
   }
 
   const node = el("section", { "aria-label": "Fleet" }, el("h2", {}, "Fleet"),
-    el("p", { class: "soft" }, store.is_running ? "What each device does now." : "No coordinator runs: what became of each device's last order."),
+    now,
     chips, el("div", { class: "row" }, el("label", {}, "Search", search), count), none, cells.node, rows.node);
   return { node, update, wants: ["devices", "is_running"] };
 }

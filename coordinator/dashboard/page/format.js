@@ -4,7 +4,7 @@ export const MIB = 2 ** 20;
 
 export const memory = bytes => (bytes ? `${(bytes / MIB).toFixed(bytes < 100 * MIB ? 1 : 0)} MB` : "");
 export const traffic = bytes =>
-  bytes >= 1e9 ? `${(bytes / 1e9).toFixed(2)} GB` : bytes >= 1e6 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e3).toFixed(1)} kB`;
+  bytes >= 1e12 ? `${(bytes / 1e12).toFixed(2)} TB` : bytes >= 1e9 ? `${(bytes / 1e9).toFixed(2)} GB` : bytes >= 1e6 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e3).toFixed(1)} kB`;
 export const number = (value, digits = 4) => (value === null || value === undefined ? "" : value.toFixed(digits));
 export const whole = value => value.toLocaleString("en");
 export const milliseconds = value => (value === null || value === undefined ? "" : `${value < 10 ? value.toFixed(2) : value.toFixed(1)} ms`);

@@ -85,7 +85,7 @@ export function model() {
     if (isEmpty) return setText(told, "No round is committed yet: nothing was trained.");
     const { cells, step, count } = matrix();
     const most = Math.max(1e-9, ...cells.map(line => Math.max(...line)));
-    const width = Math.max(200, map.clientWidth || 600), names = Math.min(220, width * 0.35), side = Math.min(40, (width - names) / count);
+    const width = Math.max(200, map.clientWidth || 600), names = Math.min(220, width * 0.35), side = Math.min(72, (width - names) / count);
     const height = found.layers.length * LINE + 22, ratio = devicePixelRatio || 1;
     canvas.width = width * ratio;
     canvas.height = height * ratio;

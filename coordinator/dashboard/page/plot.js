@@ -87,7 +87,7 @@ export function lines(series, { x, y, caption, fromZero = false, format = short 
     const path = points.map(([[px, py]], n) => `${n ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
     const dots = points.length > 40 ? [] : points.map(([[px, py], [a, b]]) =>
       svg("circle", { cx: px.toFixed(1), cy: py.toFixed(1), r: 3, fill: stroke }, svg("title", {}, `${each.name}, ${x} ${a}: ${format(b)}`)));
-    return [svg("path", { d: path, fill: "none", stroke, "stroke-width": 2, "stroke-dasharray": place > 5 ? "5 3" : null }), ...dots];
+    return [svg("path", { d: path, fill: "none", stroke, "stroke-width": 2, "stroke-dasharray": each.isDashed || place > 5 ? "6 4" : null }), ...dots];
   });
   for (const each of filled) each.last = format(each.points.at(-1)[1]);
   const told = filled.map(each => `${each.name}: from ${format(each.points[0][1])} to ${each.last}`).join("; ");

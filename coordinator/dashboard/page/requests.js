@@ -76,9 +76,9 @@ export function runRequests() {
     }
   }, request.danger) }));
   const field = el("input", { type: "password", autocomplete: "off", spellcheck: "false" });
-  const form = el("div", { class: "row" }, el("label", {}, "Token", field), el("button", { type: "button", onclick: enter }, "Use it"),
+  const form = el("form", { class: "row", onsubmit: event => { event.preventDefault(); enter(); } },
+    el("label", {}, "Token", field), el("button", { type: "submit" }, "Use it"),
     el("span", { class: "soft" }, "The command that opened this dashboard printed it."));
-  field.addEventListener("keydown", event => { if (event.key === "Enter") enter(); });
   const row = el("div", { class: "row" }, buttons.map(each => each.node));
   const box = el("details", { class: "box" }, el("summary", {}, "Pause, drain or stop the run"), form, row, asked, said.node);
 

@@ -22,8 +22,8 @@ export function results() {
       ["rounds done", whole(rounds.length)],
       ...(final && main ? [[`${main} of the global model`, number(final.scores.server?.[main] ?? Object.values(final.scores)[0][main])]] : []),
       ...(rounds.length ? [["mean training loss", number(rounds.at(-1).loss) || "-"]] : []),
-      ["sent to devices", traffic(sum(rounds, "bytes_down"))],
-      ["sent by devices", traffic(sum(rounds, "bytes_up"))],
+      ["sent to devices", traffic(payload("down"))],
+      ["sent by devices", traffic(payload("up"))],
       ...(spent.length ? [[`epsilon spent at delta ${spent.at(-1).privacy.delta}`, number(spent.at(-1).privacy.epsilon, 3)]] : []),
     ]));
     const trained = rounds.filter(round => round.loss !== null);
@@ -35,7 +35,7 @@ export function results() {
         { x: "round", y: "loss", caption: "Mean training loss on the devices", format: value => number(value) }),
       lines([
         { name: "to devices", named: true, points: rounds.map(round => [round.round + 1, round.bytes_down / 1e6]) },
-        { name: "from devices", named: true, points: rounds.map(round => [round.round + 1, round.bytes_up / 1e6]), colour: "three" },
+        { name: "from devices", named: true, points: rounds.map(round => [round.round + 1, round.bytes_up / 1e6]), colour: "three", isDashed: true },
       ], { x: "round", y: "MB (10^6 bytes)", caption: "Bytes of each round, as devices counted them", fromZero: true, format: value => `${number(value, 2)} MB` }),
       spent.length ? lines([{ name: "epsilon", points: spent.map(round => [round.round + 1, round.privacy.epsilon]), colour: "four" }],
         { x: "round", y: "epsilon", caption: `Privacy spent by all rounds so far, at delta ${spent.at(-1).privacy.delta}`, fromZero: true, format: value => number(value, 3) }) : null,
@@ -47,7 +47,7 @@ export function results() {
   return { node, update, wants: ["rounds", "traffic"] };
 }
 
-const sum = (rounds, name) => rounds.reduce((total, round) => total + round[name], 0);
+const payload = direction => store.traffic.filter(row => row.direction === direction).reduce((total, row) => total + row.payload_bytes, 0);
 
 function scores(round, labels, metrics, name) {
   const columns = [

@@ -21,7 +21,7 @@ export function rounds(options) {
   };
   const earlier = el("button", { type: "button", onclick: step(-1) }, "Earlier"), later = el("button", { type: "button", onclick: step(1) }, "Later");
   const newest = el("button", { type: "button", onclick: () => { wanted = ""; update(); } }, "Follow the newest");
-  const told = el("div"), answers = el("div"), problem = el("p", { class: "problem", role: "alert", hidden: true });
+  const told = el("div"), answers = el("div", { class: "charts" }), problem = el("p", { class: "problem", role: "alert", hidden: true });
   let span = [0, 1];
   const columns = [
     { name: "Device", text: entry => entry.device, sort: entry => entry.device, node: (entry, text) => deviceLink(text) },
