@@ -71,7 +71,7 @@ def megabytes(count: float) -> str:
 
 def size(count: float) -> str:
     """What is sent as ``12.3 MB``, units of 10^3."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
     return f"{count:.0f} bytes"

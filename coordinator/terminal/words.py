@@ -11,6 +11,7 @@ from rich.text import Text
 
 from coordinator.dashboard.fleet import DeviceView, Status
 from coordinator.history.records import LedgerEvent, RoundRecord
+from coordinator.reporting.markup import size
 from coordinator.terminal.look import Look
 
 MB = 2**20
@@ -146,7 +147,7 @@ def progress_line(look: Look) -> Text:
     if losses:
         parts.append(f"loss {spark(losses)} {losses[-1]:.4f}")
     if sent:
-        parts.append(f"sent {sent / 1e6:.0f} MB")
+        parts.append(f"sent {size(sent)}")
     return Text("   ".join(parts) or "nothing measured yet")
 
 

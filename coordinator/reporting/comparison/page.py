@@ -12,6 +12,9 @@ from coordinator.reporting.page import page
 from coordinator.reporting.plots.lines import Series, line_plot
 from coordinator.reporting.subject import RoundFacts
 
+MOST_COLUMNS = 5
+"""With more configurations each is a row of the results."""
+
 
 def comparison_page(comparison: Comparison) -> str:
     """The page as text."""
@@ -19,15 +22,16 @@ def comparison_page(comparison: Comparison) -> str:
     title = " beside ".join(group.name for group in comparison.groups) if groups <= 3 else f"{groups} configurations"
     lede = f"{counted(runs, 'run')} of {counted(groups, 'configuration')}, compared by {comparison.metric}"
     heads, rows = result_table(comparison)
+    if groups <= MOST_COLUMNS:
+        heads, *rows = (list(column) for column in zip(heads, *rows, strict=True))
     told = (
-        f"A row is a configuration; where it ran with several seeds, the figure is their mean, then the range. "
-        f"{_target(comparison)}"
+        f"Of a configuration that ran with several seeds, a figure is the mean, then the range. {_target(comparison)}"
     )
     sections = {
         "Before you compare": sentences(comparison.objections),
-        "Results": table(heads, rows, texts=("seeds",)) + paragraph(told, kind="what"),
-        "Curves": _curves(comparison),
         "What differs": _differences(comparison),
+        "Results": table(heads, rows) + paragraph(told, kind="what"),
+        "Curves": _curves(comparison),
         "Runs": _runs(comparison),
     }
     return page(title, lede, "", sections)

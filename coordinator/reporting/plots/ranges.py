@@ -65,7 +65,8 @@ def predicted_beside_measured(rows: Sequence[Row], *, caption: str, x_title: str
                 f'<circle cx="{at:.1f}" cy="{y:.1f}" r="5" fill="{"var(--over)" if is_over else colour(1)}">'
                 f"<title>{escape(row.name)}: measured {row.measured:.1f}</title></circle>"
             )
-    return figure(picture(area, caption, "".join(parts)), caption, _key())
+    # Above the drawing, which may be longer than a screen.
+    return figure(_key() + picture(area, caption, "".join(parts)), caption)
 
 
 def _key() -> str:

@@ -19,9 +19,10 @@ def curves(subject: Subject) -> str:
     if not any(drawn):
         return ""
     every = subject.table("evaluation").get("every") or subject.rounds_asked
+    when = "every round" if every == 1 else f"every {every} rounds and the last one"
     told = (
-        f"The model is scored every {every} rounds and after the last one, on data that no device has. Levels are the "
-        "submodels that smaller devices hold."
+        f"The model is scored after {when}, on data that no device has. Levels are the submodels that smaller devices "
+        "hold."
         if drawn[0]
         else "The model has not been scored yet."
     )

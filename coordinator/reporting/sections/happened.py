@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from coordinator.reporting.markup import counted, duration, listed, sentences
 from coordinator.reporting.subject import GLOBAL, DeviceFacts, RoundFacts, Subject
 
+EVEN = 1.1
+"""Of the median: where the longest round took less, all took about the same."""
+
 MOST_LISTED = 12
 """Devices and attempts named one by one."""
 
@@ -44,10 +47,10 @@ def _rounds(subject: Subject) -> Iterator[str]:
     if len(timed) > 1:
         median = statistics.median(r.wall_s or 0.0 for r in timed)
         longest = max(timed, key=lambda r: r.wall_s or 0.0)
-        yield (
-            f"A round took {duration(median)} in the median; the longest was round {longest.number} with "
-            f"{duration(longest.wall_s or 0.0)}{_longest_because(longest)}."
-        )
+        is_even = (longest.wall_s or 0.0) < EVEN * median
+        took = duration(longest.wall_s or 0.0)
+        more = f"; the longest was round {longest.number} with {took}{_longest_because(longest)}"
+        yield f"A round took {duration(median)} in the median{'' if is_even else more}."
 
 
 def _longest_because(longest: RoundFacts) -> str:
@@ -78,12 +81,13 @@ def _devices(subject: Subject) -> Iterator[str]:
     trained = [d for d in subject.devices if d.reports]
     idle = [d.device for d in subject.devices if not d.reports]
     if subject.devices:
-        yield f"{len(trained)} of {counted(len(subject.devices), 'device')} trained in at least one round."
+        yield f"{len(trained):,} of {counted(len(subject.devices), 'device')} trained in at least one round."
     if idle and subject.rounds:
         yield (
             f"{listed(idle, MOST_LISTED)} never did: no level fitted the memory budget, or no round chose "
             f"{'it' if len(idle) == 1 else 'them'}. apportion plan shows which level fits which budget."
         )
+    yield _answers(subject)
     troubled = [(d, problem) for d in subject.devices for problem in d.problems]
     yield from (_trouble(device, problem) for device, problem in troubled[:MOST_LISTED])
     if len(troubled) > MOST_LISTED:
@@ -93,6 +97,15 @@ def _devices(subject: Subject) -> Iterator[str]:
     refused = sum(r.assigned.get("refused", 0) for r in subject.rounds)
     if subject.is_simulated and refused:
         yield f"Simulated devices that fitted no level took no part: {refused} times in all."
+
+
+def _answers(subject: Subject) -> str:
+    """What did not come back, over all rounds that were done."""
+    words = {"refused": "refused by the device", "expired": "not answered in time", "rejected": "answered wrongly"}
+    sums = {state: sum(r.assigned.get(state, 0) for r in subject.rounds) for state in words}
+    told = [f"{sums[state]:,} {how}" for state, how in words.items() if sums[state]]
+    total = sum(sum(r.assigned.values()) for r in subject.rounds)
+    return f"Of {counted(total, 'order')} in these rounds, {listed(told)}." if told and not subject.is_simulated else ""
 
 
 def _trouble(device: DeviceFacts, problem: str) -> str:
