@@ -15,7 +15,10 @@ ORT_TRAINING = onnxruntime-training-cpu==1.19.2
 EXTRAS = coordinator,privacy,postgresql,fleet,onnxruntime,images,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP = $(BIN)/python -m pip install --disable-pip-version-check
+# pip's own lines and bars where somebody looks; elsewhere one line before a phase of setup, and one with its time after it.
+PHASE = phase() { echo "setup: $$1"; shift; begun=$$(date +%s); quiet=--quiet; if test -t 1; then quiet=; fi; \
+  "$$@" $$quiet && echo "setup:   done in $$(($$(date +%s) - begun)) s"; }; phase
 TESTS ?= tests
 RUNTIME_TESTS = tests/benchmarks tests/conformance tests/edge/runtimes tests/export
 # Processes that share the tests out: two where there are two processors.
@@ -45,12 +48,14 @@ $(STAMP): pyproject.toml
 	@echo "setup: $$($(PYTHON) -V) into .venv, pip's own configuration decides where from"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@# torch is named, so that torchvision, of the extra dev, takes the release that fits it, not a newer torch with it.
-	@echo "setup: $(TORCH), and what its coordinator, devices and tests need (minutes, where torch has to be fetched)"
-	@$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)' -e '.[$(EXTRAS)]'
+	@$(PHASE) "1 of 3: $(TORCH) (minutes, where it has to be fetched)" \
+	  $(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)'
+	@$(PHASE) "2 of 3: what coordinator, devices and tests need" \
+	  $(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)' -e '.[$(EXTRAS)]'
 	@# The wheel's own dependencies (1 GB of other backends) are not what its exporter imports; that is in the extra dev.
-	@echo "setup: $(EXECUTORCH), for its exporter"
-	@$(PIP) --no-deps '$(EXECUTORCH)' || \
+	@$(PHASE) "3 of 3: $(EXECUTORCH), for its exporter" $(PIP) --no-deps '$(EXECUTORCH)' || \
 	  echo "setup: no executorch for this machine; its exporter's tests are skipped with that reason" >&2
+	@echo "setup: ready; next: make demo"
 	@touch $(STAMP)
 
 demo: setup

@@ -1,5 +1,4 @@
-"""The ``apportion`` command: ``agent``, ``relay``, ``csr``, ``enrol``, ``predict`` and
-``release`` run here.
+"""The ``apportion`` command. A device's verbs (:mod:`edge.commands.verbs`) run here.
 
 Others are in ``coordinator.cli``, which devices lack.
 Of its verbs ``verify``, ``profile`` and ``bench device`` have a form of their own for devices."""
@@ -9,6 +8,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from edge.commands.verbs import ALSO_WITHOUT_COORDINATOR, VERBS
 from edge.contracts.release import RELEASE
 
 
@@ -18,53 +18,23 @@ def main(arguments: list[str] | None = None) -> int:
     if words == ["--version"]:
         print(f"apportion {RELEASE}")
         return 0
-    if words[:1] == ["agent"]:
-        from edge.system.startup_pages import import_in_stages, supervisor_modules
-
-        import_in_stages(*supervisor_modules(words[1:]))
-        from edge.commands.agent import agent_command
-
-        return agent_command(words[1:])
-    if words[:1] == ["relay"]:
-        from edge.relay.command_line import relay_command
-
-        return relay_command(words[1:])
-    if words[:1] == ["csr"]:
-        from edge.commands.csr import csr_command
-
-        return csr_command(words[1:])
-    if words[:1] == ["enrol"]:
-        from edge.commands.enrol import enrol_command
-
-        return enrol_command(words[1:])
-    if words[:1] == ["predict"]:
-        from edge.commands.predict import predict_command
-
-        return predict_command(words[1:])
-    if words[:1] == ["release"]:
-        from edge.commands.release import release_command
-
-        return release_command(words[1:])
+    name = words[0] if words else ""
+    if name in VERBS:
+        return VERBS[name].run(words[1:])
     try:
-        commands = import_module("coordinator.cli")
+        commands = import_module("coordinator.cli.entry")
     except ImportError as error:
-        if words[:1] == ["verify"]:
-            from edge.commands.verify import verify_command
-
-            return verify_command(words[1:])
-        if words[:1] == ["profile"]:
-            from edge.commands.profile import profile_command
-
-            return profile_command(words[1:])
-        if words[:2] == ["bench", "device"]:
-            from edge.commands.bench_device import bench_device_command
-
-            return bench_device_command(words[2:])
+        if name in ALSO_WITHOUT_COORDINATOR:
+            return ALSO_WITHOUT_COORDINATOR[name].run(words[1:])
         print(
             f"apportion: this installation has the device agent only ({error}); "
             "pip install 'apportion[coordinator]' for the other commands, or see: apportion agent --help",
             file=sys.stderr,
         )
+        if name in ("", "--help", "-h"):
+            print("verbs of a device:", file=sys.stderr)
+            for verb, (_, line) in {**VERBS, **ALSO_WITHOUT_COORDINATOR}.items():
+                print(f"  {verb:9} {line}", file=sys.stderr)
         return 2
     return int(commands.main(words))
 

@@ -56,6 +56,7 @@ from coordinator.rounds.evaluation import Score
 from coordinator.rounds.evaluators import AnyEvaluator
 from coordinator.rounds.federation import Federation, RoundStage, Stages
 from coordinator.rounds.global_model import write_atomically
+from coordinator.rounds.live_state import written_live
 from coordinator.rounds.remote_devices import MqttDevices, RemoteDevices
 from coordinator.rounds.round_clock import RoundClock
 from coordinator.rounds.run import run_rounds
@@ -85,12 +86,14 @@ class RunOptions:
 
     Attributes:
         local_devices: agents to start here; None starts those of ``[[cohort.local]]``, 0 none.
+        dashboard_port: where the dashboard is served on the loopback, 0 any; None: it is not.
         on_point: see :class:`coordinator.rounds.federation.Federation`.
         watchers: stages that only look; they come after the run's own.
         max_epsilon: in place of ``$.privacy.max-epsilon``, which a resumed run's file cannot change.
     """
 
     local_devices: int | None = None
+    dashboard_port: int | None = None
     max_epsilon: float | None = None
     quiet: bool = False
     on_point: Callable[[str], None] = lambda point: None
@@ -208,6 +211,11 @@ def lock_run(run_dir: Path) -> Iterator[None]:
 
 
 def _run(config: RunConfig, run_dir: Path, options: RunOptions, *, is_joined: bool = False) -> dict[str, Any]:
+    if options.dashboard_port is not None:
+        from coordinator.cli.dashboard_process import dashboard_process
+
+        with dashboard_process(run_dir, options.dashboard_port):
+            return _run(config, run_dir, replace(options, dashboard_port=None), is_joined=is_joined)
     progress = Progress(
         stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl", form=config.tracking.logs
     )
@@ -347,6 +355,7 @@ def opened_run(
             ended=local.exited,
             say=progress.say,
         )
+        stack.enter_context(written_live(run_dir, remote.cohort, remote.clock))
         yield OpenRun(federation, local, status)
 
 

@@ -18,6 +18,7 @@ import typer
 from coordinator.cli.command import verb
 from coordinator.cli.ladder import written_values
 from coordinator.cli.profile import WRITTEN_FIRST
+from coordinator.cli.waiting import waiting
 from coordinator.planning.planner import MB
 from edge.commands.bench_device import asked, to_stderr
 from edge.commands.profile import (
@@ -82,7 +83,8 @@ def bench_step(
     arguments = ModelArguments(
         model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer, form, tuple(option or ())
     )
-    values = measured_step(arguments, runtime, threads, blocks)
+    with waiting(f"exporting {model}, then {blocks} blocks of ten steps on either side"):
+        values = measured_step(arguments, runtime, threads, blocks)
     if not as_json:
         print(
             f"{model} on {runtime}, {form.name}, batch {batch}, {threads} threads: {values['step_ms']:.1f} ms, "

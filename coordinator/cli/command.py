@@ -24,39 +24,14 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.audit_log import actors
+from coordinator.cli.overview import show_overview
+from coordinator.cli.verbs import VERBS
 from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.release import RELEASE
 from edge.system.printable import escape_last_resort, printable_lines
 
-VERBS: dict[str, str] = {
-    "demo": "coordinator.cli.demo",
-    "init": "coordinator.cli.init",
-    "run": "coordinator.cli.run",
-    "resume": "coordinator.cli.resume",
-    "join": "coordinator.cli.join",
-    "pause": "coordinator.cli.control",
-    "continue": "coordinator.cli.control",
-    "drain": "coordinator.cli.control",
-    "stop": "coordinator.cli.control",
-    "fsck": "coordinator.cli.fsck",
-    "audit": "coordinator.cli.audit",
-    "quarantine": "coordinator.cli.quarantine",
-    "simulate": "coordinator.cli.simulate",
-    "plan": "coordinator.cli.plan",
-    "export": "coordinator.cli.export",
-    "deploy": "coordinator.cli.deploy",
-    "verify": "coordinator.cli.verify",
-    "bench": "coordinator.cli.bench",
-    "costs": "coordinator.cli.costs",
-    "loadtest": "coordinator.cli.loadtest",
-    "doctor": "coordinator.cli.doctor",
-    "conformance": "coordinator.cli.conformance",
-    "data": "coordinator.cli.data",
-    "profile": "coordinator.cli.profile",
-    "ca": "coordinator.cli.ca",
-    "device": "coordinator.cli.device",
-}
-"""Verb -> module with a ``register(app)``; a new verb is one new file and one line here. Verbs may share a file."""
+COMPLETE_VARIABLE = "_APPORTION_COMPLETE"
+"""Set by the shell while it completes a command line."""
 
 _FAILED, _BAD_ARGUMENTS, _BUG, _SIGNALLED = 1, 2, 5, 128
 
@@ -86,9 +61,12 @@ class Interrupted(KeyboardInterrupt):
 
 def main(argv: list[str]) -> int:
     """Run ``apportion ARGV``; the exit status."""
-    wanted = next((argument for argument in argv if argument in VERBS), None)
+    wanted = next((word for word in (*argv, *_words_to_complete()) if word in VERBS), None)
     as_json = "--json" in argv
     escape_last_resort()
+    if not argv and COMPLETE_VARIABLE not in os.environ:
+        show_overview(sys.stderr)
+        return _BAD_ARGUMENTS
     with _signals():
         try:
             status = typer.main.get_command(_app(wanted)).main(args=argv, prog_name="apportion", standalone_mode=False)
@@ -125,35 +103,24 @@ def _app(wanted: str | None) -> typer.Typer:
     ) -> None:
         """Options without a verb; their callbacks do the work."""
 
-    # Only the verb that runs is imported; help needs them all.
-    for module in dict.fromkeys(module for name, module in VERBS.items() if wanted in (None, name)):
-        importlib.import_module(module).register(app)
-
-    @app.command("agent", help="Run a device's agent (apportion agent --help shows its own options).")
-    def agent() -> None:
-        """Shown in help only: the agent's entry never comes here."""
-
-    @app.command("relay", help="Stand for the devices of a site in a federation (apportion relay --help).")
-    def relay() -> None:
-        """As with the agent: shown in help only."""
-
-    @app.command("predict", help="What a deployed model says of examples (apportion predict --help).")
-    def predict() -> None:
-        """As with the agent: shown in help only."""
-
-    @app.command("release", help="Which deployed model a device uses (apportion release --help).")
-    def release() -> None:
-        """As with the agent: shown in help only."""
-
-    @app.command("csr", help="Make a device's key and certificate request (apportion csr --help).")
-    def csr() -> None:
-        """As with the agent: shown in help only."""
-
-    @app.command("enrol", help="Trade a claim link for a device's certificate (apportion enrol --help).")
-    def enrol() -> None:
-        """As with the agent: shown in help only."""
-
+    # Only the module of the verb that is asked for is imported; others are names with a line, for completion.
+    for name, (module, line) in VERBS.items():
+        if name != wanted or not module:
+            app.command(name, help=line)(_elsewhere)
+        else:
+            importlib.import_module(module).register(app)
     return app
+
+
+def _elsewhere() -> None:
+    """A verb that is not the one asked for, or a device's, whose entry never comes here."""
+
+
+def _words_to_complete() -> list[str]:
+    """The command line that a shell wants completed; empty otherwise."""
+    if COMPLETE_VARIABLE not in os.environ:
+        return []
+    return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()[1:]
 
 
 def _show_release(is_asked: bool) -> None:

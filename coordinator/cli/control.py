@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coordinator.cli.command import verb
 from coordinator.cli.run_directory import is_live, ledger_of
-from edge.contracts.errors import DeadlineExpired, LedgerError
+from coordinator.cli.waiting import waiting
+from edge.contracts.errors import DeadlineExpired
+
+if TYPE_CHECKING:
+    from coordinator.rounds.control import Request
 
 PAUSE = "Example: apportion pause runs/first"
 CONTINUE = "Example: apportion continue runs/first"
@@ -59,20 +63,18 @@ def stop(run_dir: RunDirectory, wait_s: WaitS = 0.0, as_json: AsJson = False) ->
     return _request(run_dir, "stop", told, wait_s=wait_s, as_json=as_json)
 
 
-def _request(run_dir: Path, asked: str, told: str, *, as_json: bool, wait_s: float = 0.0) -> dict[str, Any]:
+def _request(run_dir: Path, asked: Request, told: str, *, as_json: bool, wait_s: float = 0.0) -> dict[str, Any]:
     """Leave the request in the run's ledger, and wait for the coordinator to end where that is asked for.
 
     Raises:
         LedgerError: the run is over.
         DeadlineExpired: its coordinator is still there.
     """
-    from coordinator.rounds.control import CONTROL
+    from coordinator.rounds.control import ask
 
     with ledger_of(run_dir) as ledger:
-        if ledger.federation().state == "finished":
-            raise LedgerError(f"{run_dir}: the run is finished; there is nothing to {asked or 'continue'}")
         was_live = is_live(run_dir)
-        ledger.requests.put(CONTROL, asked)
+        ask(ledger, asked)
         last, current = ledger.rounds.last_committed(), ledger.rounds.open()
     done = 0 if last is None else last.round + 1
     where = f"{done} rounds are committed" + (f", round {current.round + 1} is {current.state}" if current else "")
@@ -81,11 +83,12 @@ def _request(run_dir: Path, asked: str, told: str, *, as_json: bool, wait_s: flo
     suffix = f" {run_dir}" if "apportion" in told else ""
     print(f"{run_dir}, {where}: {told}{suffix}", file=sys.stderr if as_json else sys.stdout)
     give_up_at = time.monotonic() + wait_s
-    while wait_s and is_live(run_dir):
-        if time.monotonic() >= give_up_at:
-            raise DeadlineExpired(
-                f"{run_dir}: its coordinator is still there after {wait_s:g} s; wait longer, or end its process: "
-                "the run can be resumed all the same"
-            )
-        time.sleep(LOOK_S)
+    with waiting(f"waiting for the coordinator of {run_dir} to end, {wait_s:g} s at most"):
+        while wait_s and is_live(run_dir):
+            if time.monotonic() >= give_up_at:
+                raise DeadlineExpired(
+                    f"{run_dir}: its coordinator is still there after {wait_s:g} s; wait longer, or end its process: "
+                    "the run can be resumed all the same"
+                )
+            time.sleep(LOOK_S)
     return {"run_dir": str(run_dir), "wish": asked or None, "was_live": was_live, "live": is_live(run_dir)}

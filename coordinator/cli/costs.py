@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
+from coordinator.cli.waiting import waiting
 
 EXAMPLE = "Example: apportion costs --method fedhm --model resnet18 --level 4 --json"
 
@@ -35,8 +36,9 @@ def costs(
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
     from coordinator.submodels.costs import cut_costs
 
-    prepared = ModelArguments(model, parse_shape(input_shape), classes, batch, cut=f"{method}:{level}").prepare()
-    values: dict[str, Any] = cut_costs(prepared.dense, prepared.cut, prepared.step.input, batch=batch).to_dict()
+    with waiting(f"counting {model} under {method}:{level}"):
+        prepared = ModelArguments(model, parse_shape(input_shape), classes, batch, cut=f"{method}:{level}").prepare()
+        values: dict[str, Any] = cut_costs(prepared.dense, prepared.cut, prepared.step.input, batch=batch).to_dict()
     if not as_json:
         for name, value in values.items():
             print(f"{name:20} {value:,}")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
+from coordinator.cli.waiting import downloading, waiting
 
 EXAMPLE = "Example: apportion data make cifar10 data"
 
@@ -46,7 +47,8 @@ def make(
     """Write small data into FOLDER; nothing is fetched."""
     from coordinator.data import made
 
-    found = made.make(name, folder, devices=devices, examples=examples, kind=partition, alpha=alpha, seed=seed)
+    with waiting(f"making {name} in {folder}"):
+        found = made.make(name, folder, devices=devices, examples=examples, kind=partition, alpha=alpha, seed=seed)
     if not as_json:
         for path in found.files:
             print(path)
@@ -80,15 +82,8 @@ def get(
 
     chosen = public.public_data(name)
     print(f"{name}: {chosen.licence}", file=sys.stderr)
-    shown: dict[str, int] = {}
-
-    def progress(file: str, done: int, size: int) -> None:
-        tenth = 10 * done // size
-        if tenth > shown.get(file, -1):
-            shown[file] = tenth
-            print(f"{file}: {done / 1e6:.1f} of {size / 1e6:.1f} MB", file=sys.stderr)
-
-    written = public.get(chosen, folder, progress)
+    with downloading() as progress:
+        written = public.get(chosen, folder, progress)
     if not as_json:
         for path in written:
             print(path)

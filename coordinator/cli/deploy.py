@@ -9,6 +9,7 @@ import typer
 
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.own_code import FOREIGN_HELP
+from coordinator.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from edge.contracts.inference import InferenceManifest
@@ -113,5 +114,7 @@ def deployed(
     from coordinator.cli.final_model import final_model
     from coordinator.deployment.inference_folder import deploy as write
 
-    config, state = final_model(run_dir, allow_code=allow_code)
-    return write(config, state, out, format=format, precision="int8" if int8 else "float32", max_drop=max_drop)
+    with waiting(f"reading the final model of {run_dir}") as doing:
+        config, state = final_model(run_dir, allow_code=allow_code)
+        doing(f"writing {out}, each held-out example checked against torch")
+        return write(config, state, out, format=format, precision="int8" if int8 else "float32", max_drop=max_drop)

@@ -10,7 +10,7 @@ from coordinator.brokers.opening import BrokerAddress
 from coordinator.config.run_config import RunConfig
 from coordinator.local_devices.processes import url_with_user
 from edge.runtimes import DEFAULT, traits_of
-from edge.transport.mqtt import PASSWORD_VARIABLE
+from edge.transport.shown_password import PASSWORD_VARIABLE
 
 PASSWORD_FILE = "password"
 ID, DATA = "device-1", "DATA"

@@ -17,6 +17,7 @@ import typer
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.finding import Finding
 from coordinator.cli.own_code import ENV_HELP, check_variable
+from coordinator.cli.waiting import waiting
 from edge.contracts.errors import ApportionError
 from edge.contracts.release import PYTHON_RANGE, PYTHONS
 from edge.runtimes import DEFAULT, RUNTIMES, traits_of
@@ -55,17 +56,21 @@ def doctor(
 
     Of a model: a table of its layers against the runtimes; the exit status is 1 when no runtime trains it whole.
     """
-    findings = here_findings()
-    if fix:
-        findings = [_mended(finding) for finding in findings]
     report = None
-    if subject.endswith(".toml"):
-        findings += config_findings(Path(subject), allow_env or ())
-    elif subject:
-        from coordinator.cli.model_arguments import parse_shape
+    with waiting("looking at this machine") as doing:
+        findings = here_findings()
+        if fix:
+            doing("installing what is missing")
+            findings = [_mended(finding) for finding in findings]
+        if subject.endswith(".toml"):
+            doing(f"looking at {subject}: its data, model, runtimes and broker")
+            findings += config_findings(Path(subject), allow_env or ())
+        elif subject:
+            from coordinator.cli.model_arguments import parse_shape
 
-        report = report_of(subject, parse_shape(input_shape), classes, freeze, cut)
-        findings.append(model_finding(report))
+            doing(f"looking at the layers of {subject} on every runtime")
+            report = report_of(subject, parse_shape(input_shape), classes, freeze, cut)
+            findings.append(model_finding(report))
     stream = sys.stderr if as_json else sys.stdout
     if report is not None:
         from coordinator.cli.doctor_table import print_report

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.cli.command import parse_problem, verb
+from coordinator.cli.waiting import waiting
 from edge.runtimes import DEFAULT
 from export.step_form import StepForm
 
@@ -67,10 +68,12 @@ def exported(arguments: ModelArguments, runtime: str, out: Path) -> tuple[dict[s
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise parse_problem("--out", f"{out} is there already and is not an empty folder; name a new one")
-    prepared = arguments.prepare()
-    manifest = export_artifact(
-        prepared.module, prepared.step, out, build=prepared.build, classes=prepared.class_names, runtime=runtime
-    )
+    with waiting(f"building {arguments.model}") as doing:
+        prepared = arguments.prepare()
+        doing(f"exporting {arguments.model} for {runtime}, every gradient checked against torch")
+        manifest = export_artifact(
+            prepared.module, prepared.step, out, build=prepared.build, classes=prepared.class_names, runtime=runtime
+        )
     parity, cost = manifest.parity, manifest.cost
     told = (
         f"{out}: {len(manifest.programs)} programs, {cost.parameters:,} parameters "

@@ -11,6 +11,7 @@ import typer
 
 from coordinator.cli.command import verb
 from coordinator.cli.run_directory import is_live, ledger_of, not_begun
+from coordinator.cli.waiting import waiting
 from edge.system.printable import printable
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def fsck(
         live = is_live(run_dir)
         if repair:
             stack.enter_context(lock_run(run_dir))
-        values = audit_run(run_dir, ledger, deep=deep, repair_too=repair)
+        with waiting(f"checking {run_dir}" + (", every blob read" if deep else "")):
+            values = audit_run(run_dir, ledger, deep=deep, repair_too=repair)
         faults, garbage, blobs = values.pop("faults"), values.pop("garbage"), values.pop("store")
         if gc and garbage is not None:
             garbage = collect_garbage(ledger, blobs)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.cli.command import verb
+from coordinator.cli.waiting import waiting
 from edge.contracts.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def plan(
     from coordinator.run_file.loading import load_config
 
     rows = []
-    for name, found, row in planned(load_config(config), device or (), profiles, budget_mb):
+    with waiting(f"placing the devices of {config}: each cut is exported once"):
+        placed = planned(load_config(config), device or (), profiles, budget_mb)
+    for name, found, row in placed:
         rows.append(row)
         if not as_json:
             _print(name, found, explain)

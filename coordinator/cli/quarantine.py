@@ -72,22 +72,13 @@ def add(
     as_json: Json = False,
 ) -> dict[str, Any]:
     """Set a device's update of the open round aside, also when its sum has begun and cannot be made; then resume."""
-    from edge.contracts.errors import LedgerError
+    from coordinator.defences.by_hand import set_aside
 
-    evidence = {"reason": reason}
     with ledger_of(run_dir) as ledger:
-        current = ledger.rounds.open()
-        recorded = () if current is None else ledger.updates.of_attempt(current.round, current.attempt)
-        mine = [entry.assignment.assignment_id for entry in recorded if entry.assignment.device == device]
-        if current is None or not mine:
-            raise LedgerError(f"{run_dir}: no update of device '{device}' waits to be counted; see `apportion status`")
-        if current.state == "aggregating":
-            ledger.quarantine.take_out(mine[0], current.round, current.attempt, code="by-hand", evidence=evidence)
-        else:
-            ledger.quarantine.add(mine[0], code="by-hand", evidence=evidence)
-        found = _values(_find(ledger, mine[0]))
+        entry = set_aside(ledger, device, reason)
+        found = _values(entry)
     if not as_json:
-        print(f"{device}: its update of round {current.round + 1} is set aside; resume the run")
+        print(f"{device}: its update of round {entry.round + 1} is set aside; resume the run")
     return found
 
 
@@ -99,19 +90,13 @@ def release(
     as_json: Json = False,
 ) -> dict[str, Any]:
     """Drop a device's updates from quarantine and let it take part again from the next round on; none is counted."""
-    from coordinator.defences.reliability import cleared
-    from edge.contracts.errors import LedgerError
+    from coordinator.defences.by_hand import let_back
 
     with ledger_of(run_dir) as ledger:
-        mine = [entry for entry in ledger.quarantine.all() if entry.device == device]
-        if not mine and device not in ledger.reliabilities.all() and device not in ledger.reliabilities.offenders(0):
-            raise LedgerError(f"{run_dir}: nothing is held against device '{device}'; see `apportion quarantine ls`")
-        reliability = cleared(ledger, device, _next(ledger))
-        for entry in mine:
-            ledger.quarantine.release(entry.assignment_id)
+        done = let_back(ledger, device)
     if not as_json:
-        print(f"{device}: {len(mine)} updates dropped; it may take part from round {reliability.barred_until + 1} on")
-    return {"device": device, "released": len(mine), "barred_until": reliability.barred_until}
+        print(f"{device}: {done.released} updates dropped; it may take part from round {done.barred_until + 1} on")
+    return {"device": device, "released": done.released, "barred_until": done.barred_until}
 
 
 def _find(ledger: Ledger, start: str) -> Quarantined:

@@ -12,8 +12,11 @@ from typing import Any
 from coordinator.cli import audit_head
 from coordinator.device_scores.distribution import scores_summary
 from coordinator.exporting.inference_program import inference_program
+from coordinator.history.history import History
 from coordinator.local_devices.control_groups import CeilingReport
-from coordinator.reporting.report_page import report_page
+from coordinator.reporting.environment import environment
+from coordinator.reporting.reading import subject_of
+from coordinator.reporting.report import report
 from coordinator.rounds.evaluators import AnyEvaluator
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.global_model import write_atomically, write_final
@@ -72,14 +75,15 @@ def finish_run(
         "attempts": len(federation.ledger.rounds.all()),
         "committed_rounds": len(rounds),
         "device_table": table,
+        "environment": environment(),
         **ceiling_summary(ceilings or {}),
         **privacy_summary(federation),
         **scores_summary([r.metrics for r in rounds]),
         **best_summary(config, [{**r.metrics, "round": r.round} for r in rounds], federation.training_rounds),
     }
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
-    trained = [r.metrics for r in rounds if r.round < federation.training_rounds]
-    page = report_page(federation.name, config.method.name, config.model.build, summary, trained)
+    with _history(federation, run_dir) as history:
+        page = report(subject_of(history, str(run_dir), summary=summary))
     write_atomically(run_dir / "report.html", page.encode())
     if federation.ledger.federation().state == "running":
         federation.ledger.move_federation("finished")
@@ -87,6 +91,11 @@ def finish_run(
     summary[audit_head.KEY] = audit_head.head_values(federation.ledger, config.broker.identity)
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())
     return summary
+
+
+def _history(federation: Federation, run_dir: Path) -> History:
+    address = federation.config.store.ledger
+    return History(address or run_dir / "ledger.sqlite", federation.name if address else "", folder=run_dir)
 
 
 def ceiling_summary(ceilings: Mapping[str, CeilingReport]) -> dict[str, Any]:

@@ -37,13 +37,17 @@ def resume(
     allow_code: Annotated[bool, typer.Option("--allow-code", help=FOREIGN_HELP)] = False,
     allow_keys: Annotated[bool, typer.Option("--allow-keys", help=KEYS_HELP)] = False,
     allow_env: Annotated[list[str] | None, typer.Option(metavar="NAME", help=ENV_HELP)] = None,
+    dashboard: Annotated[
+        int | None,
+        typer.Option("--dashboard", metavar="PORT", min=0, max=65535, help="show the run in a browser; 0: a free port"),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Resume an interrupted run; the result is the one of a run that was never interrupted."""
     from coordinator.cli.assembly import RunOptions
 
-    options = RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, quiet=quiet)
+    options = RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, dashboard_port=dashboard, quiet=quiet)
     summary = go_on(run_dir, options, allow_code=allow_code, allow_keys=allow_keys, allow_env=allow_env or ())
     show(summary, quiet=quiet, as_json=as_json)
     return summary

@@ -37,6 +37,10 @@ def run(
         int | None, typer.Option(min=0, help="agents to start here; unset: those of cohort.local")
     ] = None,
     allow_env: Annotated[list[str] | None, typer.Option(metavar="NAME", help=ENV_HELP)] = None,
+    dashboard: Annotated[
+        int | None,
+        typer.Option("--dashboard", metavar="PORT", min=0, max=65535, help="show the run in a browser; 0: a free port"),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
@@ -49,7 +53,9 @@ def run(
     folder = run_dir or default_run_dir(settings)
     check_new(folder)
     with resumable(folder):
-        summary = start_run(settings, folder, RunOptions(local_devices=local_devices, quiet=quiet))
+        summary = start_run(
+            settings, folder, RunOptions(local_devices=local_devices, dashboard_port=dashboard, quiet=quiet)
+        )
     show(summary, quiet=quiet, as_json=as_json)
     return summary
 

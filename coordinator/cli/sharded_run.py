@@ -32,6 +32,7 @@ from coordinator.rounds.crash_points import known_only
 from coordinator.rounds.evaluation import Score
 from coordinator.rounds.federation import Federation, Stages
 from coordinator.rounds.global_model import write_atomically
+from coordinator.rounds.live_state import written_live
 from coordinator.rounds.run import run_rounds
 from coordinator.rounds.stages import stages_of
 from coordinator.rounds.status import RoundStatus
@@ -200,7 +201,7 @@ def _lead(
             checkpoints=run_dir / "checkpoints",
         )
         status = RoundStatus(config, ledger, cohort, devices.clock, say=progress.say)
-        with progress.watching(status.line):
+        with progress.watching(status.line), written_live(run_dir, cohort, devices.clock):
             state = run_rounds(federation)
         wall_s = time.monotonic() - prepared.started
         tracked.summary = finish_run(federation, prepared.evaluator, state, run_dir, wall_s=wall_s)

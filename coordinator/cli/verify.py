@@ -10,6 +10,7 @@ import typer
 
 from coordinator.cli.command import verb
 from coordinator.cli.own_code import HELP, check_code, model_code
+from coordinator.cli.waiting import waiting
 
 EXAMPLE = "Example: apportion verify artifact --json"
 
@@ -40,7 +41,8 @@ def verify(
     manifest, _ = read_artifact_folder(folder)
     code = [*model_code(manifest.build.get("model", "")), manifest.build.get("step", {}).get("task", "")]
     check_code(code, f"{folder}:", is_allowed=allow_code)
-    parity = verify_artifact(folder, rebuild_module(manifest.build))
+    with waiting(f"checking {folder}: every gradient against torch"):
+        parity = verify_artifact(folder, rebuild_module(manifest.build))
     if not as_json:
         print(
             f"{folder}: gradients {parity.max_grad_rel_err:.2e} from float64, tolerance {parity.tolerance:.2e} "

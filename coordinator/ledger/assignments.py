@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -173,10 +174,14 @@ class Assignments(LedgerPart):
 
     def accept(self, assignment_ids: Sequence[str]) -> None:
         """Moves those of the assignments that are open to ``accepted``, together."""
+        now = time.time()
         with self._file.transaction() as sql:
             sql.execute(
-                statement("UPDATE assignments SET state = 'accepted' WHERE assignment_id = :id AND state = 'open'"),
-                [{"id": assignment_id} for assignment_id in assignment_ids],
+                statement(
+                    "UPDATE assignments SET state = 'accepted', accepted_at = :now "
+                    "WHERE assignment_id = :id AND state = 'open'"
+                ),
+                [{"id": assignment_id, "now": now} for assignment_id in assignment_ids],
             )
 
     def expire(self, assignment_id: str) -> bool:
@@ -218,12 +223,13 @@ def _update(sql: Connection, assignment_id: str, to: AssignmentState, code: str,
     before = ", ".join(f"'{now}'" for now, then in ASSIGNMENT_MOVES.items() if to in then)
     if not before:
         return False
+    time_of = "accepted_at" if to == "accepted" else "answered_at"
     done = sql.execute(
         statement(
-            "UPDATE assignments SET state = :to, code = :code, reason = :reason "
+            f"UPDATE assignments SET state = :to, code = :code, reason = :reason, {time_of} = :now "
             f"WHERE assignment_id = :id AND state IN ({before})"
         ),
-        {"to": to, "code": storable(code), "reason": storable(reason), "id": assignment_id},
+        {"to": to, "code": storable(code), "reason": storable(reason), "now": time.time(), "id": assignment_id},
     )
     return done.rowcount == 1
 
@@ -234,14 +240,14 @@ def insert_assignments(sql: Connection, round_index: int, attempt: int, assignme
     Raises:
         LedgerError: one is of another attempt, or not open.
     """
-    rows = []
+    rows, now = [], time.time()
     for entry in assignments:
         if (entry.round, entry.attempt, entry.state) != (round_index, attempt, "open"):
             raise LedgerError(
                 f"assignment of {entry.device} is {entry.state} in round {entry.round}.{entry.attempt}, "
                 f"an open one of round {round_index}.{attempt} expected; plan again"
             )
-        rows.append({**msgspec.structs.asdict(entry), "cut": encode_json(entry.cut)})
+        rows.append({**msgspec.structs.asdict(entry), "cut": encode_json(entry.cut), "now": now})
     if rows:
-        places = ", ".join(f":{name}" for name in Assignment.__struct_fields__)
-        sql.execute(statement(f"INSERT INTO assignments ({', '.join(_NAMES)}) VALUES ({places})"), rows)
+        places = ", ".join(f":{name}" for name in (*Assignment.__struct_fields__, "now"))
+        sql.execute(statement(f"INSERT INTO assignments ({', '.join(_NAMES)}, planned_at) VALUES ({places})"), rows)

@@ -138,7 +138,7 @@ class LedgerFile:
         self.plans: int | None = None
         self.actor = actors.operator()
         self._engine = (
-            _sqlite_engine(url, is_durable=is_durable) if self.is_sqlite else _postgresql_engine(url, self.namespace)
+            _sqlite_engine(url, is_durable=is_durable) if self.is_sqlite else postgresql_engine(url, self.namespace)
         )
         # One statement sees one state on both; a file's connections begin nothing by themselves.
         self._reads = self._engine if self.is_sqlite else self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -148,8 +148,8 @@ class LedgerFile:
                 self._open_kept_connections()
         except (SQLAlchemyError, ImportError) as error:
             self._engine.dispose()
-            raise _kind(error)(
-                f"{self.where}: ledger cannot be opened ({_reason(error)}); check it or start a new run"
+            raise kind_of(error)(
+                f"{self.where}: ledger cannot be opened ({reason_of(error)}); check it or start a new run"
             ) from error
         except LedgerError:
             self._engine.dispose()
@@ -209,15 +209,15 @@ class LedgerFile:
                     yield connection
                     is_committing = True
             except SQLAlchemyError as error:
-                if is_committing and _kind(error) is LedgerAway and not _was_idle(error):
+                if is_committing and kind_of(error) is LedgerAway and not _was_idle(error):
                     raise LedgerAway(
-                        f"{self.where}: the answer to COMMIT was lost ({_reason(error)}); what was written is there or "
-                        "it is not, whole: whoever resumes reads which"
+                        f"{self.where}: the answer to COMMIT was lost ({reason_of(error)}); what was written is there "
+                        "or it is not, whole: whoever resumes reads which"
                     ) from error
-                if self.is_sqlite and "disk I/O error" in _reason(error):
-                    self._failure = _reason(error)
-                raise _kind(error)(
-                    f"{self.where}: not written ({_reason(error)}); nothing changed{_next_step(error)}"
+                if self.is_sqlite and "disk I/O error" in reason_of(error):
+                    self._failure = reason_of(error)
+                raise kind_of(error)(
+                    f"{self.where}: not written ({reason_of(error)}); nothing changed{_next_step(error)}"
                 ) from error
             finally:
                 self._is_writing = False
@@ -259,7 +259,9 @@ class LedgerFile:
             with self._reads.connect() as connection:
                 return list(connection.execute(executable, dict(values or {})).fetchall())
         except SQLAlchemyError as error:
-            raise _kind(error)(f"{self.where}: cannot be read ({_reason(error)}); check the disk or server") from error
+            raise kind_of(error)(
+                f"{self.where}: cannot be read ({reason_of(error)}); check the disk or server"
+            ) from error
 
     def one(self, query: Executable | str, values: Mapping[str, Any] | None = None) -> Any:
         """The first row of a query, or None."""
@@ -322,7 +324,8 @@ def _sqlite_engine(url: URL, *, is_durable: bool) -> Engine:
     return engine
 
 
-def _postgresql_engine(url: URL, namespace: str) -> Engine:
+def postgresql_engine(url: URL, namespace: str, *, is_read_only: bool = False) -> Engine:
+    """Connections to the schema ``namespace`` of a server that may go away; a read-only one refuses every write."""
     given = url.query.get("options", "")
     options = [
         *([given] if isinstance(given, str) else given),
@@ -330,6 +333,7 @@ def _postgresql_engine(url: URL, namespace: str) -> Engine:
         "-c synchronous_commit=on",
         f"-c lock_timeout={BUSY_S:.0f}s",
         f"-c idle_in_transaction_session_timeout={PAUSED_S}s",
+        *(["-c default_transaction_read_only=on"] if is_read_only else []),
     ]
     return create_engine(
         url,
@@ -346,13 +350,13 @@ def _postgresql_engine(url: URL, namespace: str) -> Engine:
     )
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """The driver's own words; SQLAlchemy adds the statement and its values, which may hold what no log should."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(cause).split())
 
 
-def _kind(error: Exception) -> type[LedgerError]:
+def kind_of(error: Exception) -> type[LedgerError]:
     """A connection that was cut, or could not be made: then the server's answer has no code."""
     if not isinstance(error, DBAPIError):
         return LedgerError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,14 @@ OPEN = "state NOT IN ('committed', 'abandoned')"
 DAMAGED = "store-damaged"
 """The code of an assignment that was open in an attempt whose blobs were damaged."""
 
+_TIME_OF: Mapping[RoundState, str] = {
+    "published": "published_at",
+    "aggregating": "aggregating_at",
+    "committed": "ended_at",
+    "abandoned": "ended_at",
+}
+"""State -> the column that says when an attempt came to it, by the clock of the process that moved it."""
+
 _OF_ATTEMPT = "SELECT assignment_id FROM assignments WHERE round = :round AND attempt = :attempt"
 
 
@@ -49,8 +58,8 @@ class Rounds(LedgerPart):
                 raise LedgerError(f"round {still[0]}, attempt {still[1]} is {still[2]}; finish it before the next plan")
             sql.execute(
                 statement(
-                    "INSERT INTO rounds (round, attempt, state, deadline_s, participants, metrics) "
-                    "VALUES (:round, :attempt, 'planned', :deadline_s, :participants, :metrics)"
+                    "INSERT INTO rounds (round, attempt, state, deadline_s, participants, metrics, planned_at) "
+                    "VALUES (:round, :attempt, 'planned', :deadline_s, :participants, :metrics, :now)"
                 ),
                 {
                     "round": round_index,
@@ -58,6 +67,7 @@ class Rounds(LedgerPart):
                     "deadline_s": deadline_s,
                     "participants": encode_json([]),
                     "metrics": encode_json({}),
+                    "now": time.time(),
                 },
             )
             insert_assignments(sql, round_index, attempt, assignments)
@@ -133,9 +143,10 @@ class Rounds(LedgerPart):
                     ),
                     here,
                 )
+            time_of = f", {_TIME_OF[to]} = :now" if to in _TIME_OF else ""
             sql.execute(
-                statement("UPDATE rounds SET state = :to WHERE round = :round AND attempt = :attempt"),
-                {"to": to, **here},
+                statement(f"UPDATE rounds SET state = :to{time_of} WHERE round = :round AND attempt = :attempt"),
+                {"to": to, **here} | ({"now": time.time()} if time_of else {}),
             )
             if to == "committed":
                 append(sql, self._event("round-committed", here, weights=model_digest, **_told(metrics or {})))
@@ -176,17 +187,17 @@ class Rounds(LedgerPart):
                 sql.execute(statement(change), here)
             sql.execute(
                 statement(
-                    "UPDATE rounds SET state = 'abandoned', participants = :nobody "
+                    "UPDATE rounds SET state = 'abandoned', participants = :nobody, ended_at = :now "
                     "WHERE round = :round AND attempt = :attempt"
                 ),
-                {"nobody": encode_json([]), **here},
+                {"nobody": encode_json([]), "now": time.time(), **here},
             )
             sql.execute(
                 statement(
-                    "UPDATE assignments SET state = 'expired', code = :code, reason = :reason "
+                    "UPDATE assignments SET state = 'expired', code = :code, reason = :reason, answered_at = :now "
                     "WHERE round = :round AND attempt = :attempt AND state IN ('open', 'accepted')"
                 ),
-                {"code": DAMAGED, "reason": reason, **here},
+                {"code": DAMAGED, "reason": reason, "now": time.time(), **here},
             )
             append(sql, self._event("round-failed", here, why=reason))
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, inspect, text
 
 from edge.contracts.errors import LedgerError
 
-VERSION = 5
-"""Of the tables this release reads and writes; revision ``v5`` is the last of :mod:`coordinator.ledger.migrations`."""
+VERSION = 6
+"""Of the tables this release reads and writes; revision ``v6`` is the last of :mod:`coordinator.ledger.migrations`."""
 
 _FIRST_WITH_ALEMBIC = 3
 """Older files say their version in ``PRAGMA user_version`` alone."""

@@ -112,6 +112,12 @@ class Cohort:
                 self._arrivals += 1
                 self._changed.notify_all()
 
+    def members(self) -> list[Member]:
+        """Everyone who is remembered, present or not, by device id."""
+        with self._changed:
+            found = list(self._members.values())
+        return sorted(found, key=lambda member: member.hello.device)
+
     def member(self, device: str) -> Member | None:
         """The member called ``device``, present or not."""
         with self._changed:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from coordinator.ledger.ledger import Ledger
 from coordinator.rounds.federation import Federation
-from edge.contracts.errors import ApportionError
+from edge.contracts.errors import ApportionError, LedgerError
 from edge.contracts.messages import Error
 
 Request = Literal["", "pause", "drain", "stop"]
@@ -27,6 +28,17 @@ class RunStopped(ApportionError):
 
     code = "run-stopped"
     exit_code = 75
+
+
+def ask(ledger: Ledger, asked: Request) -> None:
+    """Leave a request for whoever runs the federation; the empty one takes back what was asked before.
+
+    Raises:
+        LedgerError: the run is over.
+    """
+    if ledger.federation().state == "finished":
+        raise LedgerError(f"the run is finished; there is nothing to {asked or 'continue'}")
+    ledger.requests.put(CONTROL, asked)
 
 
 def obey_between_rounds(federation: Federation) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from coordinator.config.run_config import RunConfig
 from coordinator.device_scores.distribution import scores_summary
+from coordinator.reporting.environment import environment
 from coordinator.rounds.global_model import write_atomically, write_final
 from coordinator.rounds.metrics import summary_score
 from coordinator.rounds.stages.checkpoints import best_summary
@@ -47,6 +48,7 @@ def finish(
         **scores_summary(record.rounds),
         **best_summary(config, record.rounds, len(trained)),
         "simulation": dict(settings),
+        "environment": environment(),
         "device_table": [_row(device, row) for device, row in sorted(record.devices.items())],
     }
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, sort_keys=True).encode())

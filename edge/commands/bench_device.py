@@ -22,6 +22,15 @@ from edge.measuring.report import LadderArguments
 from edge.sharing.sharing import DESCRIPTION, EXAMPLE, SHARE_HELP, YES_HELP, ShareArguments, share
 
 
+def bench_command(arguments: list[str]) -> int:
+    """Run ``bench device``, the only one of its group that a device has alone; 2 for another."""
+    if arguments[:1] == ["device"]:
+        return bench_device_command(arguments[1:])
+    print(f"apportion bench: 'device' expected on a device, got {arguments[:1]}; see: apportion bench device --help",
+          file=sys.stderr)  # fmt: skip
+    return 2
+
+
 def bench_device_command(arguments: list[str]) -> int:
     """Run the verb on a device; the exit status: 0, 1 when the file cannot be written, 2 for bad arguments."""
     parser = argparse.ArgumentParser(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from edge.supervisor.conditions import HERE, Conditions, Surroundings, unreadable
-from edge.system.time_window import TimeWindow
-from profiles.probe import probe
+if TYPE_CHECKING:
+    from edge.supervisor.conditions import Conditions, Surroundings
 
 MB = 2**20
 
@@ -23,8 +23,18 @@ def add_condition_arguments(parser: argparse.ArgumentParser) -> None:
     add("--min-free-mb", type=float, default=0.0, metavar="N", help="memory (1 MB = 2^20 bytes) left to other programs")
 
 
-def read_conditions(chosen: argparse.Namespace, problems: list[str], surroundings: Surroundings = HERE) -> Conditions:
-    """The conditions in ``chosen``; adds a line to ``problems`` for everything that is wrong with them."""
+def read_conditions(
+    chosen: argparse.Namespace, problems: list[str], surroundings: Surroundings | None = None
+) -> Conditions:
+    """The conditions in ``chosen``; adds a line to ``problems`` for everything that is wrong with them.
+
+    Args:
+        surroundings: where the readings come from; this machine's if None.
+    """
+    from edge.supervisor.conditions import HERE, Conditions, unreadable
+    from edge.system.time_window import TimeWindow
+    from profiles.probe import probe
+
     ranges = [
         ("max-temperature-c", chosen.max_temperature_c, 1.0, 150.0),
         ("min-battery-percent", chosen.min_battery_percent, 0.0, 100.0),
@@ -51,5 +61,5 @@ def read_conditions(chosen: argparse.Namespace, problems: list[str], surrounding
         min_free_bytes=round(chosen.min_free_mb * MB),
         window=window,
     )
-    problems += unreadable(conditions, probe("", root=surroundings.root))
+    problems += unreadable(conditions, probe("", root=(surroundings or HERE).root))
     return conditions

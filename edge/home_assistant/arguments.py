@@ -1,4 +1,4 @@
-"""The owner's home as arguments of ``apportion agent``; without them nothing of it is imported."""
+"""The owner's home, from the arguments of ``apportion agent``; without them nothing of it is imported."""
 
 from __future__ import annotations
 
@@ -8,22 +8,10 @@ from pathlib import Path
 
 from edge.contracts.errors import ConfigError
 from edge.home_assistant.home import Home
+from edge.home_assistant.options import OPTION, PASSWORD_VARIABLE
 from edge.transport.mqtt import BrokerAddress, parse_broker
 from edge.transport.shown_password import tell_if_shown
 from profiles.probe import probe
-
-PASSWORD_VARIABLE = "APPORTION_HOME_PASSWORD"
-OPTION = "--home-assistant"
-
-
-def add_home_arguments(parser: argparse.ArgumentParser) -> None:
-    """The broker of the owner's home, as a group of its own."""
-    add = parser.add_argument_group(
-        "Home Assistant",
-        f"the device and a switch for it at home; the password is read from {PASSWORD_VARIABLE}",
-    ).add_argument
-    add(OPTION, metavar="URL", help="the owner's own broker, mqtt://[user@]host[:port] or mqtts://...")
-    add(f"{OPTION}-ca", metavar="FILE", help="authority that signed that broker's certificate")
 
 
 def read_home(chosen: argparse.Namespace, problems: list[str]) -> BrokerAddress | None:

@@ -16,10 +16,11 @@ from edge.relay.settings import RelaySettings
 from edge.relay.site_key import SiteKey
 from edge.runtimes import DEFAULT, RUNTIMES
 from edge.supervisor.outbox import farewell_message
-from edge.system.long_running import EXIT_STATUSES, run_until_stopped
+from edge.system.exit_status import EXIT_STATUSES
+from edge.system.long_running import run_until_stopped
 from edge.transfer.artifact_store import ArtifactStore
-from edge.transport.mqtt import PASSWORD_VARIABLE, BrokerAddress, MqttTransport, parse_broker
-from edge.transport.shown_password import tell_if_shown
+from edge.transport.mqtt import BrokerAddress, MqttTransport, parse_broker
+from edge.transport.shown_password import PASSWORD_VARIABLE, tell_if_shown
 
 MB = 2**20
 T = TypeVar("T")

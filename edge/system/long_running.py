@@ -10,12 +10,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from edge.contracts.errors import ApportionError
+from edge.system.exit_status import EXIT_BUG
 from edge.system.printable import log_to_stderr, printable_lines
-
-EXIT_BUG = 5
-EXIT_STATUSES = (
-    "exit status: 0 stopped, 1 failed, 2 bad arguments, 3 connection or authorisation, 4 timeout, 5 a bug of ours"
-)
 
 
 class LongRunning(Protocol):

@@ -27,13 +27,13 @@ from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.errors import AccessDenied, BrokerUnreachable, ConfigError, MessageRejected
 from edge.transport.base import Connected, Disconnected, Event, LastWill, Qos, Received
 from edge.transport.paho_client import mqtt, send_at_once
+from edge.transport.shown_password import PASSWORD_VARIABLE
 from edge.transport.unsent import MOST_BYTES, Unsent
 
 log = logging.getLogger("apportion.mqtt")
 
 KEEPALIVE_S = 20
 FAREWELL_WAIT_S = 2.0
-PASSWORD_VARIABLE = "APPORTION_BROKER_PASSWORD"
 _DENIED = frozenset({"Bad user name or password", "Not authorized", "Banned", "Client identifier not valid"})
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from urllib.parse import urlsplit
 
-from edge.transport.mqtt import PASSWORD_VARIABLE
+PASSWORD_VARIABLE = "APPORTION_BROKER_PASSWORD"
+"""Where a password is read from that no URL shows."""
 
 
 def tell_if_shown(url: str, option: str, *, variable: str = PASSWORD_VARIABLE) -> None:

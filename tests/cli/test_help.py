@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -11,8 +14,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
-from coordinator.cli.command import VERBS
+from coordinator.cli.overview import show_overview
+from coordinator.cli.verbs import GROUPS as HEADINGS
+from coordinator.cli.verbs import VERBS
+from edge.commands.verbs import VERBS as DEVICE_VERBS
 from edge.contracts.release import PYTHONS, RELEASE
 from tests.cli.conftest import Command
 
@@ -29,7 +36,6 @@ GROUPS: dict[str, set[str]] = {
     "device": set(FLEET),
 }
 LEAVES = [[verb] for verb in VERBS if verb not in GROUPS] + [[g, leaf] for g in GROUPS for leaf in sorted(GROUPS[g])]
-LEAVES += [["agent"], ["csr"], ["enrol"], ["predict"], ["relay"], ["release"]]
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
@@ -50,7 +56,7 @@ def test_help_of_a_group_lists_its_verbs_and_ends_with_an_example(words: list[st
     outcome = command(*words, "--help")
     assert outcome.status == 0
     listed = set(re.findall(r"^  ([a-z][a-z-]+)  ", outcome.out, re.MULTILINE))
-    assert listed == (GROUPS[words[0]] if words else {*VERBS, "agent", "csr", "enrol", "predict", "relay", "release"})
+    assert listed == (GROUPS[words[0]] if words else set(VERBS))
     assert outcome.out.strip().splitlines()[-1].strip().startswith("Example: apportion")
 
 
@@ -78,9 +84,84 @@ def test_pip_and_every_check_of_a_python_name_the_same_ones() -> None:
         assert f"python3 {' '.join(f'python{name}' for name in named)};" in text
 
 
-def test_help_and_completion_load_no_torch() -> None:
-    shown = "import sys; from edge.__main__ import main; main(['--help']); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", shown], stdout=subprocess.DEVNULL, cwd=ROOT).returncode == 0
+def test_the_list_of_verbs_is_in_named_groups_and_fits_a_terminal(command: Command) -> None:
+    lines = command("--help").out.splitlines()
+    assert [line for line in lines if line in HEADINGS] == list(HEADINGS)
+    assert [line for line in lines if len(line) > 80] == []
+    assert all(verbs for verbs in HEADINGS.values())
+    assert set(DEVICE_VERBS) == {name for name, verb in VERBS.items() if not verb.module}
+
+
+@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if verb.module])
+def test_every_listed_verb_is_registered_by_its_module(name: str) -> None:
+    app = typer.Typer()
+    importlib.import_module(VERBS[name].module).register(app)
+    commands = {entry.name for entry in (*app.registered_commands, *app.registered_groups)}
+    assert name in commands
+
+
+def loaded(*words: str) -> set[str]:
+    """Modules in a fresh process that ran ``apportion WORDS``, besides those of Python's own start."""
+    code = (
+        "import sys; before = set(sys.modules); from edge.__main__ import main; main(sys.argv[1:]);"
+        "print(*sorted(set(sys.modules) - before), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True)
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(("words", "most"), [(("--help",), 40), (("agent", "--help"), 80)], ids=["list", "agent"])
+def test_help_imports_few_modules_so_that_it_comes_at_once(words: tuple[str, ...], most: int) -> None:
+    found = loaded(*words)
+    roots = {module.partition(".")[0] for module in found}
+    assert roots - set(sys.stdlib_module_names) - {"__editable___apportion"} <= {"edge", "coordinator"}
+    assert len(found) <= most, sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered", "left_out"),
+    [
+        ("apportion ex", {"export"}, {"run"}),
+        ("apportion device ad", {"add"}, {"ls"}),
+        ("apportion export --m", {"--model", "--micro-batches"}, {"--out"}),
+    ],
+)
+def test_a_shell_completes_verbs_and_options_without_torch(typed: str, offered: set[str], left_out: set[str]) -> None:
+    environment = {**os.environ, "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    code = "import sys; from edge.__main__ import main\ntry: main([])\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "_APPORTION_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    found = set(done.stdout.split())
+    assert offered <= found
+    assert not left_out & found
+    assert "False" in found
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "variables", "is_bold"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"TERM": "xterm"}, False),
+    ],
+)
+def test_headings_are_bold_on_a_terminal_that_wants_it(
+    is_terminal: bool, variables: dict[str, str], is_bold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    show_overview(stream)
+    assert ("\x1b[" in stream.getvalue()) is is_bold
 
 
 def test_no_verb_is_exit_2_with_the_help_on_stderr(command: Command) -> None:

@@ -60,7 +60,7 @@ def test_killed_run_has_the_scores_of_the_simulation_each_once(tmp_path: Path) -
     assert_close(found, expected)
     assert summary["device_evaluation"] == found[2]
     assert summary["rounds"] == 2
-    assert "own held-out examples" in (tmp_path / "run" / "report.html").read_text()
+    assert "on their own examples" in (tmp_path / "run" / "report.html").read_text()
     kept = 0
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
         last = ledger.rounds.last_committed()

@@ -110,7 +110,8 @@ def test_update_that_is_gone_from_its_table_is_found(ledger: Ledger) -> None:
 
 def test_round_that_is_committed_twice_is_found(ledger: Ledger) -> None:
     committed(ledger, 0, "a")
-    change(ledger, "INSERT INTO rounds SELECT round, 1, state, 0.0, participants, model_digest, metrics FROM rounds")
+    names = "round, attempt, state, deadline_s, participants, model_digest, metrics"
+    change(ledger, f"INSERT INTO rounds ({names}) SELECT {names.replace('attempt', '1')} FROM rounds")
     found = ledger.audit.findings()
     assert "round 0 is committed twice, as attempt 0 and 1" in found
     assert any(line.startswith("round 0, attempt 1 is committed with 1 participants and counts 0") for line in found)

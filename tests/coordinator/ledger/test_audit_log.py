@@ -20,6 +20,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.quarantine import Reliability
 from edge.contracts.errors import LedgerError
 from profiles.device import DeviceProfile
+from tests.coordinator.ledger.older_tables import back_to_version_5
 from tests.coordinator.ledger.test_rounds import FEDERATION, assignment, collecting, report
 from tests.coordinator.ledger.test_versions import old_ledger
 
@@ -310,6 +311,7 @@ def test_run_of_version_4_begins_its_log_when_it_is_opened(tmp_path: Path) -> No
     with Ledger.create(path, federation=FEDERATION, config="", seed=0) as ledger:
         collecting(ledger, "a")
         nonce = ledger.nonce
+    back_to_version_5(path)
     with closing(sqlite3.connect(path)) as sql:
         sql.executescript(
             "DROP TABLE audit_log; UPDATE alembic_version SET version_num = 'v4'; PRAGMA user_version = 4;"

@@ -18,7 +18,7 @@ from edge.contracts.errors import LedgerError
 from tests.coordinator.ledger.test_rounds import FEDERATION, assignment, collecting, report
 from tests.postgres_server import PostgresServer, missing_postgres, running_server
 
-SMALL_DISK = 1 << 20
+SMALL_DISK = "1536k"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
+    """A file system of 1.5 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(folder)]
@@ -148,7 +148,7 @@ def test_closed_ledger_is_not_reopened_by_use(ledger_place: Path | str) -> None:
 def test_full_disk_changes_nothing_and_space_lets_it_go_on(small_disk: Path) -> None:
     filler = small_disk / "filler"
     with Ledger.create(small_disk / "ledger.sqlite", federation=FEDERATION, config="", seed=0) as ledger:
-        filler.write_bytes(b"x" * 100_000)
+        filler.write_bytes(b"x" * 200_000)
         entries = collecting(ledger, *(f"d{number:04}" for number in range(20)))
         recorded = 0
         more = [assignment(f"m{number:05}") for number in range(5000)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from coordinator.methods import build_method
 from coordinator.models.catalog import build_model
-from coordinator.reporting.report_page import report_page
+from coordinator.reporting.sections.ranks import ranks
+from coordinator.reporting.subject import Subject
 from coordinator.rounds.metrics import effective_ranks
 from coordinator.submodels.spectrum import effective_rank, singular_values
 from tests.coordinator.simulation.small_simulation import changed, simulated, small
@@ -61,16 +63,12 @@ def test_rounds_of_a_simulation_leave_a_curve(tmp_path: Path) -> None:
 
 
 def test_report_shows_a_curve_where_there_is_one() -> None:
-    summary = {
-        "rounds": 2, "devices": 1, "accuracy": 0.5, "levels": 1, "wall_s": 1.0, "bytes_up": 1, "bytes_down": 1,
-        "over_budget": 0, "device_table": [],
-        "evaluation": {"models": {}, "norm": "batch", "batch": 4, "onnx_accuracy": 0.5, "onnx_predictions_equal": True},
-    }  # fmt: skip
-    rounds = [{"train_loss": 2.0}, {"train_loss": 1.0}]
-    assert "Effective rank" not in report_page("a", "prism", "mlp", summary, rounds)
-    for entry, rank in zip(rounds, (9.25, 7.5), strict=True):
-        entry["effective_rank"] = {"fc2": rank, "fc3": rank + 1}  # type: ignore[assignment]
-    page = report_page("a", "prism", "mlp", summary, rounds)
-    assert "<th>round 1</th><th>round 2</th>" in page
-    assert "<tr><td>fc2</td><td>9.2</td><td>7.5</td></tr>" in page
-    assert "by round; last 8.0000" in page
+    subject = Subject(
+        name="a", folder="a", is_simulated=True, state="running", seed=0, config_text="", rounds=(), devices=()
+    )
+    assert ranks(subject) == ""
+    found = {1: {"fc2": 9.25, "fc3": 10.25}, 2: {"fc2": 7.5, "fc3": 8.5}}
+    shown = ranks(dataclasses.replace(subject, ranks=found))
+    assert ">round 1</th>" in shown
+    assert "<td>9.2</td><td>7.5</td>" in shown
+    assert "<title>mean, 2: 8</title>" in shown
