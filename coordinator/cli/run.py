@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -105,14 +106,23 @@ def resumable(run_dir: Path) -> Iterator[None]:
 
 
 def show(summary: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
-    """The table on stderr and, without ``--json``, the result on stdout."""
+    """The table on stderr, unless that has JSON lines, and, without ``--json``, the result on stdout."""
     from coordinator.cli.device_view import print_devices
     from coordinator.rounds.metrics import described_score
 
-    if not quiet:
+    if not quiet and not _says_json(Path(summary["run_dir"])):
         print_devices(summary["device_table"])
     if not as_json:
         print(
             f"{described_score(summary)} after {summary['rounds']} rounds on {summary['devices']} devices "
             f"({summary['levels']} cuts) in {summary['wall_s']:.1f} s; everything is in {summary['run_dir']}"
         )
+
+
+def _says_json(run_dir: Path) -> bool:
+    """Whether what the run says on stderr is read by programs."""
+    try:
+        text = (run_dir / "config.toml").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return bool(tomllib.loads(text).get("tracking", {}).get("logs") == "json")

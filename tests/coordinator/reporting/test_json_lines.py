@@ -8,6 +8,9 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
+from coordinator.cli.run import show
 from coordinator.reporting.progress import NO_BREAK, Progress
 
 
@@ -33,3 +36,21 @@ def test_a_status_is_an_object_too() -> None:
         while not stream.getvalue():
             time.sleep(0.01)
     assert json.loads(stream.getvalue().splitlines()[0])["message"] == "round 1/3: 2/4 reports"
+
+
+def test_the_table_of_devices_is_left_out_where_stderr_is_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"device": "pi-07", "level": "full", "rounds": 1}
+    summary = {
+        "run_dir": str(tmp_path),
+        "device_table": [row],
+        "accuracy": 0.5,
+        "rounds": 1,
+        "devices": 1,
+        "levels": 1,
+        "wall_s": 1.0,
+    }
+    (tmp_path / "config.toml").write_text('[tracking]\nlogs = "json"\n')
+    show(summary, quiet=False, as_json=True)
+    assert capsys.readouterr().err == ""
