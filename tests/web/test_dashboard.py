@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from coordinator.cli.watch import served
 from coordinator.history.live import LiveState
@@ -196,23 +196,19 @@ def test_keyboard_reaches_views_devices_and_requests(page: Page, tmp_path: Path)
         expect(page.get_by_role("heading", name="pi-0000")).to_be_visible()
 
 
-def test_no_request_leaves_the_page(tmp_path: Path) -> None:
-    path = chromium_path()
-    if path is None:
-        pytest.skip("no Chromium is here")
+def test_no_request_leaves_the_page(chromium: Browser, tmp_path: Path) -> None:
     make_run(tmp_path / "run", devices=8, rounds=3)
     log = tmp_path / "net.json"
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with served(tmp_path / "run") as (address, link):
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=path, args=[*sandbox, *arguments(log)])
-            page = browser.new_page()
-            page.goto(link)
-            expect(page.locator("#name")).to_have_text("digits-8")
-            for view in VIEWS:
-                show(page, view)
-                page.wait_for_timeout(300)
-            browser.close()
+        browser = chromium.browser_type.launch(executable_path=chromium_path(), args=[*sandbox, *arguments(log)])
+        page = browser.new_page()
+        page.goto(link)
+        expect(page.locator("#name")).to_have_text("digits-8")
+        for view in VIEWS:
+            show(page, view)
+            page.wait_for_timeout(300)
+        browser.close()
         found = read_net_log(log, page=address)
     assert found.asked == {address.removeprefix("http://")}
     token = link.partition("#token=")[2].encode()
