@@ -177,7 +177,7 @@ def test_changes_are_what_happened_since(run: Ledger, tmp_path: Path) -> None:
         with History.of(tmp_path) as other:
             anew = Board(other)
             anew.look()
-            mine, theirs = json.loads(board.whole()), json.loads(anew.whole())
+            mine, theirs = json.loads(board.whole().data), json.loads(anew.whole().data)
         assert {**mine, "version": 0} == {**theirs, "version": 0}
 
 
@@ -189,7 +189,7 @@ def test_live_state_is_joined_with_the_ledger(run: Ledger, tmp_path: Path) -> No
     with History.of(tmp_path) as history:
         board = Board(history)
         board.look()
-        whole = json.loads(board.whole())
+        whole = json.loads(board.whole().data)
     assert (whole["is_running"], whole["deadline_left_s"]) == (True, 9.0)
     assert {view["device"]: view["status"] for view in whole["devices"]} == {
         "new": "here",
