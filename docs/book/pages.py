@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 import re
+from html import escape
 from pathlib import Path
 
 from docs.book import messages
+from docs.book.drawings import DRAWINGS, layers
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _GENERATED = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 _PATTERN = re.compile(r"^([\w/.-]+\*)\n", re.MULTILINE)
 """A pattern of the tree of contents; one without a page waits for it."""
-_MERMAID = re.compile(r"^```mermaid\n", re.MULTILINE)
+_MERMAID = re.compile(r"^```mermaid\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+_DRAWING = re.compile(r"^!\[([^\]]+)\]\([./]*drawings/(\w+)\.svg\)$", re.MULTILINE)
 _LINK = re.compile(r"\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 _IN_THE_BOOK = {
     "CHANGELOG.md": "about/changelog.md",
@@ -26,10 +29,16 @@ _IN_THE_BOOK = {
 def finished(page: str, text: str) -> str:
     """The text of ``page`` (its path below docs/ without ``.md``) as the book has it."""
     text = _GENERATED.sub(lambda match: importlib.import_module(f"docs.book.{match[1]}").markdown(), text)
+    text = _DRAWING.sub(_inlined, text)
     if page == "index":
         text = _PATTERN.sub(lambda match: match[0] if any(DOCS.glob(f"{match[1]}.md")) else "", text)
     depth = page.count("/")
-    return _LINK.sub(lambda match: _link(match, depth), _MERMAID.sub("```text\n", text))
+    return _LINK.sub(lambda match: _link(match, depth), _MERMAID.sub(lambda match: layers(match[1]), text))
+
+
+def _inlined(match: re.Match[str]) -> str:
+    """A drawing as a part of the page, whose colours follow the reader's choice; a picture cannot."""
+    return f'<figure role="img" aria-label="{escape(match[1])}">\n{DRAWINGS[match[2]]()}</figure>\n'
 
 
 def _link(match: re.Match[str], depth: int) -> str:
