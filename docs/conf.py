@@ -28,6 +28,8 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 suppress_warnings = ["misc.highlighting_failure"]
 
 myst_heading_anchors = 4
+# Two hyphens begin an option; they are no dash.
+smartquotes = False
 myst_enable_extensions = ["attrs_inline"]
 
 autodoc_mock_imports = ["torch", "onnx", "onnxruntime", "sklearn"]

@@ -161,10 +161,10 @@ def layers(mermaid: str) -> str:
                 groups[-1][1].append(label)
     rest = re.findall(r"\w+", mermaid.strip().splitlines()[-1])
     tallest = max(len(boxes) for _, boxes in groups)
-    sheet = _Sheet(760, 70 + tallest * 34 + 20, f"Layers: {' may import '.join(rest)}")
-    sheet.text(20, 24, f"Imports point down, and from left to right: {', '.join(rest)}.", kind="soft")
+    sheet = _Sheet(840, 70 + tallest * 34 + 20, f"Layers: {' may import '.join(rest)}")
+    sheet.text(10, 24, f"Imports point down, and from left to right: {', '.join(rest)}.", kind="soft")
     for column, (name, boxes) in enumerate(groups):
-        x, width = (20, 450) if column == 0 else (490, 250)
+        x, width = (10, 530) if column == 0 else (555, 275)
         sheet.text(x, 54, name, kind="head")
         for index, label in enumerate(boxes):
             sheet.box(x, 64 + index * 34, width, 28, label, fill="blue" if column == 0 else "green")
