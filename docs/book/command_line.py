@@ -25,6 +25,9 @@ _DEVICE_VERBS = {
 """Verbs of the device's side, which argparse reads; ``edge.__main__`` has the same list."""
 
 
+_OPTION = re.compile(r"(?<![\w`-])(--[a-z][a-z-]*)")
+
+
 @dataclass(frozen=True)
 class Option:
     """One option or argument: how it is written with what it takes, and its help."""
@@ -144,7 +147,7 @@ def markdown() -> str:
 
 
 def _meaning(option: Option) -> str:
-    return _cell(_text(option.help))
+    return _cell(_OPTION.sub(r"`\1`", _text(option.help)))
 
 
 def _text(text: str) -> str:

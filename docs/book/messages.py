@@ -42,7 +42,10 @@ def kinds() -> list[Kind]:
     named, bodies = {row[0] for row in rows}, set(messages.BODIES)
     if named != bodies:
         raise ValueError(f"edge/contracts/messages.py: its table and BODIES differ in {sorted(named ^ bodies)}")
-    return [Kind(name, _SENDERS[who], _plain(text), messages.BODIES[name]) for name, who, text in rows]
+    return [
+        Kind(name, _SENDERS[who], _plain(text).replace("from co:", "from the coordinator:"), messages.BODIES[name])
+        for name, who, text in rows
+    ]
 
 
 def document() -> dict[str, Any]:
