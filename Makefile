@@ -1,4 +1,4 @@
-# setup, demo, web, wheel, sbom, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, hardware-table, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, web, wheel, book, sbom, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, hardware-table, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
 # Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), and npm's.
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
@@ -12,7 +12,7 @@ TORCH_INDEX ?=
 TORCH = torch==2.13.0
 EXECUTORCH = executorch==1.5.1
 ORT_TRAINING = onnxruntime-training-cpu==1.19.2
-EXTRAS = coordinator,privacy,postgresql,fleet,onnxruntime,images,dev
+EXTRAS = coordinator,privacy,postgresql,fleet,onnxruntime,images,book,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip install --disable-pip-version-check
@@ -38,7 +38,7 @@ WEB_SOURCES = $(wildcard $(WEB)/*.*) \
 HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo web wheel sbom test test-runtimes test-system test-containers ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz hardware-table check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web wheel book links sbom test test-runtimes test-system test-containers ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz hardware-table check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -115,6 +115,15 @@ wheel: setup
 	rm -rf build
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	@$(MAKE) --no-print-directory sbom
+
+# The pages of docs/ as a site that works from a folder: open build/book/index.html. A warning, such as a dead link, ends it.
+book: setup
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env --builder html docs build/book
+	@echo "book: build/book/index.html"
+
+# Addresses of other sites that pages name, to look at by hand; nothing is fetched.
+links: setup
+	@$(BIN)/python -m docs.book.links
 
 # What the wheel's page bundles and what is installed beside it, with licences, as CycloneDX.
 sbom: setup

@@ -225,7 +225,7 @@ class Federation:
         Args:
             run_dir: ``runs/<name>-<time>`` unless given.
             local_devices: agents to start here; those of ``devices`` unless given, 0 for none.
-            allow_env: variables whose value may go to the broker although their names do not begin with APPORTION_.
+            allow_env: variables whose value may go to the broker although their names do not begin with ``APPORTION_``.
             quiet: no progress on stderr.
 
         Raises:

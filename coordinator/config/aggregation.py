@@ -19,13 +19,15 @@ class AggregationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mode: ``synchronous``, rounds that wait for their cohort; ``buffered``, a new model whenever ``buffer`` updates
-            are in, whichever model they were trained from (FedBuff).
-        buffer: updates per new model of ``buffered``; 0 = ``cohort.min-reports``.
-        staleness_exponent: an update trained from a model ``t`` versions old counts (1 + t)^-exponent.
-        max_staleness: updates from older models than this many versions are not taken.
-        server_lr: what the mean step of a buffer is multiplied with.
-        rule: of the sum, a name of ``coordinator.aggregation``; ``mean`` is the method's own weighted mean.
-        trim: share that a rule takes for hostile: of devices, or of an entry's values at each end.
+            are in, whichever model they were trained from (FedBuff). Example: ``"buffered"``.
+        buffer: updates per new model of ``buffered``; 0 = ``cohort.min-reports``. Example: ``8``.
+        staleness_exponent: how fast old updates lose weight: one trained from a model ``t`` versions old counts (1 +
+            t)^-exponent. Example: ``0.5``.
+        max_staleness: updates from older models than this many versions are not taken. Example: ``20``.
+        server_lr: what the mean step of a buffer is multiplied with. Example: ``1.0``.
+        rule: how updates are summed, a name of ``coordinator.aggregation``; ``mean`` is the method's own weighted mean.
+            Example: ``"trimmed_mean"``.
+        trim: share that a rule takes for hostile: of devices, or of an entry's values at each end. Example: ``0.2``.
     """
 
     mode: Literal["synchronous", "buffered"] = "synchronous"
@@ -61,9 +63,9 @@ class UpdatesConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         precision: ``fp32``, the trained values; ``fp16`` and ``int8``, their difference to the weights of the order in
-            fewer bits, the rounding error kept on the device and added to its next difference.
-        encoding: ``raw`` or ``zstd``.
-        at_once: uploads that are let in at the same time; others wait for their grant.
+            fewer bits, the rounding error kept on the device and added to its next difference. Example: ``"int8"``.
+        encoding: ``raw``, or ``zstd`` for compressed updates. Example: ``"zstd"``.
+        at_once: uploads that are let in at the same time; others wait for their grant. Example: ``24``.
     """
 
     precision: Literal["fp32", "fp16", "int8"] = "fp32"
@@ -86,11 +88,12 @@ class DefencesConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         quarantine_factor: an update whose difference to its weights is this many times the cohort's median norm is set
-            aside with the evidence; 0 = none is.
+            aside with the evidence; 0 = none is. Example: ``5.0``.
         examples_factor: an update weighs as if of at most this many times the cohort's median number of examples,
-            whatever the device says; 0 = as it says.
+            whatever the device says; 0 = as it says. Example: ``4.0``.
         bar_after: updates of a device rejected or set aside in a row, after which it is not selected; 0 = never.
-        bar_rounds: rounds that such a device sits out.
+            Example: ``3``.
+        bar_rounds: rounds that such a device sits out. Example: ``10``.
     """
 
     quarantine_factor: float = 0.0

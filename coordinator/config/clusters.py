@@ -17,10 +17,10 @@ class ClustersConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[clusters]``.
 
     Attributes:
-        by: what says which cluster a device is in: ``tag``, the first of ``tags`` that it has.
-        tags: one cluster each; empty = none.
-        layers: name patterns of the tensors that each cluster has for itself, such as ``head.*``; the others are one
-            for all. ``*``: a whole model for each.
+        by: what says which cluster a device is in: ``tag``, the first of ``tags`` that it has. Example: ``"tag"``.
+        tags: one cluster each; empty = none. Example: ``["north", "south"]``.
+        layers: name patterns of the tensors that each cluster has for itself; the others are one for all. ``*``: a
+            whole model for each. Example: ``["head.*"]``.
     """
 
     by: Literal["tag"] = "tag"

@@ -13,13 +13,20 @@ from edge.runtimes import DEFAULT
 
 
 class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """``[[cohort.local]]``: ``count`` agents started on this machine, each with ``budget_mb`` MB of memory and at most
-    ``threads`` (0 = no limit), and with one of the run's runtimes (empty = the first of them).
+    """``[[cohort.local]]``: agents that a run starts on this machine.
 
-    ``level``, a level of the method by name or value, says what the group's devices hold, instead of a budget.
-    ``tags`` are those that the group's devices say they have.
-    ``ceiling``: with ``budget``, the kernel holds each device to its budget
-    (:mod:`coordinator.local_devices.ceilings`), and to ``cpu_share`` of one core (0 = no limit) in any case."""
+    Attributes:
+        count: agents of the group. Example: ``3``.
+        budget_mb: memory that each may use, in MB; 0 = no limit. Example: ``114``.
+        threads: most threads of a step; 0 = no limit. Example: ``1``.
+        runtime: one of the run's runtimes; empty = the first of them. Example: ``DEFAULT``.
+        level: what the group's devices hold, a level of the method by name or value, in place of a budget. Example:
+            ``"8"``.
+        ceiling: with ``budget``, the kernel holds each device to its budget
+            (:mod:`coordinator.local_devices.ceilings`). Example: ``"budget"``.
+        cpu_share: share of one core to which the kernel holds each device; 0 = no limit. Example: ``0.5``.
+        tags: what the group's devices say they belong to. Example: ``["north"]``.
+    """
 
     count: int
     budget_mb: float = 0.0
@@ -35,16 +42,20 @@ class CohortConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[cohort]``: which devices take part in a round.
 
     Attributes:
-        size: devices per round. ``fraction`` in the file is a share of the local devices; without either, all of them.
-        min_reports: fewer updates at the deadline and the round is repeated.
-        deadline_s: seconds from publishing to the end of a round.
+        size: devices per round; without this and ``fraction`` all local devices. Example: ``20``.
+        fraction: share of the local devices per round, in place of ``size``. Example: ``0.5``.
+        min_reports: least updates that a round needs; with fewer at the deadline it is repeated. Example: ``4``.
+        deadline_s: seconds from publishing to the end of a round. Example: ``300``.
         over_selection: devices ordered beyond ``size``, against stragglers: the round ends with ``size`` updates.
-        leave_after_s: the round ends when all who are awaited have been away so long and ``min_reports`` are in; 0 =
-            it waits for them until the deadline.
-        join_timeout_s: seconds to wait for ``size`` devices to be there.
+            Example: ``2``.
+        leave_after_s: the round ends when all who are awaited have been away so long and ``min_reports`` are in; 0 = it
+            waits for them until the deadline. Example: ``30``.
+        join_timeout_s: seconds to wait for ``size`` devices to be there. Example: ``600``.
         capacity: ``fixed``, a local device has its group's level; ``dynamic``, it draws a group anew in every round,
-            with the groups' shares of devices as probabilities.
-        tags: only devices with one of them take part; empty = all.
+            with the groups' shares of devices as probabilities. Example: ``"dynamic"``.
+        tags: only devices with one of them take part; empty = all. Example: ``["north"]``.
+        local: ``[[cohort.local]]``, groups of agents that are started on this machine. Example: ``[{ count = 3,
+            budget-mb = 114 }]``.
     """
 
     size: int
@@ -73,13 +84,17 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[planner]``: what every device is held to, and what a plan may choose among.
 
     Attributes:
-        headroom: share of a step's memory left free.
-        adapt: let measurements of this run correct predictions (and give up bit-identity).
+        headroom: share of a step's memory left free. Example: ``0.2``.
+        adapt: let measurements of this run correct predictions (and give up bit-identity). Example: ``true``.
         runtimes: of several allowed ones that a device has: ``first`` takes the first, ``best`` the one that carries
-            the larger level, the first of equals.
-        micro_batches, recompute: whether a step that does not fit may be carried out in these forms.
-        max_step_s: cuts whose predicted step takes longer are passed over; 0 = none.
-        export_cache: folder that artifacts are kept in across runs; empty = a run keeps its own alone.
+            the larger level, the first of equals. Example: ``"first"``.
+        micro_batches: whether a step that does not fit may be carried out in micro-batches (gradient accumulation).
+            Example: ``false``.
+        recompute: whether a step that does not fit may compute activations again in the backward pass (activation
+            checkpointing). Example: ``false``.
+        max_step_s: cuts whose predicted step takes longer are passed over; 0 = none. Example: ``2.0``.
+        export_cache: folder that artifacts are kept in across runs; empty = a run keeps its own alone. Example:
+            ``"exports"``.
     """
 
     headroom: float = 0.1
@@ -96,11 +111,12 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         names: ``name`` in the file, one runtime or a list in order of preference: a device gets artifacts for one that
-            it has. One without any of them does not take part.
-        environments: runtime -> folder of the virtual environment its trainers run in on this machine; for one runtime,
-            the file may say ``environment = "..."``. Without it: ``edge.runtimes.environments.runtime_python``.
+            it has. One without any of them does not take part. Example: ``[DEFAULT]``.
+        environments: runtime -> folder of the virtual environment its trainers run in on this machine. Without it:
+            ``edge.runtimes.environments.runtime_python``. Example: ``{ DEFAULT = "environments/training" }``.
+        environment: the same for the one runtime of ``name``. Example: ``"environments/training"``.
         threads: intra-op threads of a step, which a device may lower; 0 = as many as are fastest by what was measured
-            on the device, without that 1, in browsers 2.
+            on the device, without that 1, in browsers 2. Example: ``2``.
     """
 
     names: tuple[str, ...] = (DEFAULT,)

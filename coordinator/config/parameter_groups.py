@@ -16,9 +16,9 @@ class ParameterGroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One group; of several that match a parameter the first counts.
 
     Attributes:
-        match: name pattern of the model's parameters, such as ``head.*``.
-        lr_factor: their learning rate is so many times ``lr``, in every round.
-        weight_decay: in place of ``[training] weight-decay``; None = that one.
+        match: name pattern of the model's parameters. Example: ``"head.*"``.
+        lr_factor: their learning rate is so many times ``lr``, in every round. Example: ``10.0``.
+        weight_decay: in place of ``[training] weight-decay``; None = that one. Example: ``0.0``.
     """
 
     match: str

@@ -14,9 +14,9 @@ class PersonalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[personal]``.
 
     Attributes:
-        layers: name patterns of the tensors that never leave a device, such as ``head.*``; empty = none.
+        layers: name patterns of the tensors that never leave a device; empty = none. Example: ``["head.*"]``.
         fine_tune: steps by which each device trains the final model on its own examples; it keeps the result where that
-            lowers the loss on its held-out share. 0 = none.
+            lowers the loss on its held-out share. Not given, 0: none. Example: ``20``.
     """
 
     layers: tuple[str, ...] = ()

@@ -11,18 +11,21 @@ class PrivacyConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[privacy]``: differential privacy of the sum, and sums of masked updates.
 
     Attributes:
-        clip_norm: largest Euclidean norm of an update's difference to its weights; larger ones are scaled down to it.
-            0 = no clipping.
-        noise_multiplier: standard deviation of the Gaussian noise on the sum, as a multiple of ``clip_norm``.
-        delta: of the (epsilon, delta) that is accounted for.
-        max_epsilon: the run ends before it is spent; 0 = no limit.
-        secure_aggregation: the coordinator sees sums of masked updates alone.
+        clip_norm: largest Euclidean norm of an update's difference to its weights; larger ones are scaled down to it. 0
+            = no clipping. Example: ``1.0``.
+        noise_multiplier: standard deviation of the Gaussian noise on the sum, as a multiple of ``clip_norm``. Example:
+            ``1.1``.
+        delta: delta of the (epsilon, delta) that is accounted for. Example: ``1e-6``.
+        max_epsilon: the run ends before it is spent; 0 = no limit. Example: ``8.0``.
+        secure_aggregation: the coordinator sees sums of masked updates alone. Example: ``true``.
+        recovery_share: share of a cohort's devices whose help unmasks a sum after others have gone. Example: ``0.67``.
         reproducible: noise and draw come from the run's seed instead of the system's randomness: equal runs give equal
-            models, and whoever knows the seed can take the noise off. For tests; it protects nothing.
-        mask_range: how far one entry may move in a masked update; a device whose update moves further refuses.
-        recovery_share: share of a cohort's devices whose help unmasks a sum after others have gone.
+            models, and whoever knows the seed can take the noise off. For tests; it protects nothing. Example:
+            ``true``.
+        mask_range: how far one entry may move in a masked update; a device whose update moves further refuses. Example:
+            ``8.0``.
         least_honest: updates in every masked sum that are of none of the devices that may collude; 0 = half of those
-            that could be missing otherwise, and 1 at least (:mod:`coordinator.privacy.guarantee`).
+            that could be missing otherwise, and 1 at least (:mod:`coordinator.privacy.guarantee`). Example: ``3``.
     """
 
     clip_norm: float = 0.0

@@ -28,10 +28,17 @@ class FederationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[federation]``: ``name`` (part of every topic), ``seed`` of every stream, number of ``rounds``.
 
     Attributes:
-        patience: evaluations in a row without a better one after which training ends; 0 = never.
-        metric: of the global model, by which one is better: ``accuracy``, ``loss``, or one of the task's.
-        keep_best: leave the best evaluated model in ``checkpoints/best.safetensors``; as ``patience`` does.
-        keep_every: leave the model of each so many rounds in ``checkpoints/round-NNNNN.safetensors``; 0 = none.
+        name: the federation's name, part of every topic: letters, digits, dots, dashes. Example: ``"digits"``.
+        seed: where every random stream of the run begins; equal seeds give equal runs. Example: ``7``.
+        rounds: number of rounds. Example: ``50``.
+        patience: evaluations in a row without a better one after which training ends; not given, 0: never. Example:
+            ``5``.
+        metric: what says which of two global models is better: ``accuracy``, ``loss``, or one of the task's. Example:
+            ``"loss"``.
+        keep_best: leave the best evaluated model in ``checkpoints/best.safetensors``; as ``patience`` does. Example:
+            ``true``.
+        keep_every: leave the model of each so many rounds in ``checkpoints/round-NNNNN.safetensors``; not given, 0:
+            none. Example: ``10``.
     """
 
     name: str
@@ -48,16 +55,18 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         build: a name of ``coordinator.models``, ``timm:NAME``, ``torchvision:NAME``, ``transformers:TYPE``, or
-            ``package.module:function``.
-        input: shape of one example; empty = the model's own.
-        vocabulary: of an own model that takes symbols, 0 to this less 1; 0 = it takes numbers.
+            ``package.module:function``. Example: ``"resnet20"``.
+        input: shape of one example; empty = the model's own. Example: ``[3, 32, 32]``.
+        vocabulary: of an own model that takes symbols, 0 to this less 1; not given, 0: it takes numbers. Example:
+            ``5000``.
         classes: their names in order; ``classes = 10`` in the file names them "0" to "9". Empty = the model's own. With
-            a task what the model gives: outputs, or a vocabulary.
-        options: ``[model.options]``, handed to the builder.
+            a task what the model gives: outputs, or a vocabulary. Example: ``["cat", "dog"]``.
+        options: ``[model.options]``, handed to the builder. Example: ``{ width = 64 }``.
         weights: safetensors file with the first weights, such as a pretrained base's; empty = drawn from the seed.
-        weights_except: name patterns of tensors that are drawn all the same, such as ``head.*``.
+            Example: ``"base.safetensors"``.
+        weights_except: name patterns of tensors that are drawn all the same. Example: ``["head.*"]``.
         weights_map: ``[model.weights-map]``, patterns of the file's names and the model's names for them; or the name
-            of one of ``coordinator.exporting.weight_names.MAPS``.
+            of one of ``coordinator.exporting.weight_names.MAPS``. Example: ``{ "encoder.*" = "body.*" }``.
     """
 
     build: str
@@ -71,7 +80,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MethodConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[method]``: ``name`` and the method's own options, every other key of the table; the method checks them."""
+    """``[method]``: ``name`` and the method's own options, every other key of the table; the method checks them.
+
+    Attributes:
+        name: the method's name, or ``package.module:Class`` for one of your own. Example: ``"fedhm"``.
+        options: every other key of the table: the method's own options, which the method checks. Example: ``{ levels =
+            [1, 8, 32] }``.
+    """
 
     name: str
     options: dict[str, Any] = {}
@@ -81,17 +96,35 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[training]``: what a device does in one round.
 
     Attributes:
-        epochs, steps: one of them, the other is 0; 1 epoch when neither is given.
-        lr_schedule: over the rounds: ``constant``; ``cosine`` from ``lr`` to ``lr_final``; ``steps``, times
-            ``lr_factor`` at each round of ``lr_milestones``; ``exponential``, halved every ``lr_half_life`` rounds.
+        epochs: passes over a device's examples in one round; 1 when neither this nor ``steps`` is given. Example:
+            ``3``.
+        steps: training steps in one round, in place of ``epochs``. Example: ``20``.
+        batch: examples in one training step. Example: ``32``.
+        last_batch: what becomes of the examples left over at an epoch's end: ``drop`` leaves them out, ``keep`` trains
+            a smaller batch, ``wrap`` fills the batch up from the epoch's beginning. Example: ``"wrap"``.
+        optimizer: what the device's steps are made with. Example: ``"adamw"``.
+        lr: learning rate of the device's optimizer, at the start. Example: ``0.05``.
+        lr_schedule: how the learning rate changes over the rounds: ``constant``; ``cosine`` from ``lr`` to
+            ``lr_final``; ``steps``, times ``lr_factor`` at each round of ``lr_milestones``; ``exponential``, halved
+            every ``lr_half_life`` rounds. Example: ``"cosine"``.
+        lr_final: learning rate at the end of ``cosine``. Example: ``0.001``.
+        lr_milestones: rounds at which ``steps`` changes the rate. Example: ``[50, 75]``.
+        lr_factor: what ``steps`` multiplies the rate with at each of them. Example: ``0.1``.
+        lr_half_life: rounds after which ``exponential`` has halved the rate. Example: ``100``.
         lr_warm_up: first rounds, W, of a rising rate: round r, from 0, has (r + 1) / (W + 1) of what the schedule says.
-        momentum, nesterov: of ``sgd``.
-        clip_norm: largest gradient norm; 0 = no clipping.
-        frobenius_lambda: weight of Frobenius decay on factor pairs, for methods that have them.
-        proximal_mu: mu of FedProx: every step is also pulled back to the received weights; 0 = not.
+            Example: ``3``.
+        momentum: momentum of ``sgd``. Example: ``0.9``.
+        nesterov: Nesterov's form of that momentum. Example: ``true``.
+        weight_decay: this times the weights is added to the gradient (``sgd``, ``adam``) or taken off the weights
+            (``adamw``, times ``lr``). Example: ``0.0005``.
+        clip_norm: largest gradient norm; 0 = no clipping. Example: ``1.0``.
+        frobenius_lambda: weight of Frobenius decay on factor pairs, for methods that have them. Example: ``0.0001``.
+        proximal_mu: mu of FedProx: every step is also pulled back to the received weights; 0 = not. Example: ``0.01``.
         scaffold: control variates correct every step for how a device's data differ from all devices' (SCAFFOLD).
-        loss: one of ``export.training_step.Loss``.
-        groups: ``[[training.groups]]``, parameters with a learning rate or a weight decay of their own.
+            Example: ``true``.
+        loss: what a step lowers where there is no ``[task]``. Example: ``"cross_entropy"``.
+        groups: ``[[training.groups]]``, parameters with a learning rate or a weight decay of their own. Example: ``[{
+            match = "head.*", lr-factor = 10.0 }]``.
     """
 
     epochs: int = 1
@@ -123,14 +156,21 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: a name of ``coordinator.data.datasets``, ``folder`` for files in ``path``, or
             ``package.module:function``. May be left out where ``[evaluation] data`` is given and devices bring theirs.
-        path: folder of the source; APPORTION_DATA when the source needs one and the file names none.
+            Example: ``"digits"``.
+        path: folder of the source; APPORTION_DATA when the source needs one and the file names none. Example:
+            ``"data/mnist"``.
         partition: how examples are dealt to local devices, told in ``coordinator.data.partition``: ``iid``;
             ``file-order`` (equal slices, not shuffled); over classes with ``alpha``: ``dirichlet``, ``dirichlet-equal``
             (PriSM), ``dirichlet-groups`` (FedHM), ``dirichlet-multinomial`` (SLT); by natural owner: ``writer`` (one
-            per device, lowest ids first), ``writer-groups`` (all of them, as many per device: PruneFL).
-        devices: parts the data is dealt into; the number of local devices unless given.
-        scale, mean, std: values become ``(x * scale - mean) / std``; mean and std one value or one per channel.
-        augment: named augmentations while training (``flip``, ``crop4``).
+            per device, lowest ids first), ``writer-groups`` (all of them, as many per device: PruneFL). Example:
+            ``"dirichlet"``.
+        alpha: concentration of the Dirichlet distribution: the smaller, the more devices differ in their classes.
+            Example: ``0.5``.
+        devices: parts the data is dealt into; the number of local devices unless given. Example: ``8``.
+        scale: values become ``(x * scale - mean) / std``. Example: ``0.0625``.
+        mean: taken off the scaled values; one value, or one per channel. Example: ``[0.305]``.
+        std: what they are divided by; one value, or one per channel. Example: ``[0.376]``.
+        augment: named augmentations while training: ``flip``, ``crop4``. Example: ``["flip", "crop4"]``.
     """
 
     source: str
@@ -157,13 +197,16 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[evaluation]``: at the coordinator, in file order, and on the devices.
 
     Attributes:
-        every: rounds between evaluations, 0 for none; the last round is always evaluated.
-        norm: statistics of batch norms: ``static`` (a statistics pass), of the ``batch``, or ``running`` ones.
-        holdout: share of the examples held out, for sources that have no test set of their own.
-        data: folder of the held-out examples, read as a device reads its own; in place of the source's.
+        batch: examples in one batch of the evaluation. Example: ``256``.
+        every: rounds from one evaluation to the next, 0 for none; the last round is always evaluated. Example: ``5``.
+        norm: statistics of batch norms: ``static`` (a statistics pass), of the ``batch``, or ``running`` ones. Example:
+            ``"running"``.
+        holdout: share of the examples held out, for sources that have no test set of their own. Example: ``0.2``.
+        data: folder of the held-out examples, read as a device reads its own; in place of the source's. Example:
+            ``"held-out"``.
         devices: share of its own examples that each device keeps out of its training and scores the models on that it
-            is sent; 0 = none.
-        devices_least: examples that such a share needs to be scored; a device with fewer is left out.
+            is sent; not given, 0: none. Example: ``0.2``.
+        devices_least: examples that such a share needs to be scored; a device with fewer is left out. Example: ``10``.
     """
 
     batch: int = 256
@@ -176,7 +219,13 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """``tls = { ca = ..., cert = ..., key = ... }``: PEM files; ``ca`` alone checks the broker, the others are ours."""
+    """``tls = { ca = ..., cert = ..., key = ... }``: PEM files; ``ca`` alone checks the broker, the others are ours.
+
+    Attributes:
+        ca: certificate of the authority that signed the broker's. Example: ``"ca.pem"``.
+        cert: our own certificate, where the broker asks for one; with ``key``. Example: ``"coordinator.pem"``.
+        key: its private key. Example: ``"coordinator.key"``.
+    """
 
     ca: str
     cert: str = ""
@@ -188,21 +237,28 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: ``embedded`` (started here), ``mosquitto`` (started here, from PATH), or ``mqtt://`` or ``mqtts://``.
+            Example: ``"mqtts://broker.local:8883"``.
         tls: for a broker started here: make throw-away certificates. Otherwise files, or true for the system's.
-        password_env: name of the environment variable that holds the password; it is never in a file.
+            Example: ``{ ca = "ca.pem" }``.
+        user: user name at a broker that asks for one; with ``password_env``. Example: ``"coordinator"``.
+        password_env: name of the environment variable that holds the password; it is never in a file. Example:
+            ``"BROKER_PASSWORD"``.
         identity: folder that ``apportion ca init`` made: connections by certificate, manifests and orders signed. For
-            ``mosquitto`` and ``mqtts://``.
-        bulk: ``https://host:port`` where this coordinator serves blobs, beside the broker; needs ``identity``.
+            ``mosquitto`` and ``mqtts://``. Example: ``"identity"``.
+        bulk: ``https://host:port`` where this coordinator serves blobs, beside the broker; needs ``identity``. Example:
+            ``"https://coord.local:8443"``.
         web: ``https://host:port`` where browsers find the page, claims and blobs; needs ``identity``. ``http://`` for
-            this machine alone.
-        web_certificate, web_key: PEM files for the host of ``web``, the full chain and its key, from an authority that
-            phones trust already; the identity's own where empty. The listener for browsers of a broker that the run
-            starts has them too.
-        web_socket: ``wss://host:port[/path]`` where browsers reach a broker that the run does not start.
+            this machine alone. Example: ``"https://coord.local:8444"``.
+        web_certificate: PEM file with the full chain for the host of ``web``, from an authority that phones trust
+            already; the identity's own where empty. The listener for browsers of a broker that the run starts has it
+            too. Example: ``"fullchain.pem"``.
+        web_key: PEM file with the private key of ``web_certificate``. Example: ``"privkey.pem"``.
+        web_socket: ``wss://host:port[/path]`` where browsers reach a broker that the run does not start. Example:
+            ``"wss://broker.local:8084"``.
+        folder: that broker's folder, as ``apportion ca mosquitto --out`` wrote it, where it is here: each browser that
+            joins is made known to it. Example: ``"broker"``.
         address_connections: of the 512 connections that ``bulk`` and ``web`` have each, those that an address keeps
-            when there is no room; 0: a quarter. More for devices behind one proxy or router.
-        folder: of that broker, as ``apportion ca mosquitto --out`` wrote it, where it is here: each browser that joins
-            is made known to it.
+            when there is no room; 0: a quarter. More for devices behind one proxy or router. Example: ``256``.
     """
 
     url: str = "embedded"
@@ -228,13 +284,17 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[store]``: where a run keeps what must not be lost.
 
     Attributes:
-        dir: folder of the blobs; empty = in the run's directory. With ``blobs``: of the copies kept here.
-        quota_mb: its limit in MB; 0 = none.
-        blobs: ``s3://bucket/prefix`` or another address that fsspec knows; empty = the folder alone.
-        ledger: ``postgresql://...``; empty = a SQLite file in the run's directory.
-        lease_s: with a ledger of several coordinators, seconds after which a silent one's work is taken over.
+        dir: folder of the blobs; empty = in the run's directory. With ``blobs``: of the copies kept here. Example:
+            ``"/var/lib/apportion/blobs"``.
+        quota_mb: largest size of that folder in MB; 0 = no limit. Example: ``2000``.
+        blobs: ``s3://bucket/prefix`` or another address that fsspec knows; empty = the folder alone. Example:
+            ``"s3://bucket/runs/first"``.
+        ledger: ``postgresql://...``; empty = a SQLite file in the run's directory. Example:
+            ``"postgresql://apportion@db.example/apportion"``.
+        lease_s: with a ledger of several coordinators, seconds after which a silent one's work is taken over. Example:
+            ``30``.
         shards: parts that the devices are divided into, each served by one of the coordinators; 1 = the one that leads
-            serves all.
+            serves all. Example: ``8``.
     """
 
     dir: str = ""
@@ -251,12 +311,16 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         time_model: seconds of a round by kept weights instead of by the profile below: a published one of PruneFL's
             (``pi4-conv2``, ``pi4-vgg11``, ``android-resnet18``) for every method, or ``method``, the method's own.
-        profile: a name of ``coordinator.config.device_speed``; the values below replace its own when above 0.
-        gmac_per_s: 10^9 forward multiply-accumulates (of a whole batch) per second of a training step.
-        step_overhead_ms: what every step takes beside that.
-        link_mbit: 10^6 bits per second between a device and the coordinator, each way.
-        latency_ms: added to a round for each device.
-        idle_mb: memory of supervisor and trainer before any step, for groups with a budget and no level.
+            Example: ``"pi4-conv2"``.
+        profile: a name of ``coordinator.config.device_speed``; the values below replace its own when above 0. Example:
+            ``"raspberry-pi-4"``.
+        gmac_per_s: 10^9 forward multiply-accumulates (of a whole batch) per second of a training step. Example:
+            ``0.5``.
+        step_overhead_ms: what every step takes beside that. Example: ``2.0``.
+        link_mbit: 10^6 bits per second between a device and the coordinator, each way. Example: ``20``.
+        latency_ms: added to a round for each device. Example: ``40``.
+        idle_mb: memory of supervisor and trainer before any step, for groups with a budget and no level. Example:
+            ``71``.
     """
 
     time_model: str = ""

@@ -17,11 +17,13 @@ class ServerOptimizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[server-optimizer]``.
 
     Attributes:
-        name: one of ``coordinator.server_optimizers``; empty = none, the devices' mean is the next model.
-        lr: eta, the server's learning rate; 1 for ``fedavgm``, 0.1 for the others.
-        beta1: of the mean step; 0.9, for ``fedadagrad`` 0.
-        beta2: of its square, of ``fedadam`` and ``fedyogi``.
+        name: one of ``coordinator.server_optimizers``; empty = none, the devices' mean is the next model. Example:
+            ``"fedadam"``.
+        lr: eta, the server's learning rate; 1 for ``fedavgm``, 0.1 for the others. Example: ``0.1``.
+        beta1: how much of the earlier mean step is kept; 0.9, for ``fedadagrad`` 0. Example: ``0.9``.
+        beta2: how much of its earlier square is kept, for ``fedadam`` and ``fedyogi``. Example: ``0.99``.
         tau: added to the root of the mean square, of all but ``fedavgm``; the mean square begins with its square.
+            Example: ``0.001``.
     """
 
     name: str = ""

@@ -15,8 +15,8 @@ class TaskConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: one of ``export.tasks.TASKS``, ``package.module:Class``, or ``module`` for a model that brings its own
-            ``training_step``; empty, or ``classification``: one class for each example.
-        options: every other key of the table, handed to the task's class.
+            ``training_step``; empty, or ``classification``: one class for each example. Example: ``"regression"``.
+        options: every other key of the table, handed to the task's class. Example: ``{ loss = "huber" }``.
     """
 
     name: str = ""

@@ -1,0 +1,1 @@
+"""Tests of the book: its generated parts, its links, its commands, the built site."""
