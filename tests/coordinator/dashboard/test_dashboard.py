@@ -14,12 +14,14 @@ import msgspec
 import pytest
 
 from coordinator.cli.watch import served
+from coordinator.dashboard.app import HEADERS
 from coordinator.dashboard.board import Board
 from coordinator.dashboard.device_log import last_lines
 from coordinator.dashboard.fleet import view_of
 from coordinator.history.history import History
 from coordinator.history.live import LiveDevice, LiveState
 from coordinator.ledger.ledger import Ledger
+from coordinator.web.server import REQUEST_TIMEOUT_S
 from edge.contracts.plan import assignment_id
 from tests.coordinator.history.small_ledger import begin, commit, report, small_ledger
 
@@ -35,7 +37,7 @@ class Client:
 
     def ask(self, method: str, path: str, *, body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
         parts = urlsplit(self.address)
-        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=REQUEST_TIMEOUT_S)
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
         data = answer.read()
@@ -76,6 +78,7 @@ def test_page_and_its_headers(client: Client) -> None:
     assert "<title>Apportion dashboard</title>" in page
     assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert "unsafe" not in headers["content-security-policy"]
+    assert {name.lower(): value for name, value in HEADERS.items()}.items() <= headers.items()
     assert client.ask("GET", "/../app.py")[0] == 404
 
 
