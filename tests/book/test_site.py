@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from docs.book.site import build
 
 ROOT = Path(__file__).parents[2]
 _FETCHED = re.compile(
@@ -20,12 +20,7 @@ _IN_STYLES = re.compile(r"""url\(\s*["']?(?:https?:)?//|@import\s+["'](?:https?:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("book")
-    options = ("--quiet", "--fail-on-warning", "--keep-going", "--fresh-env", "--builder", "html")
-    command = [sys.executable, "-m", "sphinx", *options, "--doctree-dir", str(folder / "trees"), "docs"]
-    done = subprocess.run([*command, str(folder / "site")], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder / "site"
+    return build(tmp_path_factory.mktemp("book"))
 
 
 @pytest.mark.slow
