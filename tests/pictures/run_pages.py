@@ -164,7 +164,7 @@ def drawn(browser: Browser, file: Path, out: Path) -> None:
 
 def fewer_colours(out: Path) -> None:
     """A palette in place of all colours: a third of the bytes."""
-    Image.open(out).convert("RGB").quantize(128).save(out, optimize=True)
+    Image.open(out).convert("RGB").quantize(256).save(out, optimize=True)
 
 
 @contextmanager
