@@ -21,7 +21,7 @@ p.what, p.lede { color: var(--soft); margin: .3rem 0 1rem; max-width: 60rem; }
 ul { margin: .3rem 0; padding-left: 1.2rem; max-width: 60rem; } li { margin: .15rem 0; }
 nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: 1rem 0 0; font-size: .9rem; }
 a { color: var(--c1); } .so-far { color: var(--over); font-weight: 600; }
-dl.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; margin: 1rem 0 0; }
+dl.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.5rem, 1fr)); gap: .75rem; margin: 1rem 0 0; }
 dl.facts div { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .5rem .75rem; }
 dt { color: var(--soft); font-size: .8rem; } dd { margin: 0; font-size: 1.15rem; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }

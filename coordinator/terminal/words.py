@@ -180,8 +180,8 @@ def event_line(event: LedgerEvent) -> Text:
     clock = time.strftime("%H:%M:%S", time.localtime(event.at))
     trouble = any(word in event.action for word in ("fail", "refus", "reject", "quarantine", "revoke", "expired"))
     details = ", ".join(f"{key} {str(value)[:60]}" for key, value in event.details.items() if key != "weights")
-    who = "" if event.actor.startswith("coordinator:") else f"  by {event.actor}"
-    subject = event.subject
+    subject = event.subject or event.actor
+    who = "" if event.actor.startswith("coordinator:") or event.actor == subject else f"  by {event.actor}"
     if subject.startswith("round:"):
         index, _, attempt = subject.removeprefix("round:").partition(".")
         subject = f"round {int(index) + 1}" + (f", attempt {int(attempt) + 1}" if attempt not in ("", "0") else "")

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -90,12 +91,19 @@ def followed(work: Path, browser: Browser) -> None:
     (work / "digits.toml").write_text(RUN)
     run_dir = work / "runs" / "digits"
     run = subprocess.Popen([*APPORTION, "run", "digits.toml", "--run-dir", "runs/digits", "--quiet"], cwd=work)
-    while run.poll() is None and not committed(run_dir, 3):
-        time.sleep(0.5)
-    asyncio.run(terminal(run_dir, work / "top.svg"))
+    try:
+        while run.poll() is None and not committed(run_dir, 3):
+            time.sleep(0.5)
+        # In a thread: the browser's own loop runs in this one.
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(asyncio.run, terminal(run_dir, work / "top.svg")).result()
+        status = run.wait()
+    finally:
+        run.terminate()
+        run.wait()
     drawn(browser, work / "top.svg", OUT / "top.png")
-    if run.wait() != 0:
-        raise SystemExit(f"the run ended with {run.returncode}")
+    if status != 0:
+        raise SystemExit(f"the run ended with {status}")
     subprocess.run([*APPORTION, "report", "runs/digits", "--out", "report.html"], cwd=work, check=True)
     page(browser, work / "report.html", OUT / "report.png", height=1640)
 
@@ -156,7 +164,7 @@ def drawn(browser: Browser, file: Path, out: Path) -> None:
 
 def fewer_colours(out: Path) -> None:
     """A palette in place of all colours: a third of the bytes."""
-    Image.open(out).convert("RGB").quantize(128).save(out, optimize=True)
+    Image.open(out).convert("RGB").quantize(256).save(out, optimize=True)
 
 
 @contextmanager
