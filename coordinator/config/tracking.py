@@ -19,20 +19,24 @@ class TrackingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[tracking]``; a run without the table is tracked nowhere.
 
     Attributes:
-        to: names of ``coordinator.tracking.TRACKERS``: ``tensorboard``, ``mlflow``, ``wandb``, ``prometheus``,
-            ``opentelemetry``.
+        to: the trackers that hear of the run: ``tensorboard``, ``mlflow``, ``wandb``, ``prometheus``,
+            ``opentelemetry``. Example: ``["tensorboard", "prometheus"]``.
         experiment: name that runs are found under: MLflow's experiment, W&B's project, OpenTelemetry's service; the
-            federation's own where empty.
+            federation's own where empty. Example: ``"kitchen-sensors"``.
         devices: devices with figures of their own, the first so many that report; 0 = figures of whole rounds only.
-        logs: what the coordinator says on stderr: lines of ``text``, or a ``json`` object per line.
-        tensorboard_dir: folder of the event files; ``tensorboard`` in the run's directory where empty.
+            Example: ``50``.
+        logs: what the coordinator says on stderr: lines of ``text``, or a ``json`` object per line. Example:
+            ``"json"``.
+        tensorboard_dir: folder of the event files; ``tensorboard`` in the run's directory where empty. Example:
+            ``"boards"``.
         mlflow_uri: ``https://...`` of a tracking server, or ``sqlite:///FILE``; ``mlflow.db`` in the run's directory
-            where empty.
-        wandb_dir: folder of the offline files; ``wandb`` in the run's directory where empty.
+            where empty. Example: ``"https://mlflow.example.org"``.
+        wandb_dir: folder of the offline files; ``wandb`` in the run's directory where empty. Example: ``"wandb"``.
         prometheus_address: ``HOST:PORT`` where ``/metrics`` is served while the run goes on; port 0: the system's
-            choice, which is said.
-        queue: events that wait for a slow tracker, at most; further ones are dropped, counted and said once.
-        wait_s: seconds that the end of a run waits for trackers to take what is left.
+            choice, which is said. Example: ``"0.0.0.0:9464"``.
+        queue: events that wait for a slow tracker, at most; further ones are dropped, counted and said once. Example:
+            ``50000``.
+        wait_s: seconds that the end of a run waits for trackers to take what is left. Example: ``30``.
     """
 
     to: tuple[str, ...] = ()

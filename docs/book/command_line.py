@@ -12,18 +12,8 @@ from typing import Any
 
 import typer
 
-from coordinator.cli import command
-
-_DEVICE_VERBS = {
-    "agent": "edge.commands.agent",
-    "relay": "edge.relay.command_line",
-    "csr": "edge.commands.csr",
-    "enrol": "edge.commands.enrol",
-    "predict": "edge.commands.predict",
-    "release": "edge.commands.release",
-}
-"""Verbs of the device's side, which argparse reads; ``edge.__main__`` has the same list."""
-
+from coordinator.cli.verbs import VERBS
+from edge.commands.verbs import VERBS as DEVICE_VERBS
 
 _OPTION = re.compile(r"(?<![\w`-])(--[a-z][a-z-]*)")
 
@@ -49,9 +39,13 @@ class Verb:
 
 def verbs() -> list[Verb]:
     """Every command, in the order of ``apportion --help``."""
-    root = typer.main.get_command(command._app(None))
-    found = list(_of_group(root, ""))
-    return [_device_verb(verb.name) if verb.name in _DEVICE_VERBS else verb for verb in found]
+    app = typer.Typer()
+    for module in dict.fromkeys(verb.module for verb in VERBS.values() if verb.module):
+        importlib.import_module(module).register(app)
+    found: dict[str, list[Verb]] = {}
+    for verb in _of_group(typer.main.get_command(app), ""):
+        found.setdefault(verb.name.partition(" ")[0], []).append(verb)
+    return [verb for name in VERBS for verb in found.get(name) or [_device_verb(name)]]
 
 
 def _of_group(group: Any, prefix: str) -> Iterator[Verb]:
@@ -114,7 +108,6 @@ def _action_metavar(action: argparse.Action) -> str:
 
 def _parser_of(name: str) -> argparse.ArgumentParser:
     """The parser that the verb's command makes: asked to parse, it is caught."""
-    module = importlib.import_module(_DEVICE_VERBS[name])
     caught: list[argparse.ArgumentParser] = []
 
     def catch(self: argparse.ArgumentParser, *_: Any, **__: Any) -> Any:
@@ -123,7 +116,7 @@ def _parser_of(name: str) -> argparse.ArgumentParser:
 
     parse, argparse.ArgumentParser.parse_args = argparse.ArgumentParser.parse_args, catch  # type: ignore[method-assign]
     try:
-        getattr(module, f"{name}_command")([])
+        DEVICE_VERBS[name].run([])
     except _Parsed:
         pass
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.cli.command import VERBS
+from coordinator.cli.verbs import VERBS
 from docs.book import command_line
 
 
