@@ -52,8 +52,13 @@ class Answers:
 
     async def state(self, request: Request) -> Response:
         """Everything that is kept up to date."""
-        await run_in_threadpool(self._board.look)
-        return Response(await run_in_threadpool(self._board.whole), media_type="application/json", headers=_NO_STORE)
+        if not self._board.is_followed:
+            await run_in_threadpool(self._board.look)
+        whole = await run_in_threadpool(self._board.whole)
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(whole.data, media_type="application/json", headers=_NO_STORE)
+        headers = {**_NO_STORE, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+        return Response(whole.compressed, media_type="application/json", headers=headers)
 
     async def stream(self, request: Request) -> Response:
         """Changes from version ``since`` on, as server-sent events; ``reset`` where the page has to read the whole."""

@@ -6,12 +6,13 @@ than leaves a processor alone for most of the time.
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -52,6 +53,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problem: str | None = None
 
 
+class Whole(NamedTuple):
+    """Everything at one version: JSON, and the same compressed."""
+
+    version: int
+    data: bytes
+    compressed: bytes
+
+
 class Board:
     """The run of ``history``, for any number of pages. Start it with :meth:`following`."""
 
@@ -71,6 +80,7 @@ class Board:
         self._problem = ""
         self._changes: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
         self._seen: object = None
+        self._whole: Whole | None = None
         self._watchers = 0
         self._woken = threading.Event()
 
@@ -79,22 +89,29 @@ class Board:
         """Grows with every change."""
         return self._version
 
-    def whole(self) -> bytes:
-        """Everything, as JSON of a :class:`Change` with all its parts."""
+    def whole(self) -> Whole:
+        """Everything, as JSON of a :class:`Change` with all its parts; made once for each version."""
         with self._lock:
-            return msgspec.json.encode(
-                Change(
-                    version=self._version,
-                    run=self._run,
-                    is_running=self._is_running,
-                    deadline_left_s=self._deadline_left_s,
-                    devices=tuple(self._devices.values()),
-                    rounds=tuple(self._rounds.values()),
-                    events=tuple(self._events),
-                    traffic=self._traffic,
-                    problem=self._problem,
-                )
+            if self._whole is None or self._whole.version != self._version:
+                data = self._encoded()
+                self._whole = Whole(self._version, data, gzip.compress(data, 1, mtime=0))
+            return self._whole
+
+    def _encoded(self) -> bytes:
+        """Called with the lock held."""
+        return msgspec.json.encode(
+            Change(
+                version=self._version,
+                run=self._run,
+                is_running=self._is_running,
+                deadline_left_s=self._deadline_left_s,
+                devices=tuple(self._devices.values()),
+                rounds=tuple(self._rounds.values()),
+                events=tuple(self._events),
+                traffic=self._traffic,
+                problem=self._problem,
             )
+        )
 
     def device(self, device: str) -> DeviceView | None:
         """One device as it is shown now."""
@@ -119,6 +136,7 @@ class Board:
             LedgerError: the first look found no run that can be read.
         """
         self.look()
+        self.whole()  # the first page need not wait for it
         ended = threading.Event()
 
         def follow() -> None:
@@ -155,6 +173,11 @@ class Board:
         finally:
             with self._lock:
                 self._watchers -= 1
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a page is open, so that what is kept here is never old."""
+        return self._watchers > 0
 
     def look_soon(self) -> None:
         """Something was just asked of the run: its effect is to be seen at once."""

@@ -22,6 +22,9 @@ def test_wheel_holds_the_packages_with_their_types_and_data_and_nothing_of_the_t
     data = [
         "apportion/__init__.pyi",
         "coordinator/cli/demo.toml",
+        "coordinator/dashboard/page/index.html",
+        "coordinator/dashboard/page/main.js",
+        "coordinator/dashboard/page/dashboard.css",
         "profiles/catalog/pi-4-4gb.toml",
         "edge/runtimes/executorch/native/session.cpp",
     ]

@@ -59,7 +59,6 @@ function header() {
   setText($("link"), store.isConnected ? "" : "not connected: what is shown may be old");
   $("link").className = store.isConnected ? "pill quiet" : "pill bad";
   const done = committed(), training = done.filter(round => round.round < run.rounds_asked);
-  setText($("what"), `${run.model} under ${run.method}, ${whole(run.rounds_asked)} rounds asked for`);
   const bar = $("progress");
   bar.hidden = false;
   bar.setAttribute("role", "img");
@@ -73,17 +72,18 @@ function header() {
   const up = store.traffic.filter(row => row.direction === "up").reduce((sum, row) => sum + row.payload_bytes, 0);
   const down = store.traffic.filter(row => row.direction === "down").reduce((sum, row) => sum + row.payload_bytes, 0);
   const spent = done.findLast(round => round.privacy);
-  const end = run.ended_at ?? Date.now() / 1000;
+  const lasted = duration((run.ended_at ?? Date.now() / 1000) - run.started_at);
+  setText($("what"), [`${run.model} under ${run.method}`, `${whole(run.rounds_asked)} rounds asked for`,
+    open ? `round ${open.round + 1}: ${ROUND[open.state]}` : "", run.ended_at ? `took ${lasted}` : `begun ${lasted} ago`].filter(Boolean).join(", "));
   $("facts").replaceChildren(...facts([
     ["rounds done", `${whole(training.length)} of ${whole(run.rounds_asked)}`],
-    ["open round", open ? `${open.round + 1}: ${ROUND[open.state]}` : "none"],
+    ["open round", open ? String(open.round + 1) : "none"],
     ...(store.is_running ? [["devices here", `${whole(here)} of ${whole(views.length)}`]] : [["devices", whole(views.length)]]),
     ...(open && store.is_running ? [["reports", `${whole(open.assigned.reported ?? 0)} of ${whole(Object.values(open.assigned).reduce((a, b) => a + b, 0))}`],
       ["time left", duration(store.deadline_left_s) || "-"]] : []),
     ...(scored ? [[metric, number(scored.scores.server[metric])]] : []),
     ...(up || down ? [["to devices", traffic(down)], ["from devices", traffic(up)]] : []),
     ...(spent ? [["epsilon spent", number(spent.privacy.epsilon, 3)]] : []),
-    [run.state === "finished" ? "took" : "begun", run.state === "finished" ? duration(end - run.started_at) : `${duration(end - run.started_at)} ago`],
   ]).childNodes);
   $("problem").hidden = !store.problem;
   setText($("problem"), store.problem ? `The ledger cannot be read now: ${store.problem}` : "");

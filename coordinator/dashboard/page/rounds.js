@@ -12,7 +12,7 @@ const WIDTH = 400;
 
 export function rounds(options) {
   let wanted = options.get("round") ?? "", entries = [], loaded = "", isLoading = false;
-  const choose = el("select", { onchange: () => { wanted = choose.value; update(); } });
+  const choose = el("select", { id: "round", onchange: () => { wanted = choose.value; update(); } });
   const step = by => () => {
     const place = choose.selectedIndex + by;
     if (place < 0 || place >= choose.options.length) return;
@@ -37,7 +37,7 @@ export function rounds(options) {
   const rows = table("Devices of the round", columns, entry => entry.assignment_id, { sortBy: columns[0], empty: "Nobody had an order in this attempt." });
   const none = el("p", { class: "empty", hidden: true }, "No round yet: the coordinator waits for devices, or plans the first one.");
   const node = el("section", { "aria-label": "Rounds" }, el("h2", {}, "Rounds"), none,
-    el("div", { class: "row" }, el("label", {}, "Round", choose), earlier, later, newest), told, problem, answers,
+    el("div", { class: "row" }, el("label", { for: "round" }, "Round"), choose, earlier, later, newest), told, problem, answers,
     el("h3", {}, "Time line by device"),
     el("ul", { class: "legend" },
       el("li", {}, mark("M0 8H20", "var(--cell-line)"), "order sent, not taken yet"), el("li", {}, mark("M0 8H20", "var(--one)", 8), "at work"),
