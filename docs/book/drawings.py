@@ -67,8 +67,8 @@ def cut() -> str:
     sheet.text(20, 48, "2048 x 2048 weights", kind="soft")
     sheet.box(20, 62, 150, 150, fill="blue")
     sheet.text(20, 240, "at the coordinator", kind="soft")
-    rows = [(20, "2 devices of 224 MB", "whole", 192, 224), (125, "3 devices of 114 MB", "rank 1/8", 105, 114)]
-    rows.append((230, "3 devices of 91 MB", "rank 1/32", 84, 91))
+    rows = [(20, "2 devices of 224 MB", "whole", 198, 224), (125, "3 devices of 118 MB", "rank 1/8", 111, 118)]
+    rows.append((230, "3 devices of 94 MB", "rank 1/32", 89, 94))
     for y, devices, level, peak, budget in rows:
         sheet.arrow(182, 137, 258, y + 40)
         if level == "whole":
