@@ -36,7 +36,9 @@ export function rounds(options) {
   ];
   const rows = table("Devices of the round", columns, entry => entry.assignment_id, { sortBy: columns[0], empty: "Nobody had an order in this attempt." });
   const none = el("p", { class: "empty", hidden: true }, "No round yet: the coordinator waits for devices, or plans the first one.");
-  const node = el("section", { "aria-label": "Rounds" }, el("h2", {}, "Rounds"), none,
+  const body = el("div", { hidden: true });
+  const node = el("section", { "aria-label": "Rounds" }, el("h2", {}, "Rounds"), none, body);
+  body.append(
     el("div", { class: "row" }, el("label", { for: "round" }, "Round"), choose, earlier, later, newest), told, problem, answers,
     el("h3", {}, "Time line by device"),
     el("ul", { class: "legend" },
@@ -94,6 +96,7 @@ export function rounds(options) {
   function update() {
     const all = roundsInOrder();
     none.hidden = all.length > 0;
+    body.hidden = all.length === 0;
     const round = current();
     if (!round) return;
     options_(all);
