@@ -31,7 +31,8 @@ class TableReader:
         self._table: Mapping[str, Any] = table
 
     def has(self, key: str) -> bool:
-        """Whether the file gives ``key``."""
+        """Whether the file gives ``key``, which is a known one from then on."""
+        self._asked.add(key)
         return key in self._table
 
     def problem(self, key: str, text: str) -> None:

@@ -14,7 +14,7 @@ from coordinator.cli.device_invitation import device_invitation
 from coordinator.config.run_config import BrokerConfig, RunConfig
 from coordinator.reporting.progress import Progress
 from coordinator.run_file.loading import load_config_text
-from edge.commands import agent
+from edge.commands.agent_arguments import agent_parser
 from edge.transport.mqtt import PASSWORD_VARIABLE
 from tests.federation.small_run import config_text
 
@@ -31,7 +31,7 @@ def test_command_of_a_broker_of_ours_is_one_that_an_agent_takes(tmp_path: Path) 
     assert told == "to start a device on this machine:"
     variable, *words = shlex.split(command)
     assert variable == f"{PASSWORD_VARIABLE}=$(cat {tmp_path}/password)"
-    chosen = agent._parser().parse_args(words[2:])
+    chosen = agent_parser().parse_args(words[2:])
     assert (words[:2], chosen.federation, chosen.device) == (["apportion", "agent"], "demo", "device-1")
     assert chosen.broker == "mqtt://a%20b@127.0.0.1:1883"
     assert "s3cret" not in command

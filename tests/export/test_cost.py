@@ -12,6 +12,15 @@ from export.training_step import FactorPair, StepSpec
 from profiles.step_work import StepWork
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _traced_before() -> None:
+    """A process's first trace loads what all of them need, which is nobody's cost."""
+    module = nn.Sequential(
+        nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 2)
+    )
+    capture_programs(module, StepSpec(input=InputSpec(layout="chw", shape=(1, 4, 4)), classes=2))
+
+
 def macs(module: nn.Module, spec: InputSpec, classes: int) -> int:
     return forward_macs(capture_programs(module, StepSpec(input=spec, classes=classes))["eval"])
 

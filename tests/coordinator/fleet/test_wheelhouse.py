@@ -131,6 +131,7 @@ def test_a_release_that_is_not_built_for_an_old_system_is_told(tmp_path: Path, m
     assert "too old for that release" in raised.value.hint
 
 
+@pytest.mark.slow
 def test_a_release_for_other_pythons_alone_gives_way_to_one_that_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

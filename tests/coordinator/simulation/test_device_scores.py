@@ -15,7 +15,7 @@ from coordinator.config.run_config import canonical_toml
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.exporting.run_data import load_run_data
 from coordinator.local_devices.data_folders import device_shares
-from coordinator.reporting.device_scores_section import device_scores_section
+from coordinator.reporting.sections.device_scores import device_scores
 from coordinator.rounds import round as engine
 from coordinator.run_file.loading import load_config_text
 from coordinator.submodels.values import State
@@ -24,6 +24,7 @@ from edge.contracts.evaluation import HeldOut
 from edge.contracts.streams import stream_seed
 from edge.contracts.tensor_file import read_tensor_file
 from edge.training.held_out import held_out_rows
+from tests.coordinator.reporting.subjects import subject
 from tests.coordinator.simulation.small_simulation import TEXT, WITH_NORM, changed, final_bytes, simulated
 
 SCORED = TEXT.replace("every = 2\n", "every = 2\ndevices = 0.2\n")
@@ -70,8 +71,8 @@ def test_sums_are_torchs_over_rows_that_nobody_trained_on(tmp_path: Path) -> Non
     assert found["metrics"]["accuracy"]["mean"] == right / examples
     assert found["metrics"]["loss"]["mean"] == pytest.approx(loss / examples, rel=1e-6)
     assert found["metrics"]["accuracy"]["quantiles"]["0.5"] == pytest.approx(np.median(own))
-    assert "device-0" in device_scores_section(summary)
-    assert device_scores_section({}) == ""
+    assert "device-0" in device_scores(subject(summary=summary))
+    assert device_scores(subject(summary={})) == ""
 
 
 class Stopped(Exception):
