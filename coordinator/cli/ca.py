@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -156,6 +157,8 @@ def mosquitto(
     if not as_json:
         print(f"{config}: start mosquitto -c {config}, or include_dir {out} in the system's; after a change write the")
         print("folder anew and reload it (SIGHUP)")
+        if os.geteuid() == 0 and not at:  # Mosquitto gives up root's rights before it reads them
+            print(f"started as root it reads them as the user mosquitto: chown -R mosquitto: {out}")
     return {"config": str(config), "out": str(out)}
 
 
