@@ -1,4 +1,4 @@
-# setup, demo, web, wheel, book, sbom, test, test-runtimes, test-system, chaos, test-arm, test-rabbitmq, test-web, fuzz, hardware-table, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, web, wheel, book, sbom, test, test-runtimes, test-system, test-pages, chaos, test-arm, test-rabbitmq, test-web, fuzz, hardware-table, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
 # Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), and npm's.
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
@@ -20,6 +20,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check
 PHASE = phase() { echo "setup: $$1"; shift; begun=$$(date +%s); quiet=--quiet; if test -t 1; then quiet=; fi; \
   "$$@" $$quiet && echo "setup:   done in $$(($$(date +%s) - begun)) s"; }; phase
 TESTS ?= tests
+PAGE_TESTS = tests/cli/test_documented_commands.py
 RUNTIME_TESTS = tests/benchmarks tests/conformance tests/edge/runtimes tests/export
 # Processes that share the tests out: two where there are two processors.
 LANES ?= $(shell test "$$(nproc 2>/dev/null || echo 1)" -ge 2 && echo 2 || echo 0)
@@ -38,7 +39,7 @@ WEB_SOURCES = $(wildcard $(WEB)/*.*) \
 HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo web wheel book links sbom test test-runtimes test-system test-containers ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz hardware-table check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web wheel book links sbom test test-runtimes test-system test-pages test-containers ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz hardware-table check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -76,7 +77,11 @@ ort-training-if-possible: setup
 
 # Whole federations: brokers, kills, databases, SSH, full disks, several coordinators.
 test-system: setup
-	$(PYTEST) -n $(SYSTEM_LANES) -m slow $(addprefix --ignore=,$(RUNTIME_TESTS) tests/containers) tests $(ARGS)
+	$(PYTEST) -n $(SYSTEM_LANES) -m slow $(addprefix --ignore=,$(RUNTIME_TESTS) $(PAGE_TESTS) tests/containers) tests $(ARGS)
+
+# Every command of every page, as it is written there.
+test-pages: setup
+	$(PYTEST) -n $(SYSTEM_LANES) -m slow $(PAGE_TESTS) $(ARGS)
 
 # Container files, Compose, chart and playbook of examples/: built and run in a chroot where the machine allows it.
 test-containers: setup
