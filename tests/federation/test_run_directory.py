@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from coordinator import cli
+from coordinator.cli.entry import main
 from coordinator.config.run_config import RunConfig, canonical_toml
 from coordinator.ledger.ledger import Ledger
 from coordinator.local_devices.data_folders import device_shares
@@ -67,7 +67,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("run-directory")
     (folder / "run.toml").write_text(text)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        status = cli.main(["run", str(folder / "run.toml"), "--run-dir", str(folder / "run"), "--json", "--quiet"])
+        status = main(["run", str(folder / "run.toml"), "--run-dir", str(folder / "run"), "--json", "--quiet"])
     assert status == 0, printed.getvalue()
     (line,) = printed.getvalue().splitlines()
     return Finished(folder / "run", json.loads(line))
