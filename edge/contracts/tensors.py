@@ -14,6 +14,7 @@ import msgspec
 Role = Literal[
     "parameter",
     "frozen",
+    "mapped",
     "buffer",
     "slot",
     "accumulator",
