@@ -123,9 +123,9 @@ COMPARISONS = (
 )
 
 
-def configuration(entry: Entry, seed: int) -> RunConfig:
+def configuration(entry: Entry, seed: int, examples: Path = EXAMPLES) -> RunConfig:
     """The run of a method: its file with the method, rounds and seed replaced."""
-    config = load_config(EXAMPLES / f"{entry.file}.toml")
+    config = load_config(examples / f"{entry.file}.toml")
     if entry.method:
         method = msgspec.structs.replace(config.method, name=entry.method, options=dict(entry.options))
         config = msgspec.structs.replace(config, method=method)
@@ -147,20 +147,22 @@ def grid(comparisons: Sequence[Comparison], seeds: Sequence[int]) -> Iterator[tu
                 yield comparison, entry, seed
 
 
-def measure(config: RunConfig, folder: Path, *, workers: int) -> dict[str, Any]:
+def measure(config: RunConfig, folder: Path, *, workers: int, device: str = "cpu") -> dict[str, Any]:
     """Simulate a run, or the rest of one; its figures round by round."""
     folder.mkdir(parents=True, exist_ok=True)
     record: Record = begin(config, folder)
-    simulate(config, folder, record, SimulationOptions(workers=workers, quiet=True))
+    simulate(config, folder, record, SimulationOptions(workers=workers, device=device, quiet=True))
     kept = ("train_loss", "bytes_up", "bytes_down", "simulated_s", "density", "evaluation")
     rounds = [{key: entry[key] for key in kept if key in entry} for entry in record.rounds]
     return {"seed": config.federation.seed, "rounds": rounds, "wall_s": record.wall_s}
 
 
-def read_results(folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+def read_results(
+    folder: Path, comparisons: Sequence[Comparison] = COMPARISONS
+) -> dict[tuple[str, str, int], dict[str, Any]]:
     """The runs that are there, by comparison, label and seed."""
     found = {}
-    for comparison, entry, seed in grid(COMPARISONS, SEEDS):
+    for comparison, entry, seed in grid(comparisons, SEEDS):
         path = result_path(folder, comparison, entry, seed)
         if path.exists():
             found[comparison.name, entry.label, seed] = json.loads(path.read_text(encoding="utf-8"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import claims, orderings
 from benchmarks.orderings import COMPARISONS, SEEDS, Comparison, Entry, configuration, grid
 from benchmarks.orderings_page import accuracy_within, page, reach
 from coordinator.exporting.cut_exporter import dense_module
@@ -87,13 +89,20 @@ def test_grid_has_every_method_before_the_next_seed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("comparison", "entry"), [(c, e) for c in COMPARISONS for e in c.entries], ids=lambda x: getattr(x, "label", None)
+    ("comparison", "entry", "examples"),
+    [
+        (comparison, entry, examples)
+        for comparisons, examples in ((COMPARISONS, orderings.EXAMPLES), (claims.CLAIMS, claims.EXAMPLES))
+        for comparison in comparisons
+        for entry in comparison.entries
+    ],
+    ids=lambda value: getattr(value, "label", None),
 )
 def test_every_method_builds_with_the_levels_and_models_it_is_compared_by(
-    comparison: Comparison, entry: Entry, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    comparison: Comparison, entry: Entry, examples: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("APPORTION_DATA", str(tmp_path))
-    config = configuration(entry, 7)
+    config = configuration(entry, 7, examples)
     assert config.federation.seed == 7
     assert config.federation.rounds == entry.rounds or not entry.rounds
     method = build_method(config.method.name, dense_module(config), config.method.options)
