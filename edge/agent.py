@@ -281,6 +281,8 @@ class Agent:
     def _trained(self, work: Assignment, report: TrainReport) -> None:
         self._crashes.over()
         self._finished.keep(FinishedRecord(work.order, report))
+        if self._settings.policy is not None:
+            self._settings.policy.worked(report.processor_s or 0.0)
         self.trainer.resume()
         self._machine.move("trained")
         work.start_upload(self._settings, report, self._finished, self._outbox.send, self._events.put)

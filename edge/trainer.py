@@ -40,6 +40,7 @@ from edge.supervisor.trainer_messages import (
 )
 from edge.system import out_of_memory
 from edge.system.atomic_files import FULL
+from edge.system.energy import EnergyMeter
 from edge.system.meter import is_torch_loaded, peak_rss_bytes, rss_bytes
 from edge.system.pipe_frames import write_frame
 from edge.training.assignment_run import AssignmentRun, carry_out
@@ -104,7 +105,7 @@ class Trainer:
         self._send(Described(count, self._idle_bytes, code, reason))
 
     def _train(self, request: Train) -> Trained:
-        order = request.order
+        order, meter = request.order, EnergyMeter()
         manifest, session = self._load(request)
         examples = Examples(self._local_data(request.data), manifest)
         constants = Path(request.constants) if request.constants else None
@@ -124,6 +125,7 @@ class Trainer:
         if request.new_variates and isinstance(begun, CorrectedWeights):
             variates = NextVariates(begun, session, steps=outcome.steps, lr=order.hyper["lr"])
         digest, size, encoded_size = self._written(request, manifest, session, run, variates)
+        spent = meter.spent()
         return Trained(
             assignment_id=order.assignment_id,
             digest=digest,
@@ -141,6 +143,8 @@ class Trainer:
             threads=min(request.threads, self._max_threads or request.threads),
             labels=run.labels,
             evaluation=run.evaluation,
+            cpu_s=spent.cpu_s,
+            joules=spent.joules,
         )
 
     def _written(

@@ -192,6 +192,10 @@ def device_table(federation: Federation) -> list[dict[str, Any]]:
                 torch_loaded=row["torch_loaded"] or report.torch_loaded,
                 runtime=report.runtime,
             )
+            if report.processor_s is not None:
+                row["cpu_s"] = round(row.get("cpu_s", 0.0) + report.processor_s, 3)
+            if report.energy_j is not None:
+                row["joules"] = round(row.get("joules", 0.0) + report.energy_j, 1)
             if order.schedule.turns and order.schedule.turns[0].program != "stats":
                 row["step_ms"].append(report.step_ms_p50)
     for part in ledger.traffic.all():

@@ -40,6 +40,8 @@ class _Report(msgspec.Struct):
     bytes_down: int = 0
     bytes_up: int = 0
     wall_s: float = 0.0
+    cpu_s: float | None = None
+    joules: float | None = None
     temperature_c: float | None = None
     battery_percent: float | None = None
 
@@ -88,6 +90,8 @@ def _record(row: Any) -> AssignmentRecord:
             "budget_bytes": report.budget_bytes,
             "is_over_budget": report.over_budget,
             "trained_s": report.wall_s,
+            "cpu_s": report.cpu_s,
+            "joules": report.joules,
             "num_examples": report.num_examples,
             "steps": report.steps,
             "step_ms": report.step_ms_p50 or None,

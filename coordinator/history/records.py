@@ -98,6 +98,7 @@ class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
         accepted_at: when the device took it.
         answered_at: when its report, refusal or rejection was written, or it was given up.
         trained_s: from its acceptance to its report, as the device measured it.
+        cpu_s: processor time of its trainer; joules: of its board in that time, where something counts them.
         predicted_peak_bytes, measured_peak_bytes: of supervisor and trainer together; measured 0: no report.
         budget_bytes: as the device reported it; 0: no limit, or no report.
         counted_in: the round that sums its update; None: none does.
@@ -124,6 +125,8 @@ class AssignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
     budget_bytes: int = 0
     is_over_budget: bool = False
     trained_s: float | None = None
+    cpu_s: float | None = None
+    joules: float | None = None
     num_examples: int = 0
     steps: int = 0
     step_ms: float | None = None

@@ -27,6 +27,8 @@ class RoundLine(msgspec.Struct, frozen=True, kw_only=True):
         torch_loaded: whether any device had torch in memory.
         runtimes, forms: reports by runtime, and by form of the step.
         wall_s: from plan to commit.
+        cpu_s: processor time of the devices' trainings, of those that say it.
+        joules, joules_reports: of the boards that count them, and how many reports had them.
         evaluation: evaluated model -> metric -> value; ``server`` is the global model, the others capacity levels.
         effective_rank: layer -> effective rank, where the run asks for spectra.
         layer_forms: weight -> form -> devices, of masked layers.
@@ -51,6 +53,9 @@ class RoundLine(msgspec.Struct, frozen=True, kw_only=True):
     bytes_down: int
     over_budget: int
     wall_s: float
+    cpu_s: float | None = None
+    joules: float | None = None
+    joules_reports: int = 0
     torch_loaded: bool = False
     runtimes: dict[str, int] = {}
     forms: dict[str, int] = {}
@@ -79,6 +84,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
         predicted_peak_bytes, measured_peak_bytes: memory of both processes; the measured one is the largest.
         step_ms: median over its reports of each report's median.
         bytes_up, bytes_down: payload.
+        cpu_s, joules: processor time of its trainings, and energy where its board counts it; null: not said.
         over_budget: reports above the budget.
         traffic: ``up mqtt`` and the like -> payload and bytes on the wire.
         rejected, quarantined: updates that were refused, or set aside.
@@ -95,6 +101,8 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
     predicted_peak_bytes: int = 0
     measured_peak_bytes: int = 0
     step_ms: float = 0.0
+    cpu_s: float | None = None
+    joules: float | None = None
     over_budget: int = 0
     form: str = "plain"
     threads: int = 0

@@ -66,7 +66,7 @@ def subject_of(history: History, folder: str, *, summary: Mapping[str, Any] | No
         ),
         quarantined=tuple(_quarantined(history, attempts)),
         ranks=_ranks(Path(folder)),
-        trained_s=_trained_s(history, attempts),
+        **_work(history, attempts),
         started_at=run.started_at,
         ended_at=run.ended_at,
         summary=found,
@@ -172,16 +172,17 @@ def _quarantined(history: History, attempts: list[RoundRecord]) -> Iterator[tupl
                     yield entry.round + 1, work.device, work.quarantine
 
 
-def _trained_s(history: History, attempts: list[RoundRecord]) -> float | None:
+def _work(history: History, attempts: list[RoundRecord]) -> dict[str, float]:
+    """Sums over assignments of what devices say of their work; nothing of a run with too many of them."""
     if sum(sum(entry.assigned.values()) for entry in attempts) > MOST_ASSIGNMENTS:
-        return None
-    seconds = [
-        work.trained_s
-        for entry in attempts
-        for work in history.assignments_of_round(entry.round, entry.attempt, limit=MOST_ASSIGNMENTS)
-        if work.trained_s is not None
-    ]
-    return math.fsum(seconds) if seconds else None
+        return {}
+    said: dict[str, list[float]] = {}
+    for entry in attempts:
+        for work in history.assignments_of_round(entry.round, entry.attempt, limit=MOST_ASSIGNMENTS):
+            for name in ("trained_s", "cpu_s", "joules"):
+                if (value := getattr(work, name)) is not None:
+                    said.setdefault(name, []).append(value)
+    return {name: math.fsum(values) for name, values in said.items()}
 
 
 def _wire(history: History) -> dict[str, int]:

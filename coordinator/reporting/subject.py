@@ -100,6 +100,7 @@ class Subject:
         ranks: round -> layer -> effective rank, where the run asked for them.
         quarantined: (round, device, code) of each update that no round may count.
         trained_s: of all devices, from acceptance to report; None where it is not known.
+        cpu_s: processor time of all trainings; joules: of the boards that count them. None where none says.
         summary: ``summary.json``; empty before the end.
         digests: what -> SHA-256: of the run file as the ledger has it, of the model after the last round, of files.
     """
@@ -116,6 +117,8 @@ class Subject:
     quarantined: tuple[tuple[int, str, str], ...] = ()
     ranks: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     trained_s: float | None = None
+    cpu_s: float | None = None
+    joules: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
     summary: Mapping[str, Any] = field(default_factory=dict)

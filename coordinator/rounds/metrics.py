@@ -13,6 +13,7 @@ from coordinator.reporting.progress import megabytes
 from coordinator.rounds.federation import Federation
 from coordinator.submodels.sparse_layers import DENSE, layer_forms
 from edge.contracts.errors import ArtifactCorrupt
+from edge.contracts.report import TrainReport
 
 if TYPE_CHECKING:
     from coordinator.methods.method import Method
@@ -35,7 +36,16 @@ def round_metrics(updates: Sequence[RecordedUpdate], *, wall_s: float) -> dict[s
         "runtimes": dict(sorted(Counter(r.runtime for r in reports).items())),
         "forms": dict(sorted(Counter(update.assignment.form for update in updates).items())),
         "wall_s": round(wall_s, 3),
+        **_energy(reports),
     }
+
+
+def _energy(reports: Sequence[TrainReport]) -> dict[str, float]:
+    """Processor time of all devices that say theirs, and joules of those whose boards count them."""
+    seconds = [s for r in reports if (s := r.processor_s) is not None]
+    joules = [j for r in reports if (j := r.energy_j) is not None]
+    found = {"cpu_s": round(sum(seconds), 3)} if seconds else {}
+    return found | ({"joules": round(sum(joules), 1), "joules_reports": len(joules)} if joules else {})
 
 
 def forms_of_layers(federation: Federation, updates: Sequence[RecordedUpdate]) -> dict[str, dict[str, str]]:

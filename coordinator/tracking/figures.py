@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from edge.contracts.report import TrainReport
 
 IDENTITY = frozenset({"round", "attempt", "program", "event", "at_s"})
@@ -30,6 +32,8 @@ OF_A_REPORT = (
     "bytes_up",
     "bytes_down",
     "wall_s",
+    "cpu_s",
+    "joules",
     "temperature_c",
     "battery_percent",
 )
@@ -51,7 +55,7 @@ def round_figures(entry: Mapping[str, Any]) -> dict[str, float]:
 
 def device_figures(report: TrainReport) -> dict[str, float]:
     """Name -> number, of a report; without ``round_device/ID/`` before it."""
-    found = {name: getattr(report, name) for name in OF_A_REPORT}
+    found = {name: value for name in OF_A_REPORT if (value := getattr(report, name)) is not msgspec.UNSET}
     known = {name: value for name, value in found.items() if value or name not in UNKNOWN_AT_ZERO}
     return {name: float(value) for name, value in known.items() if value is not None and math.isfinite(value)}
 

@@ -28,6 +28,8 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
         labels: classes the device has examples of, rising; None unless the order asked.
         evaluation: sums over the held-out share of the model that was received, where the order asked; a report without
             any is written without the field.
+        cpu_s: processor time of the trainer for this order, all threads; an older agent's report has no such field.
+        joules: of the whole board, or of its processor, in that time; only where something counts them.
     """
 
     assignment_id: Name
@@ -56,8 +58,20 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[Count, ...] | None = None
     site_devices: Count = 0
     evaluation: Evaluation | msgspec.UnsetType = msgspec.UNSET
+    cpu_s: Amount | msgspec.UnsetType = msgspec.UNSET
+    joules: Amount | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def scores(self) -> Evaluation | None:
         """:attr:`evaluation`, if there is one."""
         return None if self.evaluation is msgspec.UNSET else self.evaluation
+
+    @property
+    def processor_s(self) -> float | None:
+        """:attr:`cpu_s`, where it was measured."""
+        return None if self.cpu_s is msgspec.UNSET else self.cpu_s
+
+    @property
+    def energy_j(self) -> float | None:
+        """:attr:`joules`, where something counts them."""
+        return None if self.joules is msgspec.UNSET else self.joules

@@ -28,6 +28,7 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
         earlier: how many were taken before those.
         down, up: bytes that were begun to be moved, counted before they are.
         uploaded: assignments whose updates are in ``up``, the last :data:`NAMED` of them.
+        cpu_s: processor time of trainings that ended.
     """
 
     date: str
@@ -36,6 +37,7 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
     up: int = 0
     uploaded: tuple[str, ...] = ()
     earlier: int = 0
+    cpu_s: float = 0.0
 
     @property
     def order_count(self) -> int:
@@ -77,6 +79,11 @@ class DayAccount:
         if assignment not in day.uploaded:
             uploaded = (*day.uploaded, assignment)[-NAMED:]
             self._write(msgspec.structs.replace(day, up=day.up + up, uploaded=uploaded))
+
+    def work(self, date: str, cpu_s: float) -> None:
+        """A training ended that took ``cpu_s`` of the processor."""
+        day = self.of(date)
+        self._write(msgspec.structs.replace(day, cpu_s=day.cpu_s + cpu_s))
 
     def _write(self, day: Day) -> None:
         self._day = day

@@ -93,6 +93,13 @@ class PolicyGuard:
         except OSError as error:
             log.warning("an update of %d bytes is counted in memory alone: %s; free disk space", size, error)
 
+    def worked(self, cpu_s: float) -> None:
+        """Count the processor time of a training that ended; as :meth:`uploads` where the disk is full."""
+        try:
+            self._account.work(self._today(), cpu_s)
+        except OSError as error:
+            log.warning("%.0f s of the processor are counted in memory alone: %s; free disk space", cpu_s, error)
+
     def _take(self, order: WorkOrder, size: int) -> None:
         try:
             self._account.take(self._today(), order.assignment_id, size)
@@ -158,6 +165,9 @@ class PolicyGuard:
         is_new = order.assignment_id not in day.orders
         if rules.per_day is not None and is_new and day.order_count >= rules.per_day:
             raise PolicyWaits(f"$.rounds.per-day: {rules.per_day}, as many orders were taken today")
+        limit = rules.cpu_seconds_per_day
+        if limit is not None and is_new and day.cpu_s >= limit:
+            raise PolicyWaits(f"$.rounds.cpu-seconds-per-day: {limit:g}, {day.cpu_s:.0f} were used today")
 
 
 def _size_of(order: WorkOrder, held: Held) -> int:

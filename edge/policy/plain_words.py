@@ -22,6 +22,8 @@ def sentences(policy: SitePolicy) -> Iterator[str]:
     yield f"It takes orders between {' or '.join(hours)} by its own clock." if hours else "It takes orders at any hour."
     if policy.rounds.per_day is not None:
         yield f"It takes at most {policy.rounds.per_day} orders a day."
+    if policy.rounds.cpu_seconds_per_day is not None:
+        yield f"It takes no order after {policy.rounds.cpu_seconds_per_day:g} seconds of processor time in a day."
     if policy.orders.require_signed:
         yield "Orders must be signed by a key that the owner gave with --trust."
     if not policy.orders.labels:

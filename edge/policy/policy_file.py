@@ -51,10 +51,15 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Rounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
-    """When, by the device's own clock, and how often it may be asked."""
+    """When, by the device's own clock, and how often it may be asked.
+
+    Attributes:
+        cpu_seconds_per_day: processor time of a day's trainings after which no order is taken; the last one goes on.
+    """
 
     hours: tuple[str, ...] = ()
     per_day: int | None = None
+    cpu_seconds_per_day: float | None = None
 
     @property
     def windows(self) -> tuple[TimeWindow, ...]:
@@ -165,6 +170,9 @@ def _impossible(policy: SitePolicy) -> Iterator[str]:
             yield f"$.rounds.hours[{number}]: {error}"
     if policy.rounds.per_day is not None and policy.rounds.per_day < 1:
         yield f"$.rounds.per-day = {policy.rounds.per_day}: at least 1 is wanted; end the agent to be asked nothing"
+    seconds = policy.rounds.cpu_seconds_per_day
+    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+        yield f"$.rounds.cpu-seconds-per-day = {seconds}: a number of seconds above 0 is wanted; leave it out for any"
     if policy.privacy.min_cohort < 0 or policy.privacy.min_cohort == 1:
         yield f"$.privacy.min-cohort = {policy.privacy.min_cohort}: 0 (any) or at least 2 is wanted"
     for table, names in (("methods", policy.methods), ("runtimes", policy.runtimes)):

@@ -7,11 +7,14 @@ made again after a crash it has the same bits. Memory is one float64 copy of the
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.plan import BlobRef, WorkOrder
@@ -139,7 +142,15 @@ def site_report(work: SiteWork, update: BlobRef) -> TrainReport:
         battery_percent=min(charges, default=None),
         threads=max(report.threads for report in counted),
         site_devices=len(counted),
+        cpu_s=_sum(report.processor_s for report in counted),
+        joules=_sum(report.energy_j for report in counted),
     )
+
+
+def _sum(values: Iterable[float | None]) -> float | msgspec.UnsetType:
+    """Of those that are said; unset where none is."""
+    said = [value for value in values if value is not None]
+    return math.fsum(said) if said else msgspec.UNSET
 
 
 def _mean(weights: Mapping[str, int], values: Mapping[str, float]) -> float:

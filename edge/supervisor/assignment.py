@@ -271,6 +271,8 @@ class Assignment:
             threads=done.threads,
             labels=done.labels,
             evaluation=msgspec.UNSET if done.evaluation is None else done.evaluation,
+            cpu_s=done.cpu_s,
+            joules=msgspec.UNSET if done.joules is None else done.joules,
         )
 
 

@@ -108,6 +108,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         digest, size: of the uncompressed update; ``encoded_size`` of the file.
         labels: classes with local examples, where the order asks for them.
         evaluation: sums over the held-out share, where the order asks for them.
+        cpu_s: processor time of the order; ``joules`` of the board in that time, None where nothing counts them.
     """
 
     assignment_id: str
@@ -126,6 +127,8 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     threads: int
     labels: tuple[int, ...] | None = None
     evaluation: Evaluation | None = None
+    cpu_s: float = 0.0
+    joules: float | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

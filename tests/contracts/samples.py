@@ -174,6 +174,8 @@ REPORT = TrainReport(
         tuned={"correct": 27.0, "loss": 12.25},
         kept=True,
     ),
+    cpu_s=2.25,
+    joules=7.5,
 )
 
 BODIES: dict[str, msgspec.Struct] = {

@@ -18,6 +18,13 @@ def cost(subject: Subject) -> str:
         rows.append(("on the wire, headers and repeats included", size(sum(subject.wire_bytes.values()))))
     if subject.trained_s is not None:
         rows.append(("devices at work, all of them together", duration(subject.trained_s)))
+    if subject.cpu_s is not None:
+        rows.append(("processor time of the devices' trainings", duration(subject.cpu_s)))
+        rows.append(("the same in a round", duration(subject.cpu_s / len(subject.rounds))))
+        if points := _points(subject):
+            rows.append((f"the same for each point of accuracy, of {points:.1f}", duration(subject.cpu_s / points)))
+    if subject.joules is not None:
+        rows.append(("energy of the boards that count theirs", f"{subject.joules:,.0f} J"))
     simulated = sum(r.simulated_s or 0.0 for r in subject.rounds)
     if simulated:
         rows.append(("the rounds on simulated devices, by the device model", duration(simulated)))
@@ -27,5 +34,15 @@ def cost(subject: Subject) -> str:
     exports = subject.summary.get("exports")
     if exports is not None:
         rows.append(("artifacts exported and checked against torch", str(exports)))
-    energy = "Energy is not in this table: no device measured it."
-    return table(("what", "how much"), rows) + paragraph(energy, kind="what")
+    missing = "Energy is not in this table: no device counts it."
+    note = paragraph(missing, kind="what") if subject.joules is None else ""
+    return table(("what", "how much"), rows) + note
+
+
+def _points(subject: Subject) -> float:
+    """Percentage points of the global model's last accuracy; 0 where it has none."""
+    for entry in reversed(subject.rounds):
+        accuracy = entry.scores.get("server", {}).get("accuracy")
+        if accuracy is not None:
+            return 100.0 * accuracy
+    return 0.0

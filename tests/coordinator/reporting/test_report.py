@@ -69,13 +69,22 @@ def test_course_of_a_run_is_told_in_sentences() -> None:
         "Data: digits, dealt by Dirichlet(0.5), unevenly by class to 3 devices.",
         "8.0 MB to devices and 4.0 MB from them, 12.0 MB in all. With headers and repeats 14.0 MB went over the wire.",
         "devices at work, all of them together 1 min 30 s",
-        "no device measured it",
+        "no device counts it",
         "this run gives no differential privacy",
         "coordinator: apportion 1.2.3",
         "apportion run runs/kitchen-1/config.toml --seed 1 --run-dir runs/again",
         "ab" * 32,
     ):
         assert sentence in told
+
+
+def test_processor_time_is_told_in_all_by_round_and_by_point_of_accuracy() -> None:
+    told = text(report(subject(cpu_s=360.0, joules=1234.4)))
+    assert "processor time of the devices' trainings 6 min 0 s" in told
+    assert "the same in a round 1 min 30 s" in told
+    assert "the same for each point of accuracy, of 90.0 4.0 s" in told
+    assert "energy of the boards that count theirs 1,234 J" in told
+    assert "no device counts it" not in told
 
 
 def test_names_from_a_run_cannot_become_markup_and_passwords_are_left_out() -> None:

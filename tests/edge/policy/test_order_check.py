@@ -123,6 +123,21 @@ def test_hours_are_the_devices_own_and_may_pass_midnight(tmp_path: Path) -> None
         guard_of(tmp_path, rules, at).check_order(PLAIN, nothing)
 
 
+def test_processor_time_of_a_day_is_counted_over_restarts_and_anew_the_next_day(tmp_path: Path) -> None:
+    rules = {"rounds": {"cpu-seconds-per-day": 60}}
+    guard = guard_of(tmp_path, rules)
+    guard.check_order(numbered(0), nothing)
+    guard.took(numbered(0), nothing)
+    guard.worked(59.0)
+    guard_of(tmp_path, rules).check_order(numbered(1), nothing)
+    guard_of(tmp_path, rules).worked(2.0)
+    with pytest.raises(PolicyWaits, match=r"^\$.rounds.cpu-seconds-per-day: 60, 61 were used today"):
+        guard_of(tmp_path, rules).check_order(numbered(1), nothing)
+    guard_of(tmp_path, rules).check_order(numbered(0), nothing)  # taken already
+    tomorrow = time.struct_time((2026, 11, 24, 0, 0, 0, 1, 328, 0))
+    guard_of(tmp_path, rules, tomorrow).check_order(numbered(1), nothing)
+
+
 def test_orders_of_a_day_are_counted_over_restarts_and_anew_the_next_day(tmp_path: Path) -> None:
     rules = {"rounds": {"per-day": 2}}
     for number in range(2):

@@ -91,6 +91,7 @@ def test_empty_file_allows_everything_and_says_so(tmp_path: Path) -> None:
         ("[bytes]\nupload-per-day-mb = -1", r"\$.bytes.upload-per-day-mb = -1.0: a number of megabytes above 0"),
         ("[memory]\nmax-mb = inf", r"\$.memory.max-mb = inf: a number of megabytes above 0"),
         ('[rounds]\nhours = ["22-06"]', r"\$.rounds.hours\[0\]: '22-06' is no time of day"),
+        ("[rounds]\ncpu-seconds-per-day = 0", r"\$.rounds.cpu-seconds-per-day = 0.0: a number of seconds above 0"),
         ("[rounds]\nper-day = 0", r"\$.rounds.per-day = 0: at least 1 is wanted"),
         ("[privacy]\nmin-cohort = 1", r"\$.privacy.min-cohort = 1: 0 \(any\) or at least 2"),
         ("[privacy]\nmin-cohort = 2.5", r"\$.privacy.min-cohort = 2.5: Expected `int`, got `float`"),
