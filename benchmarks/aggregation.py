@@ -32,8 +32,9 @@ from coordinator.blobs.blob_store import BlobStore
 from coordinator.config.aggregation import DefencesConfig
 from coordinator.ledger.records import Assignment, RecordedUpdate
 from coordinator.methods.fedavg import FedAvg
+from coordinator.methods.method import Method
 from coordinator.rounds.federation import Federation
-from coordinator.rounds.participants import updates_of
+from coordinator.rounds.participants import stored_update, updates_of
 from coordinator.submodels.values import State
 from edge.contracts.codec import encode_msgpack
 from edge.contracts.plan import BlobRef, Schedule, WorkOrder
@@ -119,6 +120,14 @@ def record(device: str, digest: str, upload: tuple[str, ...], examples: int) -> 
     return RecordedUpdate(assignment=entry, update_digest=digest, report=report)
 
 
+def scene_of(method: Method, blobs: BlobStore, on_point: Callable[[str], None] = lambda point: None) -> Federation:
+    """What of a federation an aggregation reads."""
+    config = SimpleNamespace(defences=DefencesConfig())
+    devices = SimpleNamespace(update=stored_update)
+    found = SimpleNamespace(method=method, blobs=blobs, config=config, devices=devices, on_point=on_point)
+    return cast(Federation, found)
+
+
 def with_numpy(paths: list[Path], dtype: type[np.floating[Any]]) -> np.ndarray:
     """The sum of all files' values: read a file, add it, as one would by hand."""
     total: np.ndarray | None = None
@@ -156,11 +165,10 @@ def main() -> None:
         blobs = BlobStore(Path(folder) / "blobs")
         recorded = write_updates(blobs, dict(state.tensors), arguments.updates)
         paths = [blobs.path(entry.update_digest) for entry in recorded]
-        config = SimpleNamespace(defences=DefencesConfig())
-        scene = SimpleNamespace(method=method, blobs=blobs, config=config, on_point=lambda point: None)
+        scene = scene_of(method, blobs)
 
         def ours() -> State:
-            return method.aggregate(state, updates_of(cast(Federation, scene), recorded))
+            return method.aggregate(state, updates_of(scene, recorded))
 
         sides: dict[str, Callable[[], object]] = {
             "ours": ours,
