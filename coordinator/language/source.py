@@ -49,7 +49,7 @@ class LanguageSource:
             from coordinator.language.random_weights import random_values
 
             return random_values(self.architecture, seed)
-        from coordinator.language.folder import tensors  # type: ignore[import-not-found,unused-ignore]
+        from coordinator.language.folder import tensors
 
         found: Iterator[tuple[str, np.ndarray]] = tensors(self.folder)
         return found
@@ -119,7 +119,7 @@ def _of_folder(name: str) -> Architecture:
                 "give one of them"
             ]
         )
-    from coordinator.language.folder import read_architecture  # type: ignore[import-not-found,unused-ignore]
+    from coordinator.language.folder import read_architecture
 
     found: Architecture = read_architecture(Path(name))
     return found
