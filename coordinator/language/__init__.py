@@ -1,1 +1,2 @@
-"""Language models in files: folders of public models, what is trained merged into them, adapters, and other formats."""
+"""Language models at the coordinator: where their values come from, the base file that is made of them, and the files
+of public models, read and written."""

@@ -33,6 +33,7 @@ from coordinator.config.store import has_password, has_unsafe_option, url_proble
 from coordinator.config.table_reader import TableReader, absolute
 from coordinator.config.task import read_task
 from coordinator.config.tracking import read_tracking
+from coordinator.language.source import PREFIX, is_language
 from coordinator.methods import METHODS
 from coordinator.methods.own import installed_methods, is_import_path
 from coordinator.run_file.checks import (
@@ -205,7 +206,11 @@ def _model(table: TableReader, folder: Path, *, has_task: bool) -> ModelConfig:
         build, options = with_config_file(build, options, folder)
     except ConfigError as error:
         table.problems.extend(error.problems)
+    if is_language(build) and (folder / build.removeprefix(PREFIX)).is_dir():
+        build = PREFIX + absolute(build.removeprefix(PREFIX), folder)
     weights = absolute(table.text("weights", ""), folder)
+    if weights and is_language(build):
+        table.problem("weights", f'{build} has its values in a base; name their folder: build = "{PREFIX}FOLDER"')
     exceptions = table.list_of("weights-except", str, "name patterns", ())
     if weights and not Path(weights).is_file():
         table.problem("weights", f"{weights}: no such file; give a safetensors file of this model's weights")

@@ -265,6 +265,7 @@ MANIFEST = ArtifactManifest(
                 GraphOutput("fc1.weight#momentum.next", "fc1.weight#momentum"),
                 GraphOutput("loss", "loss"),
             ),
+            in_file_order=True,
         ),
         Program(
             name="eval", file="eval.onnx", inputs=("x", "fc1.weight"), outputs=(GraphOutput("z", "logits"),), batch=16
