@@ -84,9 +84,7 @@ def base_specs(module: CausalModel) -> tuple[TensorSpec, ...]:
 def _block_shapes(name: str, shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
     outputs, inputs = shape
     if inputs % INT4_BLOCK:
-        raise ValueError(
-            f"'{name}' has {inputs} inputs, int4 holds blocks of {INT4_BLOCK}; choose int8 for this model"
-        )
+        raise ValueError(f"'{name}' has {inputs} inputs, int4 holds blocks of {INT4_BLOCK}; choose int8 for this model")
     return (outputs, inputs // 2), (outputs, inputs // INT4_BLOCK)
 
 
