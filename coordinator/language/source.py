@@ -60,6 +60,11 @@ def is_language(build: str) -> bool:
     return build.startswith(PREFIX)
 
 
+def names_language_model(run_file: str) -> bool:
+    """Whether the text of a run's file, as the run keeps it, names a language model."""
+    return f'\nbuild = "{PREFIX}' in run_file
+
+
 def source_of(name: str, options: Mapping[str, Any]) -> LanguageSource:
     """The model called ``name``, what follows ``language:``.
 

@@ -18,7 +18,17 @@ from edge.contracts.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["METHODS", "DeviceProgram", "Level", "Method", "State", "Submodel", "Update", "build_method"]
+__all__ = [
+    "LANGUAGE_METHODS",
+    "METHODS",
+    "DeviceProgram",
+    "Level",
+    "Method",
+    "State",
+    "Submodel",
+    "Update",
+    "build_method",
+]
 
 METHODS: dict[str, str] = {
     "adapter": "coordinator.methods.adapter:Adapter",

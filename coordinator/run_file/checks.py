@@ -9,7 +9,6 @@ from coordinator.aggregation.choice import rule_class
 from coordinator.config.parameter_groups import check_group_names
 from coordinator.config.personal import PersonalConfig
 from coordinator.config.run_config import RunConfig
-from coordinator.language.source import is_language
 from coordinator.methods import METHODS, build_method, method_class
 from coordinator.methods.own import is_import_path
 from coordinator.privacy.guarantee import guarantee_of
@@ -53,9 +52,6 @@ def method_of_run(config: RunConfig, module: nn.Module) -> Method:
 def check_task(config: RunConfig, problems: list[str]) -> None:
     """Add what a task cannot be combined with to ``problems``."""
     task = config.task.name
-    if is_language(config.model.build) and task != "next-token":
-        problems.append(f"$.task.name: '{task}' given; {config.model.build} is trained for next-token")
-        return
     if not task:
         if config.federation.metric not in ("accuracy", "loss"):
             problems.append(

@@ -34,7 +34,7 @@ from coordinator.config.table_reader import TableReader, absolute
 from coordinator.config.task import read_task
 from coordinator.config.tracking import read_tracking
 from coordinator.language.source import PREFIX, is_language
-from coordinator.methods import METHODS
+from coordinator.methods import LANGUAGE_METHODS, METHODS
 from coordinator.methods.own import installed_methods, is_import_path
 from coordinator.run_file.checks import (
     MOST_SHARDS,
@@ -49,6 +49,7 @@ from coordinator.run_file.checks import (
 from coordinator.run_file.clusters import check_clusters
 from coordinator.run_file.control_variates import check_control_variates
 from coordinator.run_file.extends import read_document
+from coordinator.run_file.language import check_language
 from coordinator.server_optimizers import SERVER_OPTIMIZERS
 from coordinator.tracking import TRACKERS
 from edge.contracts.errors import ConfigError, MessageRejected
@@ -136,6 +137,7 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
     check_personal(config, problems)
     check_device_scores(config, problems)
     check_task(config, problems)
+    check_language(config, problems)
     check_control_variates(config, problems)
     check_clusters(config, problems)
     check_privacy(config, problems)
@@ -247,7 +249,8 @@ def _weights_map(table: TableReader, weights: str) -> str | dict[str, str]:
 
 def _method(table: TableReader) -> MethodConfig:
     given = table.raw("name")
-    known = [*METHODS] if given in [*METHODS] else [*METHODS, *installed_methods()]
+    ours = sorted({*METHODS, *LANGUAGE_METHODS})
+    known = ours if given in ours else [*ours, *installed_methods()]
     return MethodConfig(name=table.choice("name", known, own="Class"), options=table.rest())
 
 

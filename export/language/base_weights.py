@@ -1,6 +1,6 @@
 """The frozen base of a language model in its precision: what travels once, and is mapped on devices.
 
-A matrix ``<path>.weight`` [outputs, inputs] is held by its precision; norms, biases and tables of positions are float32.
+A matrix ``<path>.weight`` [outputs, inputs] is held by its precision; norms, biases and position tables are float32.
 ``<name>#scale`` is the step of a quantised one: [outputs] for ``int8`` (symmetric, the largest magnitude is 127),
 [outputs, inputs / 64] for ``int4`` (values 0 to 15 that stand for -8 to 7 steps, two to a byte, the even input in the
 low half).

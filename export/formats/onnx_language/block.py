@@ -23,9 +23,7 @@ class Block:
         self._feed_forward = FeedForward(graph, linears, shape, number)
         self._norms = [Norm(graph, base, shape, f"{path}.{n}_norm") for n in ("attention", "feed_forward")]
         self._post = [
-            Norm(graph, base, shape, f"{path}.{n}_post_norm")
-            for n in ("attention", "feed_forward")
-            if shape.post_norms
+            Norm(graph, base, shape, f"{path}.{n}_post_norm") for n in ("attention", "feed_forward") if shape.post_norms
         ]
 
     @property

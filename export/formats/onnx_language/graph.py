@@ -164,9 +164,7 @@ class StepGraph:
         """``x`` reduced to a scalar."""
         return self.one(kind, x, shape=(), keepdims=0, name=name)
 
-    def gemm(
-        self, a: str, b: str, c: str = "", *, flip_a: bool = False, flip_b: bool = False, name: str = ""
-    ) -> str:
+    def gemm(self, a: str, b: str, c: str = "", *, flip_a: bool = False, flip_b: bool = False, name: str = "") -> str:
         """a b + c of matrices; ``flip_a`` and ``flip_b`` take one transposed."""
         shape = (self.shapes[a][1 if flip_a else 0], self.shapes[b][0 if flip_b else 1])
         operands = (a, b, c) if c else (a, b)

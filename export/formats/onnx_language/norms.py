@@ -1,4 +1,4 @@
-"""Norms of the last dimension, forward and backward; their weights are frozen, so only what they read gets a gradient."""
+"""Norms of the last dimension, forward and backward; their weights are frozen: only what they read gets a gradient."""
 
 from __future__ import annotations
 

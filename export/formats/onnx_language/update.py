@@ -103,9 +103,7 @@ class Learning:
             before = graph.mul(graph.input(slot), shared["momentum"])
             velocity = graph.add(before, direction, name=f"next:{slot.name}")
             graph.output(velocity, slot)
-            direction = (
-                graph.add(direction, graph.mul(velocity, shared["momentum"])) if rule.nesterov else velocity
-            )
+            direction = graph.add(direction, graph.mul(velocity, shared["momentum"])) if rule.nesterov else velocity
         self._stepped(parameter, graph.input(parameter), graph.mul(direction, self._lr(rate, shared["lr"])))
 
     def _adam(self, parameter: TensorSpec, gradient: str, rate: Rate) -> None:
