@@ -63,6 +63,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "bench": Verb("coordinator.cli.bench", "time a training step here, beside torch"),
         "deploy": Verb("coordinator.cli.deploy", "write the final model for predictions, or send it to devices"),
         "predict": _of_a_device("predict"),
+        "generate": _of_a_device("generate"),
         "release": _of_a_device("release"),
     },
     "Security": {
