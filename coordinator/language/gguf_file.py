@@ -80,6 +80,9 @@ def write_gguf(
             writer.add_tensor(gguf_name(name), library.quantize(array, kinds.Q8_0), raw_dtype=kinds.Q8_0)
         else:
             writer.add_tensor(gguf_name(name), array)
+        if name == "embedding.weight" and architecture.family == "gpt2" and architecture.tied:
+            # Readers of this family want its head, tied or not.
+            writer.add_tensor("output.weight", array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -31,7 +31,7 @@ Precision = Literal["float32", "int8"]
 
 _ALIGNMENT = 4096
 """Of a tensor in its file, so that it can be mapped."""
-_HEAD_ROWS = 16_384
+_HEAD_ROWS = 4096
 """Of an int8 head that are float32 at a time."""
 _ELEMENT = {"float32": TensorProto.FLOAT, "int8": TensorProto.INT8}
 
