@@ -124,7 +124,7 @@ def _of_folder(name: str) -> Architecture:
                 "give one of them"
             ]
         )
-    from coordinator.language.folder import read_architecture
+    from coordinator.language.configuration import read_architecture
 
     found: Architecture = read_architecture(Path(name))
     return found

@@ -1,7 +1,8 @@
 """Files of text as windows of symbols, kept as arrays so that a text is tokenised once.
 
 On a device that is done by a child, ``python -m edge.language.text_windows``, which ends before the step begins: what a
-tokenizer needs (50 to 250 MB resident) is then given back, and the trainer maps the arrays.
+tokenizer needs is then given back, and the trainer maps the arrays. Measured, 0.8 MB of text, 50,000 symbols: the
+child 82 MB at its peak, the reader 34 MB; 176 MB in one process that tokenises each text whole.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
 _PIECE = 16_384
 """Characters that are encoded at once: what the package needs beside the symbols is 150 times the text."""
+_SINGLE_SPACE = re.compile(r"\S\s(?=\S)")
 _CONTEXT = 256
-"""Characters on each side of a cut that are looked at."""
+"""Characters before the end of a piece in which a cut is looked for, and on each side of one that are compared."""
 _SPARE = 0.05
 """Share of a model's symbols that its tokenizer may lack: tables are rounded up."""
 
@@ -71,18 +73,13 @@ class Tokenizer:
         return found + self._symbols(text[start:])
 
     def _cut(self, text: str, start: int) -> int:
-        """An end of a line up to a piece after ``start`` where both sides give the symbols of the whole; 0: none."""
-        place = start + _PIECE
-        for _ in range(8):
-            place = text.rfind("\n", start + 1, place - 1)
-            if place < 0:
-                return 0
-            if text[place - 1].isspace() or text[place + 1 : place + 2].isspace():
-                continue
-            left = text[max(start, place + 1 - _CONTEXT) : place + 1]
-            right = text[place + 1 : place + 1 + _CONTEXT]
-            if self._symbols(left + right) == self._symbols(left) + self._symbols(right):
-                return place + 1
+        """A place up to a piece after ``start`` where both sides give the symbols of the whole; 0: none was found."""
+        end = start + _PIECE
+        for space in (match.start() + 1 for match in reversed([*_SINGLE_SPACE.finditer(text, end - _CONTEXT, end)])):
+            for cut in (space, space + 1):
+                left, right = text[max(start, cut - _CONTEXT) : cut], text[cut : cut + _CONTEXT]
+                if self._symbols(left + right) == self._symbols(left) + self._symbols(right):
+                    return cut
         return 0
 
     def _symbols(self, text: str) -> list[int]:

@@ -80,7 +80,7 @@ def test_values_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_says_how_much_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StoreFull, match="base file needs [0-9]+ bytes"):
+    with pytest.raises(StoreFull, match=r"base file needs [0-9]+ bytes"):
         write_base(Path("/dev/full"), meta_model(TINY), random_values(TINY, 1))
 
 
