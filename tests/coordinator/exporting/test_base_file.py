@@ -101,5 +101,7 @@ def test_a_method_of_dense_weights_is_refused_for_a_language_model() -> None:
     from coordinator.run_file.checks import method_of_run
 
     config = load_config_text(run_text(method="heterofl", options="levels = [1, 0.5]"))
-    with pytest.raises(ConfigError, match="heterofl trains or decomposes weights .*; its methods: fedlora, ffa_lora, flora"):
+    with pytest.raises(
+        ConfigError, match=r"heterofl trains or decomposes weights .*; its methods: fedlora, ffa_lora, flora"
+    ):
         method_of_run(config, dense_module(config))
