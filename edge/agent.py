@@ -98,7 +98,7 @@ class Agent:
             self._home.begin()
             self._transport.start(self._events.put)
             try:
-                self.trainer.send(Describe(self._settings.data))
+                self.trainer.send(Describe(self._settings.data, str(self._store.symbols)))
                 while self.state != "stopping":
                     with contextlib.suppress(queue.Empty):
                         self._take(self._events.get(timeout=POLL_S))
@@ -195,7 +195,9 @@ class Agent:
         if refusal := taken.forbidden(self._settings, self._store) or self._crashes.known(taken):
             return refusal
         if self._presence.data_error:
-            self.trainer.send(Describe(self._settings.data))  # the owner may have mended it since
+            self.trainer.send(
+                Describe(self._settings.data, str(self._store.symbols))
+            )  # the owner may have mended it since
             return taken.refusal(self._presence.data_error_code, self._presence.data_error)
         if reason := self._home.denial():
             return taken.refusal(PolicyWaits.code, reason)

@@ -98,7 +98,7 @@ class Trainer:
 
     def _describe(self, request: Describe) -> None:
         try:
-            count, code, reason = len(self._local_data(request.data)), "", ""
+            count, code, reason = len(self._local_data(request.data, request.kept)), "", ""
         except ApportionError as error:
             count, code, reason = 0, error.code, str(error)
         self._idle_bytes = max(self._idle_bytes, rss_bytes())
@@ -107,7 +107,7 @@ class Trainer:
     def _train(self, request: Train) -> Trained:
         order, meter = request.order, EnergyMeter()
         manifest, session = self._load(request)
-        examples = Examples(self._local_data(request.data), manifest)
+        examples = Examples(self._local_data(request.data, request.kept), manifest)
         constants = Path(request.constants) if request.constants else None
         begun = _starting_weights(request, constants)
         session.load_state(begun)
@@ -224,9 +224,9 @@ class Trainer:
             self._session = key, manifest, session
         return self._session[1], self._session[2]
 
-    def _local_data(self, source: str) -> LocalData:
+    def _local_data(self, source: str, kept: str) -> LocalData:
         if self._data is None or self._data[0] != source:
-            self._data = source, read_local_data(source)
+            self._data = source, read_local_data(source, Path(kept) if kept else None)
         return self._data[1]
 
     def _send(self, reply: Reply) -> None:

@@ -21,8 +21,9 @@ from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from export.agreement import CLEAN
 from export.export_key import export_key
 from export.form_refusal import check_feature, check_form
-from export.formats import FEATURES, format_for
+from export.formats import FEATURES, OwnSelfTest, format_named, format_of
 from export.forward_check import check_forward
+from export.language.base_weights import SCALE
 from export.refused_layer import with_layer_type
 from export.self_test import self_test_of
 from export.training_step import StepSpec, step_values, symbols_of
@@ -55,7 +56,7 @@ def export_artifact(
         ConfigError: unknown runtime.
         FileExistsError: ``out_dir`` exists and is not empty.
     """
-    exporter = format_for(runtime)
+    exporter = format_of(module, runtime)
     out_dir = Path(out_dir)
     if out_dir.exists() and any(out_dir.iterdir()):
         raise FileExistsError(f"{out_dir} is not empty; give a new folder for the artifact")
@@ -63,12 +64,15 @@ def export_artifact(
     if len(names) != spec.classes:
         raise ValueError(f"{len(names)} class names for {spec.classes} classes; name each one")
     for feature in FEATURES:
-        check_feature(spec, feature, runtime)
+        check_feature(spec, feature, runtime, exporter)
     check_form(module, spec, runtime)
+    has_values = not isinstance(exporter, OwnSelfTest)
     try:
-        check_forward(module, spec)
+        if has_values:
+            check_forward(module, spec)
         written = exporter.write(module, spec)
-        check_forward(module, spec, "float64")
+        if has_values:
+            check_forward(module, spec, "float64")
     except ExportRefused as error:
         raise with_layer_type(error, module) from error
     parity = exporter.check(module, spec, written.files, written.programs, written.tensors)
@@ -86,7 +90,9 @@ def export_artifact(
         input=spec.input,
         classes=names,
         cost=_cost(written, spec, exporter.predicted_peak_bytes(written.memory)),
-        self_test=self_test_of(module, spec, exporter, written, calm=parity.torch_fp32_rel_err <= CLEAN),
+        self_test=exporter.self_test(module, spec, written)
+        if isinstance(exporter, OwnSelfTest)
+        else self_test_of(module, spec, exporter, written, calm=parity.torch_fp32_rel_err <= CLEAN),
         parity=parity,
         build={**(build or {}), "step": step_values(spec)},
         export_key=artifact_key(module, spec, runtime=runtime, build=build),
@@ -98,11 +104,24 @@ def export_artifact(
     return manifest
 
 
+def written_cost(module: nn.Module, spec: StepSpec, *, runtime: str = DEFAULT) -> Cost:
+    """The cost that the manifest of :func:`export_artifact` would state, of a step that is written and not checked.
+
+    Worth its time where a step is written without being traced, as a language model's.
+
+    Raises:
+        ExportRefused: as :func:`export_artifact`.
+    """
+    exporter = format_of(module, runtime)
+    written = exporter.write(module, spec)
+    return _cost(written, spec, exporter.predicted_peak_bytes(written.memory))
+
+
 def artifact_key(
     module: nn.Module, spec: StepSpec, *, runtime: str = DEFAULT, build: Mapping[str, Any] | None = None
 ) -> str:
     """The export cache's key for what :func:`export_artifact` would write with the same arguments."""
-    exporter = format_for(runtime)
+    exporter = format_of(module, runtime)
     version = f"{exporter.name}/{exporter.minimum_runtime_version}"
     return export_key(module, spec, runtime=runtime, runtime_version=version, build=dict(build or {}))
 
@@ -133,7 +152,7 @@ def verify_artifact(folder: Path | str, module: nn.Module) -> Parity:
         raise ArtifactCorrupt(
             f"artifact {folder}: the manifest holds no readable step ({error}); export it again"
         ) from error
-    exporter = format_for(manifest.runtime)
+    exporter = format_named(manifest.format)
     return exporter.check(module, spec, files, manifest.programs, manifest.tensors)
 
 
@@ -144,7 +163,7 @@ def _file(name: str, data: bytes) -> ArtifactFile:
 def _cost(written: WrittenPrograms, spec: StepSpec, predicted_peak_bytes: int) -> Cost:
     trained = sum(t.element_count() for t in by_role(written.tensors, "parameter"))
     return Cost(
-        parameters=trained + sum(t.element_count() for t in by_role(written.tensors, "frozen")),
+        parameters=trained + sum(t.element_count() for t in by_role(written.tensors, "frozen")) + _mapped(written),
         trained_parameters=trained,
         macs=written.macs,
         state_bytes=written.memory.state,
@@ -154,6 +173,12 @@ def _cost(written: WrittenPrograms, spec: StepSpec, predicted_peak_bytes: int) -
         step_work=written.work,
         graph_bytes=sum(len(written.files[name]) for name in _step_files(written)),
     )
+
+
+def _mapped(written: WrittenPrograms) -> int:
+    """Parameters of a mapped base: of int4 a byte holds two, and scales are none."""
+    mapped = [t for t in by_role(written.tensors, "mapped") if not t.name.endswith(SCALE)]
+    return sum(t.element_count() * (2 if t.dtype == "uint8" else 1) for t in mapped)
 
 
 def _step_files(written: WrittenPrograms) -> set[str]:

@@ -55,8 +55,18 @@ def export_key(module: nn.Module, spec: StepSpec, *, runtime: str, runtime_versi
         "tensors": [(name, list(value.shape), str(value.dtype)) for name, value in module.state_dict().items()],
         "sources": sources,
         **({"settings": settings} if any(settings.values()) else {}),
+        **_language(module),
     }
     return hashlib.sha256(msgspec.json.encode(canonical, order="deterministic")).hexdigest()
+
+
+def _language(module: nn.Module) -> dict[str, Any]:
+    """What decides a language model's step beside its layers."""
+    from export.language.causal_model import CausalModel
+
+    if not isinstance(module, CausalModel):
+        return {}
+    return {"language": [msgspec.to_builtins(module.architecture), module.base_precision]}
 
 
 def _source_digest(kind: type) -> str:

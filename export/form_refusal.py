@@ -11,6 +11,7 @@ from export.formats import FEATURES, format_for
 if TYPE_CHECKING:
     from torch import nn
 
+    from export.formats import Format
     from export.training_step import StepSpec
 
 STEP = "(the training step)"
@@ -50,13 +51,16 @@ def check_form(module: nn.Module, spec: StepSpec, runtime: str) -> None:
     _refuse_batch_statistics(module, spec)
 
 
-def check_feature(spec: StepSpec, feature: str, runtime: str) -> None:
+def check_feature(spec: StepSpec, feature: str, runtime: str, exporter: Format | None = None) -> None:
     """Check that ``spec`` does without ``feature`` of :data:`export.formats.FEATURES`, or the format can write it.
+
+    Args:
+        exporter: the format, where it is not the runtime's ordinary one.
 
     Raises:
         ExportRefused: it cannot; the message lists the runtimes that can.
     """
-    if getattr(spec, feature) and feature not in format_for(runtime).features:
+    if getattr(spec, feature) and feature not in (exporter or format_for(runtime)).features:
         able = [name for name in KNOWN if feature in format_for(name).features]
         raise ExportRefused(STEP, f"{runtime} cannot carry {FEATURES[feature]}", instead=f"runtime {' or '.join(able)}")
 

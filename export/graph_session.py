@@ -18,15 +18,20 @@ LOADING = {"disabled_optimizers": ["CommonSubexpressionElimination"]}
 class GraphSession:
     """An ONNX model ready to run on one thread; ``extra`` values of the graph become outputs too.
 
+    Args:
+        in_file_order: as of :class:`edge.contracts.manifest.Program`, as a device loads such a program.
+
     Raises:
         ParityError: the model cannot be loaded, or has no such values.
     """
 
-    def __init__(self, model: onnx.ModelProto | bytes, extra: Sequence[str] = ()) -> None:
+    def __init__(
+        self, model: onnx.ModelProto | bytes, extra: Sequence[str] = (), *, in_file_order: bool = False
+    ) -> None:
         import onnxruntime as ort
 
         try:
-            self._session: Any = self._load(ort, model, extra)
+            self._session: Any = self._load(ort, model, extra, in_file_order)
         except Exception as error:  # the runtime raises pybind classes without a common base of its own
             raise ParityError(f"the graph cannot be loaded ({error}); it is wrong, do not use it") from error
         self.inputs = [i.name for i in self._session.get_inputs()]
@@ -34,7 +39,7 @@ class GraphSession:
         self.outputs = [o.name for o in self._session.get_outputs()]
 
     @staticmethod
-    def _load(ort: Any, model: onnx.ModelProto | bytes, extra: Sequence[str]) -> Any:
+    def _load(ort: Any, model: onnx.ModelProto | bytes, extra: Sequence[str], in_file_order: bool) -> Any:
         proto = onnx.load_from_string(model) if isinstance(model, bytes) else model
         if extra:
             widened = onnx.ModelProto()
@@ -46,6 +51,10 @@ class GraphSession:
         options.inter_op_num_threads = 1
         options.enable_mem_pattern = False
         options.log_severity_level = 3
+        if in_file_order:
+            from edge.runtimes.onnxruntime.file_order import ask_for_file_order
+
+            ask_for_file_order(options)
         return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"], **LOADING)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

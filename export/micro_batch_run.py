@@ -25,15 +25,19 @@ class ProgramRun(Protocol):
 
 @dataclass(frozen=True)
 class MicroBatched:
-    """The two ONNX models of a step by micro-batches."""
+    """The two ONNX models of a step by micro-batches; ``in_file_order`` as of their programs."""
 
     accumulate: bytes
     train: bytes
     count: int
+    in_file_order: bool = False
 
     def opened(self) -> ProgramRun:
         """The step as one program; its outputs include the whole batch's gradients."""
-        return _WholeBatch(GraphSession(self.accumulate), GraphSession(self.train), self.count)
+        accumulate, train = (
+            GraphSession(model, in_file_order=self.in_file_order) for model in (self.accumulate, self.train)
+        )
+        return _WholeBatch(accumulate, train, self.count)
 
 
 class _WholeBatch:

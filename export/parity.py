@@ -140,7 +140,7 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable]
         session = _opened(programs["train"], extra=[f"grad:{n}" for n in exact])
         outputs = session.run(values.feeds(1))
         got = {n: outputs[f"grad:{n}"] for n in exact}
-        _check("gradients of one step", worst_error(got, exact, single, values.noise), values.about)
+        check_worst("gradients of one step", worst_error(got, exact, single, values.noise), values.about)
         named = exact.keys() - vanishing(exact)
         errors = (relative_errors(g, exact) for g in (got, single))
         error, own = (max(of[name] for name in named) for of in errors)
@@ -182,7 +182,12 @@ def self_test_losses(model: Openable, values: Mapping[str, np.ndarray], *, steps
     return tuple(losses)
 
 
-def _check(what: str, worst: Worst, about: str = "") -> Worst:
+def check_worst(what: str, worst: Worst, about: str = "") -> Worst:
+    """Check that the worst tensor of a group is off by no more than it may be; gives it back.
+
+    Raises:
+        Disagreement: it is; says so of ``what``.
+    """
     # "not <=" so that a NaN fails as well
     if not worst.error <= worst.tolerance:
         on = f" on the gate's values ({about})" if about else ""
@@ -217,14 +222,16 @@ def _check_step(
     for role in sorted({roles[n] for n in written}):
         names = [n for n in sorted(written) if roles[n] == role]
         moved = [_moves({n: trace[n] for n in names}, before) for trace in traces]
-        _check(
+        check_worst(
             f"what step {step} does to each {role}",
             worst_error(moved[0], moved[1], moved[2], values.noise),
             values.about,
         )
     losses = [float(outputs["loss"]), values.exact.losses[step - 1], values.single.losses[step - 1]]
     exact, single = ({"loss": np.array(loss)} for loss in losses[1:])
-    return _check(f"loss of step {step}", worst_error({"loss": np.array(losses[0])}, exact, single, values.noise)).error
+    return check_worst(
+        f"loss of step {step}", worst_error({"loss": np.array(losses[0])}, exact, single, values.noise)
+    ).error
 
 
 def _moves(after: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -243,7 +250,7 @@ def _check_evaluation(
         evaluation_spec, part = (_running(spec), with_statistics(module)) if is_static else (spec, module)
         exact, single = (evaluated(part, evaluation_spec, values, d) for d in (torch.float64, torch.float32))
         outputs = _opened(programs[name]).run(values)
-        _check(f"program {name}", worst_error({n: outputs[n] for n in exact}, exact, single))
+        check_worst(f"program {name}", worst_error({n: outputs[n] for n in exact}, exact, single))
         if "correct" not in outputs:
             continue
         correct = int((outputs["logits"].argmax(1) == values[TARGET]).sum())
@@ -267,7 +274,7 @@ def _check_statistics(module: nn.Module, spec: StepSpec, model: Openable, values
         buffers = {n: b.double().numpy() for n, b in prepared.named_buffers()}
         references.append({n: buffers[n] for n in (o.removeprefix("next:") for o in outputs)})
     got = {name.removeprefix("next:"): value for name, value in outputs.items()}
-    _check("program stats", worst_error(got, references[0], references[1]))
+    check_worst("program stats", worst_error(got, references[0], references[1]))
 
 
 def _check_probe(module: nn.Module, spec: StepSpec, model: Openable, values: Mapping[str, np.ndarray]) -> None:
@@ -275,7 +282,7 @@ def _check_probe(module: nn.Module, spec: StepSpec, model: Openable, values: Map
     session = _opened(model)
     got = session.run(values)[f"next:{LOSSES}"]
     exact, single = (reference_losses(module, spec, values, d) for d in (torch.float64, torch.float32))
-    _check("program train_probe", worst_error({LOSSES: got}, {LOSSES: exact}, {LOSSES: single}))
+    check_worst("program train_probe", worst_error({LOSSES: got}, {LOSSES: exact}, {LOSSES: single}))
     if not np.array_equal(session.run({**values, LOSSES: got})[f"next:{LOSSES}"], got):
         raise ParityError("program train_probe: a second run changes the losses; the graph is wrong, do not use it")
 

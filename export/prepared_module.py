@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from edge.contracts.errors import ExportRefused
+from export.language.held_base import shared_values
 from export.training_step import StepSpec
 
 RUNNING_STATISTICS = ("running_mean", "running_var")
@@ -25,7 +26,7 @@ def prepared_module(module: nn.Module, spec: StepSpec) -> nn.Module:
         ValueError: the specification names parameters that the module does not have.
     """
     _check_names(module, spec)
-    prepared = copy.deepcopy(module).float().train()
+    prepared = copy.deepcopy(module, dict(shared_values(module))).float().train()
     for name, part in prepared.named_modules():
         if isinstance(part, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d):
             raise ExportRefused(name, f"{type(part).__name__} draws its windows at random", instead="MaxPool2d")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordinator.blobs.blob_store import BlobStore
+from coordinator.language.source import names_language_model
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Round
 from edge.contracts.errors import ApportionError, ArtifactCorrupt
@@ -150,8 +151,10 @@ def run_dir_faults(run_dir: Path, ledger: Ledger) -> list[Fault]:
     if ledger.rounds.last_committed() is not None:
         expected["metrics.jsonl"] = "its lines are lost; what rounds measured is in the ledger, resume goes on with it"
     if ledger.federation().state == "finished":
-        for name in ("summary.json", "report.html", "checkpoints/final.safetensors", "checkpoints/final.onnx"):
+        for name in ("summary.json", "report.html", "checkpoints/final.safetensors"):
             expected[name] = "resume writes it again"
+        if not names_language_model(ledger.federation().config):  # of its factors and base one is made when deployed
+            expected["checkpoints/final.onnx"] = "resume writes it again"
     return [Fault("run-dir", name, "missing", step) for name, step in expected.items() if not (run_dir / name).exists()]
 
 

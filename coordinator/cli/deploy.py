@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,11 +37,25 @@ def deploy(
         int | None, typer.Option(min=0, help="agents to start here; unset: those of cohort.local; with --fleet")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
-    format: Annotated[str, typer.Option(help="suffix of the model's file; onnx if unset")] = "",
+    format: Annotated[
+        str,
+        typer.Option(
+            help="suffix of the model's file; onnx if unset; of a language model onnx, transformers, peft or gguf"
+        ),
+    ] = "",
     int8: Annotated[bool, typer.Option("--int8", help="int8 weights and activations: a quarter of the bytes")] = False,
     max_drop: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="how much accuracy int8 may cost on the held-out examples")
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="how much accuracy int8 may cost on the held-out examples; of a language model, by what share its "
+            "perplexity may rise",
+        ),
     ] = MAX_DROP,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="tokenizer.json of a language model; unset: that of its folder or held-out text")
+    ] = None,
     allow_code: Annotated[bool, typer.Option("--allow-code", help=FOREIGN_HELP)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
@@ -67,6 +81,10 @@ def deploy(
             _tell(found)
         return found
     assert out is not None
+    if (written := _language(run_dir, out, format, int8, max_drop, tokenizer, allow_code)) is not None:
+        if not as_json:
+            _tell_language(written)
+        return written
     manifest = deployed(run_dir, out, format=format, int8=int8, max_drop=max_drop, allow_code=allow_code)
     if not as_json:
         print(
@@ -85,6 +103,55 @@ def deploy(
         "agreement": manifest.agreement,
         **({"task": manifest.task, "max_error": manifest.max_error} if manifest.task else {}),
     }
+
+
+def _language(
+    run_dir: Path,
+    out: Path,
+    format: str,
+    int8: bool,
+    max_drop: float,
+    tokenizer: Path | None,
+    allow_code: bool,
+) -> dict[str, Any] | None:
+    """What was written of the language model of ``run_dir``; None of a run of another model."""
+    from coordinator.cli.final_model import final_base, final_model
+    from coordinator.language.source import is_language
+
+    config, state = final_model(run_dir, allow_code=allow_code)
+    if not is_language(config.model.build):
+        if tokenizer is not None:
+            raise parse_problem("--tokenizer", f"{config.model.build} is no language model; leave it out")
+        return None
+    from coordinator.deployment.language_model import deploy_language
+
+    precision: Literal["float32", "int8"] = "int8" if int8 else "float32"
+    with waiting(f"writing {out}, the factors merged into the base"):
+        return deploy_language(
+            config,
+            state,
+            out,
+            format=format,
+            precision=precision,
+            max_drop=max_drop,
+            tokenizer=tokenizer,
+            base=final_base(run_dir, config),
+        )
+
+
+def _tell_language(found: dict[str, Any]) -> None:
+    out = found["out"]
+    print(f"{out}: {found['format']}, {found['bytes'] / 1e6:.2f} MB in {found['precision']}, {found['factors']} layers")
+    if found.get("positions"):
+        print(
+            f"perplexity {found['perplexity']:.3f} on {found['positions']} held-out positions, "
+            f"torch {found['torch_perplexity']:.3f}"
+        )
+    if found["format"] == "onnx":
+        begin = '--prompt "..."' if found["tokenizer"] else "--tokens 1,2,3"
+        print(f"on a device: apportion generate {out} {begin}")
+    elif found["format"] == "gguf" and found["tokenizer"]:
+        print(f"without its tokenizer: {found['tokenizer']}")
 
 
 def _tell(found: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coordinator.cli.command import parse_problem
 from coordinator.cli.own_code import check_code, named_by
@@ -11,6 +12,9 @@ from coordinator.cli.run_directory import is_begun, ledger_of
 from coordinator.config.run_config import RunConfig
 from coordinator.submodels.values import State
 from edge.contracts.errors import LedgerError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def final_model(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:
@@ -25,6 +29,27 @@ def final_model(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:
     if not is_begun(run_dir):
         raise parse_problem("RUN_DIR", f"{run_dir} holds no run and no simulation; give the directory of one")
     return _of_run(run_dir, allow_code=allow_code)
+
+
+def final_base(run_dir: Path, config: RunConfig) -> dict[str, np.ndarray] | None:
+    """The base file that the devices of a language model's run had; None of a simulation, which has none.
+
+    Raises:
+        ConfigError: the store has lost it, and the model's files are no longer those that it was made of.
+        ArtifactCorrupt: it is damaged.
+    """
+    if not is_begun(run_dir):
+        return None
+    from coordinator.blobs.opening import open_blobs
+    from coordinator.exporting.base_file import stored_base
+    from edge.contracts.tensor_file import decode_tensors, read_tensor_file
+
+    with ledger_of(run_dir) as ledger:
+        blobs = open_blobs(config, run_dir, ledger.federation(), tidy=False)
+        digest = stored_base(config, ledger, blobs).digest
+    blobs.verify(digest)
+    where, path = f"base {digest[:12]}", blobs.path(digest)
+    return read_tensor_file(path, where=where) if path.is_file() else decode_tensors(blobs.read(digest), where=where)
 
 
 def _of_simulation(run_dir: Path, *, allow_code: bool) -> tuple[RunConfig, State]:

@@ -15,6 +15,7 @@ from coordinator.config.run_config import RunConfig
 from coordinator.deployment.fleet import deploy_to_fleet
 from coordinator.deployment.inference_folder import deploy
 from coordinator.deployment.model_files import no_int8
+from coordinator.language.source import is_language
 from coordinator.reporting.progress import Progress
 from coordinator.submodels.values import State
 from edge.contracts.errors import ConfigError
@@ -57,6 +58,10 @@ def sent_to_fleet(run_dir: Path, options: FleetOptions) -> dict[str, Any]:
     if len(options.name) > MOST_NAME:
         raise ConfigError([f"--name: has {len(options.name)} characters, at most {MOST_NAME}"])
     config, state = final_model(run_dir, allow_code=options.allow_code)
+    if is_language(config.model.build):
+        raise ConfigError(
+            [f"--fleet: {config.model.build} is a language model, which devices are sent by hand; deploy it with --out"]
+        )
     if config.store.ledger:
         raise ConfigError(
             ["--fleet: this run's ledger is on a server that several coordinators share; deploy it with --out and copy"]

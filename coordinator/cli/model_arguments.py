@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from coordinator.cli.command import parse_problem
 from coordinator.exporting.step import rebuilt_from, step_of
-from coordinator.methods import METHODS, build_method
+from coordinator.methods import LANGUAGE_METHODS, METHODS, build_method
 from coordinator.methods.method import Method
 from coordinator.models.catalog import build_model, input_spec, model_entry
 from coordinator.models.libraries.config_file import with_config_file
@@ -131,7 +131,7 @@ def parse_cut(dense: nn.Module, text: str) -> tuple[Cut, DeviceProgram]:
     if not isinstance(round_index, int) or round_index < 0:
         raise parse_problem("--cut", f"'round={round_index}' is not a round; write a whole number from 0")
     value = _number_or_text(level_text.strip())
-    if not level_text.strip() or (name not in METHODS and isinstance(value, str)):
+    if not level_text.strip() or (name not in {*METHODS, *LANGUAGE_METHODS} and isinstance(value, str)):
         raise parse_problem("--cut", f"'{text}' has no level; write method:level, e.g. fedhm:4")
     method, chosen = _method_at(name, dense, value, options)
     cut = method.cut_shape(chosen, round_index=round_index, device="", seed=0)

@@ -13,6 +13,7 @@ from coordinator.cli import audit_head
 from coordinator.device_scores.distribution import scores_summary
 from coordinator.exporting.inference_program import inference_program
 from coordinator.history.history import History
+from coordinator.language.source import names_language_model
 from coordinator.local_devices.control_groups import CeilingReport
 from coordinator.reporting.environment import environment
 from coordinator.reporting.reading import subject_of
@@ -113,6 +114,9 @@ def ceiling_summary(ceilings: Mapping[str, CeilingReport]) -> dict[str, Any]:
 def finished_summary(run_dir: Path) -> dict[str, Any] | None:
     """The summary of a finished run; None when some of what it left is gone and has to be written again."""
     left = ("summary.json", "report.html", "checkpoints/final.safetensors", "checkpoints/final.onnx")
+    run_file = run_dir / "config.toml"
+    if run_file.is_file() and names_language_model(run_file.read_text(encoding="utf-8")):
+        left = left[:-1]
     if not all((run_dir / name).exists() for name in left):
         return None
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
@@ -131,13 +135,16 @@ def _write_and_score_onnx(
     """Write ``final.onnx`` and hold what it says by ONNX Runtime against torch; what ``summary.json`` says of it.
 
     Of classes: its accuracy, and whether all predictions are equal. Of a task: the largest difference, relative to the
-    largest prediction; nothing of one that reads more than ``x`` for a prediction.
+    largest prediction; nothing of one that reads more than ``x`` for a prediction. Of a language model there is no such
+    file.
     """
     import numpy as np
 
     from export.inference_model import run_inference_model, write_inference_model
 
     submodel = federation.method.eval_models(state)["server"]
+    if submodel.program.has_base:
+        return {}  # its factors belong to a base, and a model is made of both when it is deployed
     # Whatever the devices trained with, the model users deploy is made from the ONNX programs.
     program = inference_program(submodel, evaluator.norm)
     artifact = federation.artifacts.get(submodel.cut, program, DEFAULT)

@@ -29,6 +29,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "init": Verb("coordinator.cli.init", "write a small project of your own that runs as it is"),
         "doctor": Verb("coordinator.cli.doctor", "look for what would stop a run, a model or this machine"),
         "data": Verb("coordinator.cli.data", "get or make data to try things on"),
+        "tokenizer": Verb("coordinator.cli.tokenizer", "make a tokenizer for a language model"),
     },
     "Run a federation": {
         "plan": Verb("coordinator.cli.plan", "show which device would train what, and its memory"),
@@ -63,6 +64,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "bench": Verb("coordinator.cli.bench", "time a training step here, beside torch"),
         "deploy": Verb("coordinator.cli.deploy", "write the final model for predictions, or send it to devices"),
         "predict": _of_a_device("predict"),
+        "generate": _of_a_device("generate"),
         "release": _of_a_device("release"),
     },
     "Security": {

@@ -54,7 +54,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[model]``: the dense torch module.
 
     Attributes:
-        build: a name of ``coordinator.models``, ``timm:NAME``, ``torchvision:NAME``, ``transformers:TYPE``, or
+        build: a name of ``coordinator.models``, ``timm:NAME``, ``torchvision:NAME``, ``transformers:TYPE``,
+            ``language:NAME`` (a language model: a public shape, ``custom``, or a folder of its files), or
             ``package.module:function``. Example: ``"resnet20"``.
         input: shape of one example; empty = the model's own. Example: ``[3, 32, 32]``.
         vocabulary: of an own model that takes symbols, 0 to this less 1; not given, 0: it takes numbers. Example:

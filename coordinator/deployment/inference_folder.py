@@ -115,7 +115,7 @@ def deploy(
     spec = run_input_spec(config)
     evaluator = run_evaluator(config, dataset.x_test, dataset.y_test)
     expected = evaluator.predictions(submodel) if isinstance(evaluator, TaskEvaluator) else evaluator.logits(submodel)
-    with _staged(out) as folder:
+    with staged(out) as folder:
         path = folder / f"model.{traits_of(runtime).inference}"
         calibration = prepare_inputs(dataset.x_train[:CALIBRATION_EXAMPLES], spec)
         written = write_model(CutExporter(config), submodel, program, runtime, path, precision, calibration)
@@ -208,7 +208,7 @@ def _measured(
 
 
 @contextmanager
-def _staged(out: Path) -> Iterator[Path]:
+def staged(out: Path) -> Iterator[Path]:
     """A folder beside ``out`` that takes its name when nothing was raised."""
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))

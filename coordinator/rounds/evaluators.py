@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinator.exporting.base_file import computing_module
 from coordinator.exporting.cut_exporter import class_names, dense_module, run_input_spec
 from coordinator.exporting.task import run_task, task_batch_spec
 from coordinator.rounds.evaluation import Evaluator
@@ -28,7 +29,7 @@ def run_evaluator(config: RunConfig, x: np.ndarray, y: np.ndarray, *, device: st
         return Evaluator(lambda: dense_module(config), x, y, spec, batch=batch, norm=norm, device=device)
     needs = task_batch_spec(config, dense_module(config), spec, class_names(config))
     return TaskEvaluator(
-        lambda: dense_module(config),
+        lambda: computing_module(config, device),
         x,
         y,
         needs,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from coordinator.exporting.base_file import base_key, stored_base
 from coordinator.ledger.records import Assignment
 from coordinator.rounds.aggregation import renew
 from coordinator.rounds.cluster_models import cluster_state
@@ -62,6 +63,10 @@ def _check(federation: Federation, assignment: Assignment, digest: str, *, where
 
 
 def _make_again(federation: Federation, assignment: Assignment, digest: str, found: ArtifactCorrupt) -> None:
+    if federation.ledger.artifacts.find(base_key(federation.config)) == digest:
+        federation.blobs.set_aside(digest)
+        stored_base(federation.config, federation.ledger, federation.blobs)  # the same bytes, or it says so
+        return
     level = next(level for level in federation.method.levels() if level.name == assignment.level)
     cluster = read_order(assignment.order).cluster_name
     before = cluster_state(_model_before(federation, assignment.round), cluster)

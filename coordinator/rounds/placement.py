@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.exporting.base_file import stored_base
 from coordinator.ledger.records import Assignment
 from coordinator.methods.method import Method, MovesProducts, ShapesFollowState
 from coordinator.planning.capacity_levels import configured_level, device_names, group_level
@@ -226,7 +227,10 @@ class StoredWeights:
         if before is not None and _are_equal(before[0], submodel.tensors):
             return before[1]
         changing, constant = split_tensors(submodel)
-        stored = _store(self._federation, changing), _store(self._federation, constant) if constant else None
+        stays = _store(self._federation, constant) if constant else None
+        if submodel.program.has_base:
+            stays = stored_base(self._federation.config, self._federation.ledger, self._federation.blobs)
+        stored = _store(self._federation, changing), stays
         self._before[submodel.level.name] = submodel.tensors, stored
         return stored
 

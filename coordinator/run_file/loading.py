@@ -33,7 +33,8 @@ from coordinator.config.store import has_password, has_unsafe_option, url_proble
 from coordinator.config.table_reader import TableReader, absolute
 from coordinator.config.task import read_task
 from coordinator.config.tracking import read_tracking
-from coordinator.methods import METHODS
+from coordinator.language.source import PREFIX, is_language
+from coordinator.methods import LANGUAGE_METHODS, METHODS
 from coordinator.methods.own import installed_methods, is_import_path
 from coordinator.run_file.checks import (
     MOST_SHARDS,
@@ -48,6 +49,7 @@ from coordinator.run_file.checks import (
 from coordinator.run_file.clusters import check_clusters
 from coordinator.run_file.control_variates import check_control_variates
 from coordinator.run_file.extends import read_document
+from coordinator.run_file.language import check_language
 from coordinator.server_optimizers import SERVER_OPTIMIZERS
 from coordinator.tracking import TRACKERS
 from edge.contracts.errors import ConfigError, MessageRejected
@@ -135,6 +137,7 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
     check_personal(config, problems)
     check_device_scores(config, problems)
     check_task(config, problems)
+    check_language(config, problems)
     check_control_variates(config, problems)
     check_clusters(config, problems)
     check_privacy(config, problems)
@@ -205,7 +208,11 @@ def _model(table: TableReader, folder: Path, *, has_task: bool) -> ModelConfig:
         build, options = with_config_file(build, options, folder)
     except ConfigError as error:
         table.problems.extend(error.problems)
+    if is_language(build) and (folder / build.removeprefix(PREFIX)).is_dir():
+        build = PREFIX + absolute(build.removeprefix(PREFIX), folder)
     weights = absolute(table.text("weights", ""), folder)
+    if weights and is_language(build):
+        table.problem("weights", f'{build} has its values in a base; name their folder: build = "{PREFIX}FOLDER"')
     exceptions = table.list_of("weights-except", str, "name patterns", ())
     if weights and not Path(weights).is_file():
         table.problem("weights", f"{weights}: no such file; give a safetensors file of this model's weights")
@@ -242,7 +249,8 @@ def _weights_map(table: TableReader, weights: str) -> str | dict[str, str]:
 
 def _method(table: TableReader) -> MethodConfig:
     given = table.raw("name")
-    known = [*METHODS] if given in [*METHODS] else [*METHODS, *installed_methods()]
+    ours = sorted({*METHODS, *LANGUAGE_METHODS})
+    known = ours if given in ours else [*ours, *installed_methods()]
     return MethodConfig(name=table.choice("name", known, own="Class"), options=table.rest())
 
 

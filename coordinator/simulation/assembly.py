@@ -16,6 +16,7 @@ from torch import nn
 from coordinator.config.run_config import RunConfig
 from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import open_proxy
+from coordinator.exporting.base_file import base_size
 from coordinator.exporting.cut_exporter import dense_module, run_input_spec
 from coordinator.exporting.run_data import load_run_data
 from coordinator.exporting.task_metric import check_metric
@@ -129,6 +130,7 @@ def open_simulation(
             progress=progress,
             record=record,
             labels=(dataset.y_train, dataset.y_test),
+            base=base_size(config, dense),
             watchers=options.watchers,
         )
 

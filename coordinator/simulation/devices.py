@@ -68,6 +68,7 @@ class Simulation:
         has_statistics: whether a statistics round follows the last one.
         watchers: stages that only look, after the simulation's own.
         labels: of the training examples and of those held out.
+        base: the size of the base file of a language model; what it is called is not its digest.
     """
 
     config: RunConfig
@@ -84,6 +85,7 @@ class Simulation:
     record: Record
     watchers: tuple[RoundStage, ...] = ()
     labels: tuple[np.ndarray, np.ndarray] | None = None
+    base: BlobRef | None = None
 
 
 @dataclass
@@ -285,7 +287,9 @@ def _count(simulation: Simulation, state: State, item: Work, result: Trained, ta
         item.order.device, {"rounds": 0, "bytes_up": 0, "bytes_down": 0, "simulated_s": 0.0, "constants": ""}
     )
     manifest = simulation.manifest(item.submodel.cut, item.submodel.program)
-    traffic = Traffic.of(item.submodel, item.order, result.tensors, held=row["constants"], manifest=manifest)
+    traffic = Traffic.of(
+        item.submodel, item.order, result.tensors, held=row["constants"], base=simulation.base, manifest=manifest
+    )
     seconds = simulation.clock(
         DeviceRound(state, item.submodel, result.outcome.steps, item.order.batch, traffic.down, traffic.up)
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import torch
 from torch import nn
@@ -123,7 +124,11 @@ class LocalTraining:
         # Shapes alone: a window that moves every round has one session.
         key = (cut_digest(shape_of_cut(self._module, cut)), repr(program))
         if key not in self._sessions:
-            artifact = TorchArtifact(apply_cut(self._module, cut), self._step(program), classes=self._classes)
+            module, step = apply_cut(self._module, cut), self._step(program)
+            if program.has_base:  # its values are constants of the module here, and no parameters
+                own = {name for name, _ in module.named_parameters()}
+                step = msgspec.structs.replace(step, frozen=tuple(name for name in step.frozen if name in own))
+            artifact = TorchArtifact(module, step, classes=self._classes)
             self._sessions[key] = artifact.manifest, artifact.session(self._device)
         self._sessions.move_to_end(key)
         while len(self._sessions) > KEPT_SESSIONS:

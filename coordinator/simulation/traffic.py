@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from coordinator.submodels.values import Submodel, Tensors
     from edge.contracts.manifest import ArtifactManifest
-    from edge.contracts.plan import Precision, WorkOrder
+    from edge.contracts.plan import BlobRef, Precision, WorkOrder
 
 _Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 
@@ -43,6 +43,7 @@ class Traffic:
         update: Tensors,
         *,
         held: str = "",
+        base: BlobRef | None = None,
         manifest: ArtifactManifest | None = None,
     ) -> Traffic:
         """What an order and its update cost.
@@ -50,11 +51,15 @@ class Traffic:
         Args:
             update: whole tensors.
             held: ``constants`` of the device's last round.
+            base: the run's base file, of a submodel that has one.
             manifest: says which tensors travel in fewer bits where the order asks for it; None: none do.
         """
         changing, constant = split_tensors(submodel)
         digest = _digest(constant) if constant else ""
-        down = _file_bytes(_layout(changing)) + (_file_bytes(_layout(constant)) if digest not in ("", held) else 0)
+        stays = _file_bytes(_layout(constant)) if constant else 0
+        if submodel.program.has_base and base is not None:
+            digest, stays = base.digest, base.size
+        down = _file_bytes(_layout(changing)) + (stays if digest not in ("", held) else 0)
         masks = masks_of(submodel.tensors)
         sent: list[tuple[str, tuple[int, ...], str]] = []
         for name in order.upload:

@@ -15,7 +15,8 @@ from typing import BinaryIO
 import numpy as np
 
 from coordinator.config.run_config import RunConfig
-from coordinator.exporting.cut_exporter import CutExporter, class_names, dense_module
+from coordinator.exporting.base_file import computing_module
+from coordinator.exporting.cut_exporter import CutExporter, class_names
 from coordinator.rounds.evaluators import run_evaluator
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.allocator import keep_freed_memory
@@ -45,7 +46,7 @@ def local_training(config: RunConfig, data: SimulatedData, device: str) -> Local
     repeatable_torch(config.runtime.threads_here, device)
     keep_freed_memory()
     return LocalTraining(
-        lambda: dense_module(config),
+        lambda: computing_module(config, device),
         CutExporter(config).step,
         data,
         classes=class_names(config),

@@ -17,6 +17,7 @@ from coordinator.submodels.narrowed import AtomEnsemble, narrowed_layer, narrowe
 from coordinator.submodels.record import Cut, LayerCut
 from coordinator.submodels.recurrent import factorized_lstm
 from edge.contracts.errors import PlanError
+from export.language.held_base import shared_values
 
 
 def apply_cut(module: nn.Module, cut: Cut, tensors: Mapping[str, np.ndarray] | None = None) -> nn.Module:
@@ -29,7 +30,7 @@ def apply_cut(module: nn.Module, cut: Cut, tensors: Mapping[str, np.ndarray] | N
     Raises:
         PlanError: a layer the module does not have, a record no family here can build, tensors that do not fit.
     """
-    built = copy.deepcopy(module)
+    built = copy.deepcopy(module, dict(shared_values(module)))
     # Width first: factors and freezing are of the narrowed layer. Additions last: they are trained.
     for step in (_narrow, _factorize, _freeze, _add):
         for path in sorted(cut):

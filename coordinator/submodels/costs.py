@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.layout import SHORTCUTS
 from edge.contracts.manifest import InputSpec
+from export.language.causal_model import CausalModel
 
 if TYPE_CHECKING:
     from coordinator.submodels.record import Cut
@@ -46,7 +47,8 @@ class Costs:
         train_bytes: 4 x (op outputs that need a gradient, at the batch, + parameters + trained parameters).
             Source: SLT's memory model, without its copies of identity shortcuts.
         bytes_up: trained parameters and running statistics, float32.
-        bytes_down: all parameters and running statistics, float32.
+        bytes_down: all parameters and running statistics, float32; of a language model its factors, whose base is sent
+            once.
     """
 
     params: int
@@ -76,17 +78,23 @@ def cut_costs(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int = BATC
     dtype = torch.int64 if spec.dtype == "int64" else torch.float32
     counter = _Counter(built)
     with counter.layers(), counter:
-        built(torch.zeros(run_batch, *spec.shape, dtype=dtype, device="meta"))
+        x = torch.zeros(run_batch, *spec.shape, dtype=dtype, device="meta")
+        # A language model's step has no logits: its head goes over the vocabulary in pieces.
+        read = built.hidden(x) if isinstance(built, CausalModel) else built(x)
     params = sum(p.numel() for p in built.parameters())
     trained = sum(p.numel() for p in built.parameters() if p.requires_grad)
     statistics = sum(b.numel() for b in built.buffers() if b.is_floating_point())
+    held = params
+    if isinstance(built, CausalModel):
+        held = sum(p.numel() for name, p in built.named_parameters() if name.endswith((".u", ".v")))
+        counter.macs += read.numel() * built.architecture.vocabulary
     return Costs(
         params=params,
         macs=counter.macs // run_batch,
         activation_elements=counter.block_elements * batch // run_batch,
         train_bytes=4 * (counter.gradient_elements * batch // run_batch + params + trained),
         bytes_up=4 * (trained + statistics),
-        bytes_down=4 * (params + statistics),
+        bytes_down=4 * (held + statistics),
     )
 
 

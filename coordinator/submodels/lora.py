@@ -38,16 +38,23 @@ class AdditiveLinear(nn.Module):
 
     def __init__(self, dense: nn.Linear, rank: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(dense.weight.detach().clone(), requires_grad=False)
-        self.bias = None if dense.bias is None else nn.Parameter(dense.bias.detach().clone(), requires_grad=False)
-        self.u = nn.Parameter(torch.zeros(dense.out_features, rank))
-        self.v = nn.Parameter(torch.from_numpy(gaussian_rows(0, rank, dense.in_features)))
+        self.weight = _frozen(dense.weight)
+        self.bias = None if dense.bias is None else _frozen(dense.bias)
+        self.u = nn.Parameter(torch.zeros(dense.out_features, rank, device=dense.weight.device))
+        drawn = gaussian_rows(0, rank, dense.in_features) if not dense.weight.is_meta else None
+        v = torch.empty(rank, dense.in_features, device="meta") if drawn is None else torch.from_numpy(drawn)
+        self.v = nn.Parameter(v.to(dense.weight.device))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias) + F.linear(F.linear(x, self.v), self.u)
 
     def extra_repr(self) -> str:
         return f"rank={self.u.shape[1]}"
+
+
+def _frozen(value: Tensor) -> Tensor:
+    """A copy that is not trained; the value itself where it is no parameter, as of a base that copies share."""
+    return nn.Parameter(value.detach().clone(), requires_grad=False) if isinstance(value, nn.Parameter) else value
 
 
 def additive_layer(path: str, dense: nn.Module, factor: Factor) -> AdditiveLinear:

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def split_tensors(submodel: Submodel) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """(What changes from round to round, masked tensors as their kept values; frozen tensors and masks, packed)."""
+    """(What changes from round to round, masked tensors as their kept values; frozen tensors and masks, packed).
+
+    Beside a base file, which is what stays, all tensors count as changing.
+    """
+    if submodel.program.has_base:
+        return dict(submodel.tensors), {}
     masks = masks_of(submodel.tensors)
     changing: dict[str, np.ndarray] = {}
     constant: dict[str, np.ndarray] = {}

@@ -80,6 +80,7 @@ class DeviceProgram:
             the accumulator ``probe#losses``; see :mod:`export.loss_probe` for the tensors it reads.
         extra_hyper: values for further ``hyper`` inputs (``frobenius_lambda``).
         reports_labels: devices say which classes they have examples of; :attr:`Update.labels` is theirs.
+        has_base: what is frozen and not among the submodel's tensors is in the run's base file, which devices map.
     """
 
     loss: str = "cross_entropy"
@@ -95,6 +96,7 @@ class DeviceProgram:
     probe: bool = False
     extra_hyper: Mapping[str, float] = field(default_factory=dict)
     reports_labels: bool = False
+    has_base: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ VERBS: dict[str, DeviceVerb] = {
     "csr": DeviceVerb("edge.commands.csr:csr_command", "make this device's key and certificate request"),
     "enrol": DeviceVerb("edge.commands.enrol:enrol_command", "trade a claim link for this device's certificate"),
     "predict": DeviceVerb("edge.commands.predict:predict_command", "let a deployed model predict, without torch"),
+    "generate": DeviceVerb("edge.commands.generate:generate_command", "let a deployed language model write"),
     "release": DeviceVerb("edge.commands.release:release_command", "show or change the deployed model in use here"),
 }
 """In the order of the list. A new one is one file in ``edge/commands`` and one line here."""

@@ -48,6 +48,8 @@ class Program(msgspec.Struct, frozen=True):
         inputs: tensor names; the graph's input has the same name.
         outputs: what the graph gives, in graph order.
         batch: the only number of examples to run it on; None when any will do.
+        in_file_order: whether its operations are to run in the order of the file, none merged and each value freed
+            after its last use: what the predicted memory stands for. Left out of a manifest where it was not asked for.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Program(msgspec.Struct, frozen=True):
     inputs: tuple[str, ...]
     outputs: tuple[GraphOutput, ...]
     batch: int | None = None
+    in_file_order: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Cost(msgspec.Struct, frozen=True):

@@ -94,6 +94,9 @@ def self_test_value(
     - slots and accumulators: 0;
     - draws: as :func:`drawn_value`, from the stream above;
     - float inputs: sqrt(3) (2u - 1), unit variance; integer inputs and targets: floor(u * high);
+    - mapped tensors: one-dimensional ones named ``...weight`` and ``...bias`` as above, without ``bias``; those named
+      ``...#scale`` gain (0.75 + 0.5 u) / 2032 of one dimension and / 128 of two; others of whole numbers are the bytes
+      of the stream's outputs, the low one first; others of floats (2 k / 2^24 - 1) / 16 with k as of a draw;
     - label masks and gradient masks: 1; a mask with a capacity c of n entries keeps c: those i for which
       floor((i + 1) c / n) > floor(i c / n).
 
@@ -114,11 +117,17 @@ def self_test_value(
         return np.asarray(np.diff(reached) > 0).reshape(shape)
     if spec.role in ("label_mask", "grad_mask"):
         return np.ones(shape, dtype)
+    if spec.role == "mapped" and len(shape) > 1 and not spec.name.endswith("#scale"):
+        return _mapped(spec, shape, stream_seed(seed, "self-test", 0, spec.name), gain)
     if spec.role == "draw":
         return _drawn(spec, stream_seed(seed, "self-test", 0, spec.name), batch)
     u = uniform(stream_seed(seed, "self-test", 0, spec.name), int(np.prod(shape, dtype=np.int64))).reshape(shape)
     if spec.role in ("input", "target"):
         value = np.sqrt(3.0) * (2 * u - 1) if dtype.kind == "f" else np.floor(u * high)
+    elif spec.role == "mapped" and spec.name.endswith("#scale"):
+        value = gain * ((0.75 + 0.5 * u) / (2032.0 if len(shape) == 1 else 128.0))
+    elif spec.role == "mapped" and spec.name.endswith("weight"):
+        value = 0.75 + 0.5 * u
     elif spec.role == "buffer" and spec.name.endswith("running_var"):
         value = 0.5 + u
     elif spec.role in ("parameter", "frozen") and len(shape) >= 2:
@@ -130,6 +139,26 @@ def self_test_value(
     else:
         value = 0.1 * (2 * u - 1)
     return np.asarray(value.astype(dtype))
+
+
+def _mapped(spec: TensorSpec, shape: tuple[int, ...], seed: int, gain: float) -> np.ndarray:
+    """A matrix of a base from the stream that starts at ``seed``, made piece by piece."""
+    import numpy as np
+
+    value = np.empty(shape, spec.dtype)
+    flat = value.reshape(-1)
+    if value.dtype.kind != "f":
+        for start in range(0, flat.size, 8 * _PIECE):
+            part = flat[start : start + 8 * _PIECE]
+            outputs = splitmix64(seed + start // 8 * _GAMMA, (part.size + 7) // 8)
+            part[:] = outputs.astype("<u8").view(value.dtype)[: part.size]
+        return value
+    for start in range(0, flat.size, 2 * _PIECE):
+        part = flat[start : start + 2 * _PIECE]
+        outputs = splitmix64(seed + start // 2 * _GAMMA, (part.size + 1) // 2)
+        top = (outputs.astype("<u8").view("<u4")[: part.size] >> np.uint32(8)).astype(np.float64)
+        part[:] = gain * (2.0 * top * 2.0**-24 - 1.0) / 16.0
+    return value
 
 
 def _drawn(spec: TensorSpec, seed: int, batch: int) -> np.ndarray:

@@ -28,8 +28,11 @@ _PARTS = {
 """Message -> field number -> message, of those on the way to a TensorProto. Source: onnx.proto3, IR version 10."""
 
 
-def check_is_whole(path: Path, file: str) -> None:
+def check_is_whole(path: Path, file: str, *, beside: str = "") -> None:
     """Check that the graph at ``path`` takes no value from another file.
+
+    Args:
+        beside: the one file, by its name in the graph's folder, that values may be in.
 
     Raises:
         DeviceRefused: it does, or it is no graph; says so of ``file``.
@@ -41,13 +44,22 @@ def check_is_whole(path: Path, file: str) -> None:
     while waiting:
         kind, start, end = waiting.pop()
         for field, first, last in _fields(data, start, end, file):
-            if kind == "tensor" and field in _TENSOR_ELSEWHERE:
+            is_elsewhere = kind == "tensor" and field in _TENSOR_ELSEWHERE
+            if is_elsewhere and not (beside and _is_in(data, first, last, beside, file)):
                 raise DeviceRefused(
                     f"cannot load {file}: it takes values from another file, and a graph must hold its own; export it "
                     "again without external data"
                 )
             if last > first and field in _PARTS[kind]:
                 waiting.append((_PARTS[kind][field], first, last))
+
+
+def _is_in(data: bytes, start: int, end: int, beside: str, file: str) -> bool:
+    """Whether an entry of a tensor's external data, or where it lies at all, leads to no other file than ``beside``."""
+    if not end:  # TensorProto.data_location, a number
+        return True
+    entry = {field: data[first:last] for field, first, last in _fields(data, start, end, file)}
+    return entry.get(1) != b"location" or entry.get(2) == beside.encode()
 
 
 def _fields(data: bytes, start: int, end: int, file: str) -> Iterator[tuple[int, int, int]]:

@@ -20,6 +20,8 @@ class RuntimeTraits:
             it, and never trained.
         max_threads: most threads a step of it uses; 0: as many as ordered.
         inference: what its inference models are called by, their files' suffix; empty: it has none here.
+        language_format: the format that writes language models for it; empty: it trains none, and ``why_no_language``
+            says why.
         unmeasured_threads: threads of a step where no step times of a device are known.
     """
 
@@ -34,3 +36,5 @@ class RuntimeTraits:
     max_threads: int = 0
     unmeasured_threads: int = 1
     inference: str = ""
+    language_format: str = ""
+    why_no_language: str = "it maps no base"

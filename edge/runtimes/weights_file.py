@@ -92,6 +92,11 @@ class WeightsFile(Mapping[str, np.ndarray]):
         else:
             expand(self[name + KEPT], self._mask(name), target, where=self._where)
 
+    def release(self) -> None:
+        """Give back every page of the files that is in memory; what is read again is read from them again."""
+        for file in {id(file): file for file in self._files.values()}.values():
+            file.release()
+
     def _mask(self, name: str) -> np.ndarray:
         if name not in self._masks:
             parts = {name + s: self[name + s] for s in (BITS, PLACES, SHAPE) if name + s in self._files}
@@ -118,6 +123,10 @@ class _MappedFile:
         dtype, shape, begin, end = self.header[name]
         body = memoryview(self._mapped)[self._start + begin : self._start + end]
         return np.frombuffer(body, dtype=dtype).reshape(shape)
+
+    def release(self) -> None:
+        """Give back every page that is in memory."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def copy_into(self, name: str, target: np.ndarray) -> None:
         """Fill ``target`` chunk by chunk and give back every page that was read."""

@@ -238,6 +238,7 @@ class Assignment:
             threads=min(order.threads, settings.threads or order.threads),
             progress_s=settings.heartbeat_s / 2,
             self_test=settings.self_test,
+            kept=str(store.symbols),
             masks=self.masks,
         )
 

@@ -19,9 +19,10 @@ MAX_FRAME_BYTES = 1 << 20
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Read the local data at ``data`` and count it."""
+    """Read the local data at ``data`` and count it; ``kept`` is a folder for what takes long to read, or empty."""
 
     data: str
+    kept: str = ""
 
 
 class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -42,6 +43,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
             is none.
         variates: file of the device's control variates, which need not be there; ``new_variates`` is written beside the
             update, empty where the order leaves none.
+        kept: as in :class:`Describe`.
         masks: of a masked order; the update is then written masked, and nowhere else.
     """
 
@@ -62,6 +64,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     new_tuned: str = ""
     variates: str = ""
     new_variates: str = ""
+    kept: str = ""
     masks: MaskSeeds | None = None
 
 

@@ -6,6 +6,8 @@ Devices read what they train on with this, a coordinator what it evaluates on. S
 - a folder of tables (``.csv``, ``.parquet``) with the same columns, or one of them;
 - a folder with one sub-folder per class, of images, of sound (``.wav``) or of texts (``.txt``);
 - a folder of ``.txt`` files: the byte that follows is the label;
+- a folder of ``.txt`` and ``.jsonl`` files whose ``data.toml`` names a tokenizer: windows of its symbols, and of each
+  the symbol that follows;
 - a folder with sub-folders ``images`` and ``masks``, whose files have the same names: a class for each pixel;
 - ``package.module:function`` that gives ``(x, y)``, or a mapping of named arrays.
 
@@ -26,7 +28,7 @@ import numpy as np
 
 from edge.contracts.errors import DataError
 from edge.training.records import beside_x
-from edge.training.sources import images, sound, tables, text
+from edge.training.sources import images, language, sound, tables, text
 from edge.training.sources.archives import read_archives
 from edge.training.sources.description import Description, read_description
 
@@ -54,8 +56,11 @@ class LocalData:
         return len(self.y)
 
 
-def read_local_data(source: str) -> LocalData:
+def read_local_data(source: str, kept: Path | None = None) -> LocalData:
     """The examples of ``source``.
+
+    Args:
+        kept: folder for what takes long to read, the symbols of texts; they are mapped from there then.
 
     Raises:
         DataError: nothing there, a file that cannot be read (it is named), or lengths that differ.
@@ -65,7 +70,7 @@ def read_local_data(source: str) -> LocalData:
     if not path.exists() and _FUNCTION.fullmatch(source):
         data = _from_function(source)
     elif path.is_dir():
-        data = _from_folder(path)
+        data = _from_folder(path, kept)
     elif path.suffix == ".npz" and path.is_file():
         data = _named(str(path), read_archives([path]))
     elif path.suffix in tables.SUFFIXES and path.is_file():
@@ -79,9 +84,15 @@ def read_local_data(source: str) -> LocalData:
     return data
 
 
-def _from_folder(folder: Path) -> LocalData:
+def _from_folder(folder: Path, kept: Path | None) -> LocalData:
     description = read_description(folder)
     files = sorted(path for path in folder.iterdir() if path.is_file())
+    if description.tokenizer:
+        if not (found := language.text_files(files)):
+            raise DataError(f"{folder}: data.toml names a tokenizer, and no .txt or .jsonl file is there; fill it")
+        return _named(str(folder), language.read_language(folder, found, description, kept))
+    if lines := [path for path in files if path.suffix.lower() == ".jsonl"]:
+        raise DataError(f'{lines[0]}: is read with a tokenizer; name its file in data.toml: tokenizer = "..."')
     if archives := [path for path in files if path.suffix == ".npz"]:
         return _named(str(folder), read_archives(archives))
     if found := [path for path in files if path.suffix.lower() in tables.SUFFIXES]:

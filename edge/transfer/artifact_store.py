@@ -7,6 +7,8 @@
     <root>/lock                        held by the agent that uses the store
     <root>/work/...                    finished assignments (:mod:`edge.supervisor.finished_work`), counted, never
     evicted
+    <root>/symbols/...                 the owner's texts, tokenised (:mod:`edge.language.text_windows`), counted, never
+    evicted
     <root>/releases/...                models for the owner (:mod:`edge.releases.installed`), counted, never evicted
 
 A blob is written to a temporary file, synced, renamed, and its folder synced: after a power cut it is there or it is
@@ -54,6 +56,7 @@ class ArtifactStore:
         root.mkdir(parents=True, exist_ok=True)
         self._lock = _hold(root / "lock", wait_s)
         self._blobs, self._partial = root / "blobs", root / "partial"
+        self.symbols = root / "symbols"
         for folder in (self._blobs, self._partial, root / "work"):
             folder.mkdir(parents=True, exist_ok=True)
         for leftover in self._blobs.glob("*.tmp"):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from edge.contracts.manifest import Parity, Program
+    from edge.contracts.manifest import Parity, Program, SelfTest
     from edge.contracts.tensors import TensorSpec
     from export.formats.survey import Captured, Survey
     from export.memory_plan import MemoryPlan
@@ -60,6 +60,14 @@ class Format(Protocol):
 
 
 @runtime_checkable
+class OwnSelfTest(Protocol):
+    """A format whose gate runs modules without values, and makes the self-test itself."""
+
+    def self_test(self, module: nn.Module, spec: StepSpec, written: WrittenPrograms) -> SelfTest:
+        """Formula, seed and losses; raises ParityError."""
+
+
+@runtime_checkable
 class WritesInference(Protocol):
     """A format with files of its own for models that are deployed."""
 
@@ -88,6 +96,7 @@ FEATURES = {
 """What a step may need of a format beyond the ordinary: attribute of the step -> what it is, in words."""
 
 FORMATS = {
+    "onnx_language": "export.formats.onnx_language.format:OnnxLanguage",
     "onnx_step": "export.formats.onnx_step.format:OnnxStep",
     "onnx_web": "export.formats.onnx_web:OnnxWeb",
     "ort_training": "export.formats.ort_training.format:OrtTraining",
@@ -107,6 +116,44 @@ def format_for(runtime: str) -> Format:
 
     if (written := traits_of(runtime).format) not in FORMATS:
         raise ConfigError([f"$.runtime.name: no exporter for '{runtime}'; there is one for {', '.join(sorted(KNOWN))}"])
-    module, _, name = FORMATS[written].partition(":")
-    result: Format = getattr(import_module(module), name)()
+    return format_named(written)
+
+
+def format_of(module: nn.Module, runtime: str) -> Format:
+    """The format that writes ``module`` for ``runtime``: a language model's where it is one.
+
+    Raises:
+        ConfigError: as :func:`format_for`.
+        ExportRefused: a language model, and a runtime that trains none.
+    """
+    from edge.contracts.errors import ExportRefused
+    from edge.runtimes import KNOWN, traits_of
+    from export.language.causal_model import CausalModel
+
+    ordinary = format_for(runtime)
+    if not isinstance(module, CausalModel):
+        return ordinary
+    traits = traits_of(runtime)
+    if traits.language_format:
+        return format_named(traits.language_format)
+    able = [name for name in KNOWN if traits_of(name).language_format]
+    raise ExportRefused(
+        "(the module itself)",
+        f"{runtime} trains no language model: {traits.why_no_language}",
+        instead=f"runtime {' or '.join(able)}",
+    )
+
+
+def format_named(name: str) -> Format:
+    """The format registered as ``name``.
+
+    Raises:
+        ArtifactCorrupt: none is; lists those there are.
+    """
+    from edge.contracts.errors import ArtifactCorrupt
+
+    if name not in FORMATS:
+        raise ArtifactCorrupt(f"format '{name}' is unknown here, known are {', '.join(FORMATS)}; update this release")
+    module, _, kind = FORMATS[name].partition(":")
+    result: Format = getattr(import_module(module), kind)()
     return result

@@ -16,7 +16,7 @@ from export.training_step import BatchTensor
 
 class NextToken:
     """Logits [batch, vocabulary, positions] held against ``y`` [positions], the symbols that follow; ``classes`` of the
-    model are the vocabulary. -100 is a position that counts nothing.
+    model are the vocabulary, that of its input where they are not given. -100 is a position that counts nothing.
 
     Raises:
         ValueError: an input that is no sequence of symbols.
@@ -27,7 +27,8 @@ class NextToken:
     def tensors(self, input: InputSpec, classes: int) -> tuple[BatchTensor, ...]:
         if input.dtype != "int64":
             raise ValueError(f"next-token needs symbols, the input is {input.dtype} {input.shape}")
-        return (class_target(classes, *input.shape),)
+        # Of a language model nobody names the classes; they are what its input is made of.
+        return (class_target(classes if classes > 1 else input.vocabulary, *input.shape),)
 
     def training_step(self, model: Model, batch: Batch) -> Tensor:
         return mean_entropy(model(batch["x"]), batch["y"])

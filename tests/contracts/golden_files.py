@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edge.contracts.envelope import seal
 from edge.contracts.tensor_file import encode_tensors
-from tests.contracts.samples import BODIES, CLAIM_LINK, CLAIMS, INFERENCE, MANIFEST, TENSORS
+from tests.contracts.samples import BODIES, CLAIM_LINK, CLAIMS, INFERENCE, LANGUAGE, MANIFEST, TENSORS
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -27,6 +27,7 @@ def today() -> dict[str, bytes]:
         **{f"{name}.json": claim.to_bytes() for name, claim in CLAIMS.items()},
         "claim_link.txt": CLAIM_LINK.to_text().encode(),
         "inference.json": INFERENCE.to_bytes(),
+        "language.json": LANGUAGE.to_bytes(),
         "manifest.json": MANIFEST.to_bytes(),
         "tensors.safetensors": encode_tensors(TENSORS),
     }

@@ -18,6 +18,7 @@ from edge.contracts.evaluation import Evaluation, HeldOut
 from edge.contracts.identity import KeyStatement, Renew, Renewed, Signers
 from edge.contracts.inference import InferenceManifest
 from edge.contracts.installation import Installation
+from edge.contracts.language import LanguageManifest
 from edge.contracts.manifest import (
     ArtifactFile,
     ArtifactManifest,
@@ -253,6 +254,25 @@ INFERENCE = InferenceManifest(
     personal=("head.weight",),
 )
 
+LANGUAGE = LanguageManifest(
+    federation="garden",
+    rounds=12,
+    model="language:smollm-135m",
+    runtime="onnxruntime",
+    minimum_runtime_version="1.20",
+    precision="int8",
+    graph=ArtifactFile("model.onnx", "ab" * 32, 81_234),
+    weights=ArtifactFile("model.onnx.data", "cd" * 32, 135_000_000),
+    tokenizer=ArtifactFile("tokenizer.json", "ef" * 32, 2_104_556),
+    end=2,
+    vocabulary=49_152,
+    context=2_048,
+    positions=4_096,
+    perplexity=17.25,
+    torch_perplexity=17.125,
+    max_error=0.015625,
+)
+
 MANIFEST = ArtifactManifest(
     format="onnx_step",
     runtime="onnxruntime",
@@ -267,6 +287,7 @@ MANIFEST = ArtifactManifest(
                 GraphOutput("fc1.weight#momentum.next", "fc1.weight#momentum"),
                 GraphOutput("loss", "loss"),
             ),
+            in_file_order=True,
         ),
         Program(
             name="eval", file="eval.onnx", inputs=("x", "fc1.weight"), outputs=(GraphOutput("z", "logits"),), batch=16

@@ -14,11 +14,12 @@ import pytest
 from edge.contracts.claims import ClaimLink
 from edge.contracts.envelope import unseal
 from edge.contracts.inference import InferenceManifest
+from edge.contracts.language import LanguageManifest
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import BODIES as BODY_TYPES
 from edge.contracts.tensor_file import decode_tensors
 from tests.contracts.golden_files import today, versions
-from tests.contracts.samples import BODIES, CLAIM_LINK, CLAIMS, INFERENCE, MANIFEST, TENSORS
+from tests.contracts.samples import BODIES, CLAIM_LINK, CLAIMS, INFERENCE, LANGUAGE, MANIFEST, TENSORS
 
 CONTRACTS = Path(__file__).parents[2] / "edge" / "contracts"
 
@@ -59,6 +60,13 @@ def test_every_golden_inference_manifest_is_read() -> None:
     assert InferenceManifest.from_bytes(versions("inference.json")[-1].read_bytes()) == INFERENCE
 
 
+def test_every_golden_language_manifest_is_read() -> None:
+    for path in versions("language.json"):
+        LanguageManifest.from_bytes(path.read_bytes())
+    assert LanguageManifest.from_bytes(versions("language.json")[-1].read_bytes()) == LANGUAGE
+    assert len(LANGUAGE.files) == 3
+
+
 def test_every_golden_manifest_is_read() -> None:
     for path in versions("manifest.json"):
         assert ArtifactManifest.from_bytes(path.read_bytes()).export_key == MANIFEST.export_key
@@ -86,7 +94,9 @@ def test_golden_tensors_are_read_bit_for_bit() -> None:
 
 def test_every_kind_has_a_sample_and_every_struct_is_in_one() -> None:
     assert set(BODIES) == set(BODY_TYPES)
-    shown = structs_in(MANIFEST).union(*map(structs_in, [*BODIES.values(), *CLAIMS.values(), CLAIM_LINK, INFERENCE]))
+    shown = structs_in(MANIFEST).union(
+        *map(structs_in, [*BODIES.values(), *CLAIMS.values(), CLAIM_LINK, INFERENCE, LANGUAGE])
+    )
     defined: set[type] = set()
     for path in CONTRACTS.glob("*.py"):
         module = importlib.import_module(f"edge.contracts.{path.stem}")

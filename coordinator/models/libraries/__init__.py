@@ -1,4 +1,5 @@
-"""Models of other packages by name: ``timm:NAME``, ``torchvision:NAME``, ``transformers:TYPE``. One file per package.
+"""Models by a prefix, a file for each: other packages' as ``timm:NAME``, ``torchvision:NAME``, ``transformers:TYPE``,
+and language models as ``language:NAME``.
 
 The packages are not part of an installation; a name of one that is missing says what to install. Weights are random:
 nothing is fetched, and ``[model] weights`` takes a file.
@@ -11,6 +12,7 @@ from coordinator.models.libraries.library import Library
 __all__ = ["LIBRARIES", "Library", "is_own", "library_of"]
 
 LIBRARIES: dict[str, Library] = {
+    "language": Library("", "coordinator.models.libraries.language_models", "gpt2"),
     "timm": Library("timm", "coordinator.models.libraries.timm_models", "resnet10t"),
     "torchvision": Library("torchvision", "coordinator.models.libraries.torchvision_models", "resnet18"),
     "transformers": Library("transformers", "coordinator.models.libraries.transformers_models", "vit"),

@@ -39,7 +39,7 @@ class Library:
     """How a package's models are built.
 
     Attributes:
-        package: as it is installed and imported.
+        package: as it is installed and imported; empty: the models are this project's.
         module: with the functions of :class:`LibraryModels`; imported when first used.
         example: a name, for messages.
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from coordinator.methods import METHODS
+from coordinator.methods import LANGUAGE_METHODS, METHODS
 from coordinator.reporting.markup import counted, listed, sentences
 from coordinator.reporting.subject import Subject
 
@@ -28,7 +28,7 @@ def method_words(name: str) -> tuple[str, str]:
 
     They are read from the first lines of the method's file, without importing it.
     """
-    module = METHODS.get(name, "").partition(":")[0]
+    module = (METHODS.get(name) or LANGUAGE_METHODS.get(name, "")).partition(":")[0]
     spec = importlib.util.find_spec(module) if module else None
     if spec is None or spec.origin is None:
         return "", ""

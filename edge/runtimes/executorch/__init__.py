@@ -14,4 +14,5 @@ TRAITS = RuntimeTraits(
     native_build="edge.runtimes.executorch.build",
     max_threads=1,
     inference="pte",
+    why_no_language="its programs hold weights as float32 in memory of their own, and map no base",
 )

@@ -11,4 +11,5 @@ TRAITS = RuntimeTraits(
     module="onnxruntime",
     has_wheels=True,
     inference="onnx",
+    language_format="onnx_language",
 )

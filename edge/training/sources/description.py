@@ -22,9 +22,12 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", for
         unlabelled: every column of a table is a measurement, for tasks without labels.
         columns: of a table, in this order; empty: all but the label's.
         window: rows of a table that make one example [columns, window]; 0: each row is one [columns].
-        stride: rows, or bytes of a text without classes, from the beginning of an example to that of the next; 0: as
-            many as an example has.
-        length: samples of a sound or bytes of a text in one example; 0: 16000 samples, 256 bytes.
+        stride: rows, or bytes or symbols of a text without classes, from the beginning of an example to that of the
+            next; 0: as many as an example has.
+        length: samples of a sound, bytes or symbols of a text in one example; 0: 16000 samples, 256 bytes, 128 symbols.
+        tokenizer: path of a ``tokenizer.json``, from this folder: texts are read as its symbols; empty: as bytes.
+        padded: each document has examples of its own, filled up at the end; else one follows the other.
+        end: name of the symbol that ends a document; empty: what public tokenizers call it.
     """
 
     label: str = ""
@@ -34,6 +37,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", for
     window: int = 0
     stride: int = 0
     length: int = 0
+    tokenizer: str = ""
+    padded: bool = False
+    end: str = ""
 
 
 def read_description(folder: Path) -> Description:
@@ -52,6 +58,8 @@ def read_description(folder: Path) -> Description:
         raise DataError(f"{path}: cannot be read ({error}); its keys are {known}") from error
     if sum((bool(found.label), bool(found.labels), found.unlabelled)) > 1:
         raise DataError(f"{path}: label, labels and unlabelled exclude each other; give one of them")
+    if (found.padded or found.end) and not found.tokenizer:
+        raise DataError(f'{path}: padded and end are of texts with a tokenizer; name its file: tokenizer = "..."')
     for key in ("window", "stride", "length"):
         if getattr(found, key) < 0:
             raise DataError(f"{path}: {key} = {getattr(found, key)}; a whole number from 0 expected")

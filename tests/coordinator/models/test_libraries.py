@@ -64,7 +64,7 @@ def test_a_data_source_named_like_a_package_is_still_code() -> None:
     assert "timm:resnet10t" not in named_by(config)
 
 
-@pytest.mark.parametrize("package", sorted(LIBRARIES))
+@pytest.mark.parametrize("package", sorted(name for name, library in LIBRARIES.items() if library.package))
 def test_a_package_that_is_not_installed_is_named_with_its_command(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,36 @@
+"""What a run with a language model cannot be combined with, because its weights are a file and its state factors."""
+
+from __future__ import annotations
+
+from coordinator.config.run_config import RunConfig
+from coordinator.language.source import is_language
+
+_SERVER = "a step of the server is taken on a mean of factors, whose basis is another one in each round"
+
+
+def check_language(config: RunConfig, problems: list[str]) -> None:
+    """Add what the language model of ``config`` does not go with to ``problems``; nothing of another model."""
+    build = config.model.build
+    if not is_language(build):
+        return
+    if config.task.name != "next-token":
+        given = f"'{config.task.name}' given" if config.task.name else "is missing"
+        problems.append(f'$.task.name: {given}; {build} is trained for "next-token"')
+    if config.aggregation.rule != "mean":
+        problems.append(
+            f"$.aggregation.rule: '{config.aggregation.rule}' compares entries, and factors of two devices may be in "
+            "different bases; use mean"
+        )
+    if config.server_optimizer.name:
+        problems.append(f"$.server-optimizer.name: {_SERVER}; leave $.server-optimizer out")
+    asked = {
+        "personal.layers": bool(config.personal.layers),
+        "clusters": bool(config.clusters.layers),
+        "training.scaffold": config.training.scaffold,
+        "training.proximal-mu": bool(config.training.proximal_mu),
+    }
+    problems += [
+        f"$.{key}: a language model's step has factors alone, and nothing of this yet; leave it out"
+        for key, is_used in asked.items()
+        if is_used
+    ]

@@ -1,0 +1,110 @@
+"""What the tensors of a cut of a language model are to its step: the base is mapped, factors are trained or frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from edge.contracts.errors import ExportRefused
+from edge.contracts.tensors import BATCH, TensorSpec
+from export.form_refusal import STEP
+from export.formats.onnx_language.layers import Factors
+from export.language.base_weights import base_specs
+from export.language.causal_model import CausalModel
+from export.training_step import INPUT, TARGET, StepSpec
+
+TASK = "next-token"
+_FACTORS = (".u", ".v")
+
+
+@dataclass(frozen=True)
+class CutTensors:
+    """The tensors of a cut.
+
+    Attributes:
+        base: of the base file, by name.
+        factors: by the path of their layer, in the module's order.
+        symbols, target: what a step is fed, [batch, T].
+    """
+
+    base: dict[str, TensorSpec]
+    factors: dict[str, Factors]
+    symbols: TensorSpec
+    target: TensorSpec
+
+    @property
+    def length(self) -> int:
+        """Positions of an example."""
+        return int(self.symbols.shape[1])
+
+    @property
+    def trained(self) -> tuple[TensorSpec, ...]:
+        """The factors that move."""
+        return tuple(spec for pair in self.factors.values() for spec in pair.trained)
+
+    @property
+    def held(self) -> tuple[TensorSpec, ...]:
+        """The factors that do not."""
+        return tuple(s for pair in self.factors.values() for s in (pair.u, pair.v) if s.role == "frozen")
+
+
+def cut_tensors(module: CausalModel, spec: StepSpec) -> CutTensors:
+    """The tensors of ``module`` and what ``spec`` does with them.
+
+    Raises:
+        ExportRefused: a step that the format cannot write, naming the tensor or the part of the step.
+    """
+    _check_step(spec)
+    sizes = {name: tuple(value.shape) for name, value in module.named_parameters() if name.endswith(_FACTORS)}
+    factors = {}
+    for name, u_shape in sizes.items():
+        path, _, side = name.rpartition(".")
+        if side == "u":
+            pair = (name, u_shape), (f"{path}.v", sizes[f"{path}.v"])
+            factors[path] = Factors(*(_factor(each, shape, spec) for each, shape in pair))
+    loose = [n for n, _ in module.named_parameters() if n not in sizes and n not in spec.frozen]
+    if loose:
+        raise ExportRefused(
+            loose[0],
+            f"is trained with {len(loose)} tensors of the base, which is mapped and never written",
+            instead="a cut that freezes all but factors, as fedlora,",
+        )
+    if not any(pair.trained for pair in factors.values()):
+        raise ExportRefused(STEP, "no factor is trained", instead="a cut with factors that are not frozen")
+    whole = TensorSpec(INPUT, (BATCH, *spec.input.shape), "int64", "input")
+    target = TensorSpec(TARGET, (BATCH, *spec.input.shape), "int64", "target")
+    return CutTensors({s.name: s for s in base_specs(module)}, factors, whole, target)
+
+
+def language_model(module: nn.Module) -> CausalModel:
+    """``module`` itself.
+
+    Raises:
+        ExportRefused: it is another kind of module.
+    """
+    if not isinstance(module, CausalModel):
+        raise ExportRefused(
+            "(the module itself)", f"{type(module).__name__} is no causal language model", instead="runtime onnxruntime"
+        )
+    return module
+
+
+def _factor(name: str, shape: tuple[int, ...], spec: StepSpec) -> TensorSpec:
+    return TensorSpec(name, shape, "float32", "frozen" if name in spec.frozen else "parameter")
+
+
+def _check_step(spec: StepSpec) -> None:
+    if spec.task != TASK:
+        raise ExportRefused(
+            STEP, f"a language model trains for '{TASK}', not for '{spec.task or spec.loss}'", instead=f"task {TASK}"
+        )
+    beyond = {
+        "a Frobenius penalty on factors": spec.frobenius,
+        "accumulators of squared gradients": spec.squared_gradient,
+        "a proximal term": spec.proximal,
+        "corrected gradients": spec.corrected,
+    }
+    for what, is_used in beyond.items():
+        if is_used:
+            raise ExportRefused(STEP, f"a language model's step has no {what}", instead="a method without it")

@@ -1,0 +1,131 @@
+"""The programs of a language model's step as graphs: ``train`` (or ``accumulate`` and its end), and ``eval``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edge.contracts.tensors import TensorSpec
+from edge.runtimes.micro_batches import gradient_sum
+from export.formats.onnx_language.base import Base
+from export.formats.onnx_language.block import Block
+from export.formats.onnx_language.cut_tensors import CutTensors
+from export.formats.onnx_language.graph import StepGraph
+from export.formats.onnx_language.head import Head, Scored
+from export.formats.onnx_language.layers import Linears
+from export.formats.onnx_language.norms import Norm
+from export.formats.onnx_language.update import Adding, Learning, slot_spec
+from export.language.architecture import Architecture
+from export.task_steps import SUM
+from export.training_step import StepSpec
+
+LOSS = TensorSpec("loss", (), "float32", "loss")
+
+
+class StepWriter:
+    """Writes the programs of one cut and step."""
+
+    def __init__(self, shape: Architecture, tensors: CutTensors, spec: StepSpec) -> None:
+        self._shape, self._tensors, self._spec = shape, tensors, spec
+        self._batch = spec.batch // spec.micro_batches
+
+    def train(self) -> StepGraph:
+        """A whole step: loss, gradients, update."""
+        graph = StepGraph(self._batch)
+        learning = Learning(graph, self._spec, self._tensors.trained)
+        learning.prepare()
+        self._loss_and_gradients(graph, learning.learn)
+        learning.finish()
+        return graph
+
+    def accumulate(self) -> StepGraph:
+        """The gradients of one micro-batch, as its share of the whole batch's, added to their sums."""
+        graph = StepGraph(self._batch)
+        self._loss_and_gradients(graph, Adding(graph).learn, share=1.0 / self._spec.micro_batches)
+        return graph
+
+    def end(self) -> StepGraph:
+        """What moves the factors by the sums of their gradients."""
+        graph = StepGraph(self._batch)
+        learning = Learning(graph, self._spec, self._tensors.trained)
+        learning.prepare()
+        for parameter in self._tensors.trained:
+            learning.learn(parameter, graph.input(slot_spec(parameter, gradient_sum("").removeprefix("#"))))
+        learning.finish()
+        return graph
+
+    def eval(self) -> StepGraph:
+        """Sums over a batch, without gradients."""
+        graph = StepGraph(self._batch)
+        model = _Model(graph, self._shape, self._tensors, _nothing)
+        x = model.embedded()
+        for block in model.blocks:
+            x = block.forward(x)
+        scored = model.scored(model.norm.forward(x).value, is_trained=False, wants_best=True)
+        mean, _ = model.head.loss(scored)
+        size = graph.one("Shape", self._tensors.symbols.name, shape=(1,), dtype="int64", start=0, end=1)
+        count = graph.reshape(graph.cast(size, "float32"), [])
+        graph.output(graph.mul(mean, count, name=LOSS.name), LOSS)
+        for name, value in model.head.sums(scored).items():
+            spec = TensorSpec(SUM + name, (), "float32", "metric")
+            graph.output(graph.map("Identity", value, name=spec.name), spec)
+        return graph
+
+    def _loss_and_gradients(
+        self, graph: StepGraph, learn: Callable[[TensorSpec, str], None], *, share: float = 1.0
+    ) -> None:
+        model = _Model(graph, self._shape, self._tensors, learn)
+        first = next(number for number, block in enumerate(model.blocks) if block.trains)
+        x = model.embedded()
+        read: dict[int, str] = {}
+        for number, block in enumerate(model.blocks):
+            if number >= first:
+                read[number] = x
+            x = block.forward(x)
+        normalised = model.norm.forward(x)
+        scored = model.scored(normalised.value, is_trained=True)
+        loss, weight = model.head.loss(scored, share=share, name=LOSS.name)
+        graph.output(loss, LOSS)
+        dx = model.norm.backward(model.head.gradient(scored, weight), x, normalised)
+        for number in reversed(range(first, len(model.blocks))):
+            dx = model.blocks[number].backward(dx, read[number], goes_on=number > first)
+
+
+class _Model:
+    """The parts of a model over one graph."""
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        shape: Architecture,
+        tensors: CutTensors,
+        learn: Callable[[TensorSpec, str], None],
+    ) -> None:
+        self._graph, self._shape, self._tensors = graph, shape, tensors
+        base = self._base = Base(graph, tensors.base)
+        linears = Linears(graph, base, tensors.factors, learn)
+        self.blocks = [Block(graph, base, linears, shape, n, tensors.length) for n in range(shape.layers)]
+        self.norm = Norm(graph, base, shape, "norm")
+        self.head = Head(graph, base, "embedding.weight" if shape.tied else "head.weight", shape.vocabulary)
+
+    def embedded(self) -> str:
+        """What the first block reads, [M, D]."""
+        graph, shape, length = self._graph, self._shape, self._tensors.length
+        graph.scope = "embedding"
+        symbols = graph.reshape(graph.input(self._tensors.symbols), [-1])
+        x = self._base.rows_of("embedding.weight", symbols)
+        if shape.embedding_scale != 1.0:
+            x = graph.mul(x, shape.embedding_scale)
+        if shape.positions == "learned":
+            table = graph.rows(self._base.vector("positions.weight"), 0, length)
+            x = graph.add(graph.reshape(x, [-1, length, shape.hidden]), table)
+            x = graph.reshape(x, [-1, shape.hidden])
+        return x
+
+    def scored(self, y: str, *, is_trained: bool, wants_best: bool = False) -> Scored:
+        """What the head makes of normalised positions."""
+        target = self._graph.reshape(self._graph.input(self._tensors.target), [-1])
+        return self.head.scored(y, target, is_trained=is_trained, wants_best=wants_best)
+
+
+def _nothing(parameter: TensorSpec, gradient: str) -> None:
+    raise AssertionError(f"a gradient of {parameter.name} in a program that has none")
