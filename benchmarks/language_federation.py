@@ -4,8 +4,9 @@
     APPORTION_DATA=... python -m benchmarks.language_federation --size gpt2 --out runs/language-gpt2
 
 ``tinyshakespeare.txt`` is dealt by speaker: some roles train a tokenizer and, from random weights, the base; others are
-the devices'; the last are held out. The base is written as a public model's folder, which the run file names. Ranks 2, 4, 8 and 16 are three devices' each, over MQTT, by processes of their own. Central LoRA has the same
-base as devices compute with it, one rank for all, and the devices' windows in one place.
+the devices'; the last are held out. The base is written as a public model's folder, which the run file names. Ranks 2,
+4, 8 and 16 are three devices' each, over MQTT, by processes of their own. Central LoRA has the same base as devices
+compute with it, one rank for all, and the devices' windows in one place.
 
 Prints one JSON line; the sizes of a device's update and its measured peak are the run's own.
 """
