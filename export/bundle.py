@@ -104,6 +104,19 @@ def export_artifact(
     return manifest
 
 
+def written_cost(module: nn.Module, spec: StepSpec, *, runtime: str = DEFAULT) -> Cost:
+    """The cost that the manifest of :func:`export_artifact` would state, of a step that is written and not checked.
+
+    Worth its time where a step is written without being traced, as a language model's.
+
+    Raises:
+        ExportRefused: as :func:`export_artifact`.
+    """
+    exporter = format_of(module, runtime)
+    written = exporter.write(module, spec)
+    return _cost(written, spec, exporter.predicted_peak_bytes(written.memory))
+
+
 def artifact_key(
     module: nn.Module, spec: StepSpec, *, runtime: str = DEFAULT, build: Mapping[str, Any] | None = None
 ) -> str:

@@ -51,7 +51,7 @@ PARTS = {
 
 
 def sentences(path: Path | None, seed: int, holdout: float) -> Dataset:
-    """Windows of eight symbols in which each is the one before plus the window's own step; of which a sixth is noise."""
+    """Windows of eight symbols, each the one before plus the window's own step; a sixth of them is noise."""
     generator = np.random.default_rng(seed)
     count, length = 240, 8
     first, step = generator.integers(0, 30, (count, 1)), generator.integers(1, 4, (count, 1))

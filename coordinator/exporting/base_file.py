@@ -43,11 +43,10 @@ def stored_base(config: RunConfig, ledger: Ledger, blobs: BlobStore) -> BlobRef:
         StoreFull: there is no room for it.
     """
     known = ledger.artifacts.find(base_key(config))
-    if known is not None and known in blobs:
-        size = blobs.size(known)
-        return BlobRef(known, size, "raw", size)
     module = cast("CausalModel", dense_module(config))
     size = base_bytes(module)
+    if known is not None and known in blobs and blobs.size(known) == size:
+        return BlobRef(known, size, "raw", size)
     if size > (room := blobs.room_bytes()):
         raise StoreFull(
             f"{blobs.root}: the base of {config.model.build} needs {size} bytes, {room} can be put there; free some "

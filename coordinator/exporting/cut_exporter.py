@@ -16,8 +16,8 @@ from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import Cut, cut_digest, cut_from_json
 from coordinator.submodels.values import DeviceProgram
 from coordinator.submodels.width import shape_of_cut
-from edge.contracts.errors import ConfigError
-from edge.contracts.manifest import ArtifactManifest, InputSpec
+from edge.contracts.errors import ConfigError, ExportRefused
+from edge.contracts.manifest import ArtifactManifest, Cost, InputSpec
 from export.step_form import PLAIN, StepForm, in_form
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class CutExporter:
         self._task = task_fields(config, self._dense, self._input, len(class_names(config)))
         self._keys: dict[tuple[str, str, str, str], str] = {}
         self._counts: dict[str, CountedStep | None] = {}
+        self._written: dict[tuple[str, str, str, str], Cost | None] = {}
         self._refused_forms: dict[tuple[str, str, str, str], str] = {}
 
     def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
@@ -94,6 +95,22 @@ class CutExporter:
             module, step = apply_cut(self._dense, shape), in_form(self.step(program), form)
             self._refused_forms[memo] = refused_form(module, step, runtime)
         return self._refused_forms[memo]
+
+    def written_cost(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> Cost | None:
+        """See :class:`coordinator.planning.artifacts.WritesSteps`; None of a model whose step is traced."""
+        if not program.has_base:
+            return None
+        from export.bundle import written_cost
+
+        shape = shape_of_cut(self._dense, cut)
+        memo = (cut_digest(shape), repr(program), runtime, form.name)
+        if memo not in self._written:
+            try:
+                step = in_form(self.step(program), form)
+                self._written[memo] = written_cost(apply_cut(self._dense, shape), step, runtime=runtime)
+            except ExportRefused:  # the export says why
+                self._written[memo] = None
+        return self._written[memo]
 
     def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
         """See :class:`coordinator.planning.artifacts.CountsSteps`; None where a model does not run on meta."""

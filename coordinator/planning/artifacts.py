@@ -21,7 +21,7 @@ from coordinator.submodels.record import Cut, cut_digest
 from coordinator.submodels.values import DeviceProgram
 from coordinator.tracking.timing import timed
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused, ParityError
-from edge.contracts.manifest import ArtifactManifest
+from edge.contracts.manifest import ArtifactManifest, Cost
 from edge.contracts.plan import BlobRef
 from export.step_form import PLAIN, StepForm
 
@@ -50,6 +50,14 @@ class CountsSteps(Protocol):
 
     def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
         """The counts of the step on ``cut``; None where they cannot be had."""
+
+
+@runtime_checkable
+class WritesSteps(Protocol):
+    """An exporter that can write some steps in no time, and then knows their cost without an export's checks."""
+
+    def written_cost(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> Cost | None:
+        """What the manifest will say of the step in ``form``; None where that takes an export."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class Artifacts:
         self._known: dict[str, Artifact] = {}
         self._refused: dict[tuple[str, str, str, str], ExportRefused | ParityError] = {}
         self.exports = 0
-        self.estimator = Estimator(self._counted)
+        self.estimator = Estimator(self._counted, self._written_cost)
         """What can be said of steps that were not exported."""
 
     def get(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> Artifact:
@@ -122,6 +130,10 @@ class Artifacts:
 
     def _counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
         return self._exporter.counted(cut, program) if isinstance(self._exporter, CountsSteps) else None
+
+    def _written_cost(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> Cost | None:
+        exporter = self._exporter
+        return exporter.written_cost(cut, program, runtime, form) if isinstance(exporter, WritesSteps) else None
 
     def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
         """As :meth:`Exporter.unable`."""

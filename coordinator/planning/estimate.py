@@ -69,10 +69,15 @@ class Estimator:
 
     Args:
         count: counts of a step; None where they cannot be had.
+        written: the cost of a step that is known without an export, by its form; None where it takes one.
     """
 
-    def __init__(self, count: Callable[[Cut, DeviceProgram], CountedStep | None]) -> None:
-        self._count = count
+    def __init__(
+        self,
+        count: Callable[[Cut, DeviceProgram], CountedStep | None],
+        written: Callable[[Cut, DeviceProgram, str, StepForm], Cost | None] = lambda *_: None,
+    ) -> None:
+        self._count, self._written = count, written
         self._known: dict[str, dict[tuple[str, StepForm], tuple[CountedStep | None, Cost]]] = {}
 
     def learn(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm, cost: Cost) -> None:
@@ -87,6 +92,8 @@ class Estimator:
 
         What its counts say, by as much more or less as they said of the exported step that is most like it.
         """
+        if (cost := self._written(cut, program, runtime, form)) is not None:
+            return Estimate(cost.predicted_peak_bytes, cost.predicted_peak_bytes)
         here = self._count(cut, program)
         if here is None:
             return None
@@ -110,6 +117,8 @@ class Estimator:
         known = self._known.get(runtime, {}).get((_name(cut, program), PLAIN))
         if known is not None:
             return known[1]
+        if (cost := self._written(cut, program, runtime, PLAIN)) is not None:
+            return cost
         counted, growth = self._count(cut, program), self.estimate(cut, program, runtime, PLAIN)
         if counted is None or growth is None:
             return None

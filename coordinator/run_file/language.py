@@ -18,7 +18,7 @@ def check_language(config: RunConfig, problems: list[str]) -> None:
         problems.append(f'$.task.name: {given}; {build} is trained for "next-token"')
     if config.aggregation.rule != "mean":
         problems.append(
-            f"$.aggregation.rule: '{config.aggregation.rule}' compares entries, and the factors of two devices may be in "
+            f"$.aggregation.rule: '{config.aggregation.rule}' compares entries, and factors of two devices may be in "
             "different bases; use mean"
         )
     if config.server_optimizer.name:

@@ -107,7 +107,7 @@ class LanguageMethod:
         return DeviceProgram(frozen=(*self._base, *rows), has_base=True)
 
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
-        """The first components of what was learnt, and new ones where there are fewer: u zero, v drawn for the round."""
+        """The first components of what was learnt; new ones where there are fewer: u zero, v drawn for the round."""
         cut = self.cut_shape(level, round_index=round_index, device=device, seed=seed)
         tensors: dict[str, np.ndarray] = {}
         for path, record in cut.items():

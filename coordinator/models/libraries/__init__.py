@@ -1,5 +1,5 @@
-"""Models by a prefix: other packages' as ``timm:NAME``, ``torchvision:NAME``, ``transformers:TYPE``, and language models
-as ``language:NAME``. One file per prefix.
+"""Models by a prefix, a file for each: other packages' as ``timm:NAME``, ``torchvision:NAME``, ``transformers:TYPE``,
+and language models as ``language:NAME``.
 
 The packages are not part of an installation; a name of one that is missing says what to install. Weights are random:
 nothing is fetched, and ``[model] weights`` takes a file.
