@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 from edge.contracts.errors import DataError
 from edge.contracts.manifest import InputSpec
 from edge.language.tokenizer import Tokenizer
+from edge.runtimes import runtime
+from edge.supervisor.trainer_messages import Describe, Described, read_reply
+from edge.trainer import Trainer
 from edge.training.batches import fit_input
 from edge.training.local_data import LocalData, read_local_data
 from tests.edge.language.tiny_tokenizer import write_tokenizer
@@ -116,3 +120,14 @@ def test_bad_folders_say_what_to_do(folder: Path) -> None:
     (folder / "data.toml").write_text("padded = true\n")
     with pytest.raises(DataError, match="padded and end are of texts with a tokenizer"):
         read(folder)
+
+
+def test_a_trainer_keeps_the_symbols_where_its_supervisor_says(folder: Path, tmp_path: Path) -> None:
+    (folder / "a.txt").write_text("the cat sat on the mat\n" * 9)
+    out, kept = io.BytesIO(), tmp_path / "symbols"
+    Trainer(runtime("onnxruntime"), out).answer(Describe(str(folder), str(kept)))
+    out.seek(0)
+    described = read_reply(out)
+    assert isinstance(described, Described)
+    assert (described.error, described.num_examples) == ("", len(read(folder)[0]))
+    assert len(list(kept.iterdir())) == 3
