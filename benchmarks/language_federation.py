@@ -4,8 +4,9 @@
     APPORTION_DATA=... python -m benchmarks.language_federation --size gpt2 --out runs/language-gpt2
 
 ``tinyshakespeare.txt`` is dealt by speaker: some roles train a tokenizer and, from random weights, the base; others are
-the devices'; the last are held out. The base is written as a public model's folder, which the run file names. Ranks 2, 4, 8 and 16 are three devices' each, over MQTT, by processes of their own. Central LoRA has the same
-base as devices compute with it, one rank for all, and the devices' windows in one place.
+the devices'; the last are held out. The base is written as a public model's folder, which the run file names. Ranks 2,
+4, 8 and 16 are three devices' each, over MQTT, by processes of their own. Central LoRA has the same base as devices
+compute with it, one rank for all, and the devices' windows in one place.
 
 Prints one JSON line; the sizes of a device's update and its measured peak are the run's own.
 """
@@ -41,6 +42,15 @@ from export.language.causal_model import ADAPTED, CausalModel
 RANKS, BUDGETS_MB = (16, 8, 4, 2), (512, 384, 256, 192)
 DEVICES_OF_EACH = 3
 SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "shape": msgspec.structs.replace(
+            GPT2, vocabulary=512, hidden=128, layers=4, heads=4, kv_heads=4, head_size=32, feed_forward=512, context=64
+        ),
+        "length": 32,
+        "pretraining_steps": 300,
+        "batch": 8,
+        "rounds": 3,
+    },
     "small": {
         "shape": msgspec.structs.replace(
             GPT2, vocabulary=1024, hidden=256, layers=6, heads=4, kv_heads=4, feed_forward=1024, context=128
@@ -214,6 +224,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--central-rank", type=int, default=8)
     chosen = parser.parse_args()
+    torch.set_num_threads(1)
     size = SIZES[chosen.size]
     rounds = chosen.rounds or size["rounds"]
     chosen.out.mkdir(parents=True, exist_ok=True)

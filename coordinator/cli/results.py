@@ -113,7 +113,7 @@ def ceiling_summary(ceilings: Mapping[str, CeilingReport]) -> dict[str, Any]:
 
 def finished_summary(run_dir: Path) -> dict[str, Any] | None:
     """The summary of a finished run; None when some of what it left is gone and has to be written again."""
-    left = ("summary.json", "report.html", "checkpoints/final.safetensors", "checkpoints/final.onnx")
+    left: tuple[str, ...] = ("summary.json", "report.html", "checkpoints/final.safetensors", "checkpoints/final.onnx")
     run_file = run_dir / "config.toml"
     if run_file.is_file() and names_language_model(run_file.read_text(encoding="utf-8")):
         left = left[:-1]

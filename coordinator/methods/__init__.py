@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coordinator.methods.language import LANGUAGE_METHODS
+from coordinator.methods.language import LANGUAGE_METHODS, language_method_class
 from coordinator.methods.method import Method
 from coordinator.methods.own import installed_methods, is_import_path, own_class
 from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Update
@@ -68,30 +68,14 @@ def method_class(name: str) -> type[Method]:
         ConfigError: an unknown method (lists the known ones), or a class that is no method.
     """
     if target := METHODS.get(name) or LANGUAGE_METHODS.get(name):
-        return _imported(target)
+        module_name, _, class_name = target.partition(":")
+        found: type[Method] = getattr(importlib.import_module(module_name), class_name)
+        return found
     if target := name if is_import_path(name) else installed_methods().get(name):
         own: type[Method] = own_class(target)
         return own
     known = ", ".join(sorted({*METHODS, *LANGUAGE_METHODS, *installed_methods()}))
     raise ConfigError([f"$.method.name: unknown method '{name}'; known: {known}, or your own as package.module:Class"])
-
-
-def language_method_class(name: str) -> type[Method]:
-    """The class of the method ``name`` for language models.
-
-    Raises:
-        ConfigError: it has none; lists those there are, and says why others cannot be.
-    """
-    if name not in LANGUAGE_METHODS:
-        if name in METHODS:
-            raise ConfigError(
-                [
-                    f"$.method.name: {name} trains or decomposes weights that a language model holds in a base file "
-                    f"which nobody writes; its methods: {', '.join(sorted(LANGUAGE_METHODS))}"
-                ]
-            )
-        return method_class(name)
-    return _imported(LANGUAGE_METHODS[name])
 
 
 def build_method(name: str, module: nn.Module, options: Mapping[str, Any]) -> Method:
@@ -103,16 +87,10 @@ def build_method(name: str, module: nn.Module, options: Mapping[str, Any]) -> Me
     """
     from export.language.causal_model import CausalModel
 
-    if isinstance(module, CausalModel):
+    if isinstance(module, CausalModel) and name in METHODS:
         return language_method_class(name)(module, options)
-    if name in LANGUAGE_METHODS and name not in METHODS:
+    if name in LANGUAGE_METHODS and name not in METHODS and not isinstance(module, CausalModel):
         raise ConfigError(
             [f'$.method.name: {name} is for language models, [model] build = "language:NAME"; use fedlora']
         )
     return method_class(name)(module, options)
-
-
-def _imported(target: str) -> type[Method]:
-    module_name, _, class_name = target.partition(":")
-    found: type[Method] = getattr(importlib.import_module(module_name), class_name)
-    return found

@@ -5,9 +5,35 @@ A name that other models have a method of, too, is that method's form for a :cla
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
+from edge.contracts.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coordinator.methods.method import Method
+
 LANGUAGE_METHODS: dict[str, str] = {
     "fedlora": "coordinator.methods.language.fedlora:LanguageFedLoRA",
     "ffa_lora": "coordinator.methods.language.ffa_lora:FFALoRA",
     "flora": "coordinator.methods.language.flora:FLoRA",
 }
 """Name -> ``module:class``, imported when used."""
+
+
+def language_method_class(name: str) -> type[Method]:
+    """The class of the method ``name`` for language models.
+
+    Raises:
+        ConfigError: it has none; lists those there are, and says why others cannot be.
+    """
+    if name not in LANGUAGE_METHODS:
+        raise ConfigError(
+            [
+                f"$.method.name: {name} trains or decomposes weights that a language model holds in a base file which "
+                f"nobody writes; its methods: {', '.join(sorted(LANGUAGE_METHODS))}"
+            ]
+        )
+    module_name, _, class_name = LANGUAGE_METHODS[name].partition(":")
+    found: type[Method] = getattr(importlib.import_module(module_name), class_name)
+    return found
