@@ -1,4 +1,4 @@
-"""How long windows of a language model may be for a device that no level fits: its step's memory goes by their length."""
+"""How long windows may be for a device that no level of a language model fits: a step's memory goes by their length."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LEAST = 8
 
 
 def shorter_window(config: RunConfig, method: Method, profile: DeviceProfile, runtime: str) -> str:
-    """What window, half as long as the run's or a quarter or less, would fit the device at the smallest level, in words;
-    empty where none would, or the model is no language model."""
+    """Which window, half as long as the run's or a quarter or less, fits the device at the smallest level, in words;
+    empty where none does, or the model is no language model."""
     if not is_language(config.model.build) or not profile.ceiling_bytes:
         return ""
     requests, level = Requests.of(config), method.levels()[-1]

@@ -66,6 +66,21 @@ def test_the_cost_is_that_of_the_exported_artifact(tmp_path: Path) -> None:
     assert {spec.role for spec in manifest.tensors} >= {"mapped", "parameter", "slot"}
 
 
+@pytest.mark.slow
+@pytest.mark.runtime
+@pytest.mark.parametrize("name", ["fedlora", "ffa_lora"])
+def test_factors_below_a_depth_are_held_and_not_trained(tmp_path: Path, name: str) -> None:
+    options = 'levels = [2]\ndepths = [2, 1]\nbelow = "factors"'
+    config = load_config_text(run_text(method=name, options=options))
+    made = method_of_run(config, dense_module(config))
+    cut = made.cut_shape(made.levels()[1], round_index=0, device="", seed=0)
+    manifest = CutExporter(config).export(cut, made.program(cut), RUNTIME, tmp_path / "artifact")  # held against torch
+    roles = {spec.name: spec.role for spec in manifest.tensors}
+    assert roles["blocks.0.attention.qkv.u"] == roles["blocks.0.attention.output.v"] == "frozen"
+    assert roles["blocks.1.attention.qkv.u"] == "parameter"
+    assert roles["blocks.1.attention.qkv.v"] == ("frozen" if name == "ffa_lora" else "parameter")
+
+
 def test_a_device_that_no_level_fits_is_told_of_a_shorter_window() -> None:
     exporter, made = CutExporter(CONFIG), method()
     cut = made.cut_shape(made.levels()[-1], round_index=0, device="", seed=0)
