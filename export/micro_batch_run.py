@@ -34,8 +34,10 @@ class MicroBatched:
 
     def opened(self) -> ProgramRun:
         """The step as one program; its outputs include the whole batch's gradients."""
-        models = (self.accumulate, self.train)
-        return _WholeBatch(*(GraphSession(m, in_file_order=self.in_file_order) for m in models), self.count)
+        accumulate, train = (
+            GraphSession(model, in_file_order=self.in_file_order) for model in (self.accumulate, self.train)
+        )
+        return _WholeBatch(accumulate, train, self.count)
 
 
 class _WholeBatch:

@@ -79,7 +79,7 @@ class Attention(nn.Module):
             seen = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
             mask = seen.triu(1 - self.window)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=shape.scale)
-        return self.output(out.transpose(1, 2).reshape(batch, length, -1))  # type: ignore[no-any-return]
+        return self.output(out.transpose(1, 2).reshape(batch, length, -1))
 
 
 class FeedForward(nn.Module):
@@ -96,7 +96,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         inner = self.gate(x) if self.shape.gated else self.up(x)
         inner = F.silu(inner) if self.shape.activation == "silu" else F.gelu(inner, approximate="tanh")
-        return self.down(inner * self.up(x) if self.shape.gated else inner)  # type: ignore[no-any-return]
+        return self.down(inner * self.up(x) if self.shape.gated else inner)
 
 
 class DecoderBlock(nn.Module):
@@ -117,7 +117,7 @@ class DecoderBlock(nn.Module):
         added = self.attention(self.attention_norm(x))
         x = x + (self.attention_post_norm(added) if self.has_post_norms else added)
         added = self.feed_forward(self.feed_forward_norm(x))
-        return x + (self.feed_forward_post_norm(added) if self.has_post_norms else added)  # type: ignore[no-any-return]
+        return x + (self.feed_forward_post_norm(added) if self.has_post_norms else added)
 
 
 class CausalModel(nn.Module):
@@ -157,7 +157,7 @@ class CausalModel(nn.Module):
         x = self.embedded(symbols_BT)
         for block in self.blocks:
             x = block(x)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.norm(x)
 
     def logits(self, hidden_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, V]."""

@@ -65,7 +65,7 @@ class LanguageReference:
     def _run(self, path: str, part: nn.Module, factors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         names = [name for name, _ in part.named_parameters()]
         values = {n: factors[f"{path}.{n}"] if f"{path}.{n}" in factors else self._dense(f"{path}.{n}") for n in names}
-        return functional_call(part, values, (x,))  # type: ignore[no-any-return]
+        return functional_call(part, values, (x,))
 
     def _scored(
         self, factors: Mapping[str, Tensor], symbols: np.ndarray, target: np.ndarray, *, wants_best: bool

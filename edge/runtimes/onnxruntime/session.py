@@ -125,7 +125,7 @@ class OnnxSession:
         options.inter_op_num_threads = 1
         options.enable_mem_pattern = False
         options.log_severity_level = 3
-        if program.in_file_order:
+        if program.in_file_order is True:
             ask_for_file_order(options)
         path = self._files[program.file]
         check_is_whole(path, program.file)

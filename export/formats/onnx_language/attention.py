@@ -115,7 +115,7 @@ class Attention:
         d_scores = graph.mul(graph.sub(d_shares, along), kept.shares)
         d_queries = graph.product(d_scores, kept.keys.value, alpha=shape.scale)
         d_keys = self._over_shared(graph.product(d_scores, kept.queries.value, flip_a=True, alpha=shape.scale))
-        parts = (
+        parts: tuple[str, ...] = (
             self._flat(self._turned_back("query_norm", d_queries, kept.queries)),
             self._flat(self._turned_back("key_norm", d_keys, kept.keys)),
             self._flat(d_values),

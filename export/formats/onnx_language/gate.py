@@ -54,8 +54,7 @@ def check_language(
         outputs = run.run(values)
         got = {name: outputs[f"grad:{name}"] for name in trained}
         check_worst("gradients of one step", worst_error(got, exact[1], single[1]))
-        losses = [{"loss": np.array(float(loss))} for loss in (outputs["loss"], exact[0], single[0])]
-        loss_error = check_worst("loss of step 1", worst_error(*losses)).error
+        loss_error = _check_loss(1, outputs, (exact[0], single[0]))
         _check_evaluation(module, spec, programs["eval"], values, trained)
         _check_updates(module, spec, run, outputs, values, trained)
     error, own = (max(relative_errors(g, exact[1]).values()) for g in (got, single[1]))
@@ -145,6 +144,12 @@ def _torch_step(
     return float(loss.detach()), {n: g.numpy() for n, g in zip(factors, gradients, strict=True)}
 
 
+def _check_loss(step: int, outputs: Mapping[str, np.ndarray], torch_losses: Sequence[float]) -> float:
+    """Its relative error; ``torch_losses`` are float64's and float32's."""
+    got, exact, single = ({"loss": np.array(float(loss))} for loss in (outputs["loss"].item(), *torch_losses))
+    return check_worst(f"loss of step {step}", worst_error(got, exact, single)).error
+
+
 def _check_evaluation(
     module: CausalModel, spec: StepSpec, program: bytes, values: Mapping[str, np.ndarray], trained: Sequence[str]
 ) -> None:
@@ -154,8 +159,8 @@ def _check_evaluation(
         reference = LanguageReference(module, values, dtype)
         sums.append(reference.sums(_factors(values, trained, dtype), values[INPUT], values[TARGET]))
     for name in sums[0]:
-        found = {name: np.array(float(outputs[SUM + name]))}
-        check_worst(f"program eval: {name}", worst_error(found, *({name: np.array(s[name])} for s in sums)))
+        found, exact, single = ({name: np.array(v)} for v in (outputs[SUM + name], sums[0][name], sums[1][name]))
+        check_worst(f"program eval: {name}", worst_error(found, exact, single))
     mean = sums[0]["entropy"] / max(sums[0]["positions"], 1.0) * len(values[INPUT])
     if not abs(float(outputs["loss"]) - mean) <= 1e-5 * abs(mean):
         raise ParityError(f"program eval: loss {float(outputs['loss']):.7g}, {mean:.7g} expected; do not use the graph")
@@ -179,8 +184,8 @@ def _check_updates(
             for dtype in (torch.float64, torch.float32):
                 with torch.no_grad():
                     loss = _loss(module, spec, feeds, _factors(feeds, trained, dtype), dtype)
-                losses.append({"loss": np.array(float(loss))})
-            check_worst(f"loss of step {step}", worst_error({"loss": np.array(float(outputs["loss"]))}, *losses))
+                losses.append(float(loss))
+            _check_loss(step, outputs, losses)
         written = _written(outputs)
         gradients = {name: outputs[f"grad:{name}"] for name in trained}
         exact, single = (rule.step(gradients) for rule in rules)
@@ -189,6 +194,6 @@ def _check_updates(
         moves = [{n: after[n] - values[n].astype(np.float64) for n in exact} for after in (written, exact, single)]
         for kind in sorted({n.rpartition("#")[2] if "#" in n else "parameter" for n in exact}):
             names = [n for n in exact if (n.rpartition("#")[2] if "#" in n else "parameter") == kind]
-            group = [{n: move[n] for n in names} for move in moves]
-            check_worst(f"what {step} steps do to each {kind}", worst_error(*group))
+            got, true, rounded = ({n: move[n] for n in names} for move in moves)
+            check_worst(f"what {step} steps do to each {kind}", worst_error(got, true, rounded))
         feeds |= written

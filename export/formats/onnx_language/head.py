@@ -1,8 +1,8 @@
 """The head over the vocabulary in chunks with a running maximum: neither logits nor a one-hot of targets ever exist.
 
 For each chunk W_c: l = y W_c^T, m' = max(m, max l), s = s e^(m - m') + sum e^(l - m') and
-a = a e^(m - m') + e^(l - m') W_c. Then the loss of a position is log s + m - y W[target], and its gradient a / s - W[target]. Each chunk of the table is
-made float32 once.
+a = a e^(m - m') + e^(l - m') W_c. Then the loss of a position is log s + m - y W[target], and its gradient
+a / s - W[target]. Each chunk of the table is made float32 once.
 Source of the running maximum: Milakov and Gimelshein, arXiv 1805.02867.
 """
 
