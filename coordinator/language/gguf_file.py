@@ -35,6 +35,10 @@ _INSIDE = {
 }
 _GEMMA_PATTERN = 6
 """Blocks from one that sees everything to the next, which readers of the file take for granted."""
+_QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen2's tokenizer cuts a text into words."""
 _BLOCK = 32
 """Inputs that share a step in Q8_0."""
 
@@ -152,7 +156,7 @@ def _add_tokenizer(writer: Any, library: Any, shape: Architecture, path: Path | 
         writer.add_tokenizer_model("none")
         return "no tokenizer.json was given"
     found = json.loads(path.read_text(encoding="utf-8"))
-    rule = _rule(found.get("pre_tokenizer"))
+    rule = word_rule(found.get("pre_tokenizer"))
     if found.get("model", {}).get("type") != "BPE" or not rule:
         writer.add_tokenizer_model("none")
         return f"{path.name} has rules that have no name in the file; give the tokenizer beside it"
@@ -179,7 +183,7 @@ def _add_tokenizer(writer: Any, library: Any, shape: Architecture, path: Path | 
     return ""
 
 
-def _rule(found: Any) -> str:
+def word_rule(found: Any) -> str:
     """What readers call the way of cutting a text into words; empty where they have no name for it."""
     parts = found.get("pretokenizers", [found]) if isinstance(found, dict) else []
     kinds = [part.get("type") for part in parts if isinstance(part, dict)]
@@ -187,8 +191,6 @@ def _rule(found: Any) -> str:
         return "gpt-2"
     if kinds == ["Digits", "ByteLevel"] and parts[0].get("individual_digits"):
         return "smollm"
-    if kinds == ["Split", "ByteLevel"] and r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" in str(
-        parts
-    ):
+    if kinds == ["Split", "ByteLevel"] and parts[0].get("pattern", {}).get("Regex") == _QWEN2_WORDS:
         return "qwen2"
     return ""

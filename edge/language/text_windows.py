@@ -22,6 +22,10 @@ from edge.language.documents import read_documents
 from edge.language.tokenizer import Tokenizer
 from edge.language.windows import Symbols, windows
 
+SIZES = "sizes"
+"""Symbols of the tokenizer, without and with those that were added, int64 [2]."""
+
+_NAMES = ("x", "y", SIZES)
 _VERSION = 1
 """Of the arrays; in their key."""
 
@@ -50,7 +54,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def text_windows(asked: TextWindows, kept: Path | None = None) -> dict[str, np.ndarray]:
-    """``x`` and ``y`` [N, length] int32, see :func:`windows`.
+    """``x`` and ``y`` [N, length] int32, see :func:`windows`, and :data:`SIZES`.
 
     Args:
         kept: folder for the arrays, which are mapped then; those of other texts in it are removed. None: nothing is
@@ -63,7 +67,7 @@ def text_windows(asked: TextWindows, kept: Path | None = None) -> dict[str, np.n
     if kept is None:
         return _tokenised(asked)
     key = _key(asked)
-    paths = {name: kept / f"{key}-{name}.npy" for name in ("x", "y")}
+    paths = {name: kept / f"{key}-{name}.npy" for name in _NAMES}
     if not all(path.is_file() for path in paths.values()):
         kept.mkdir(parents=True, exist_ok=True)
         for old in kept.glob("*.npy*"):
@@ -92,7 +96,7 @@ def _tokenised(asked: TextWindows) -> dict[str, np.ndarray]:
     )
     if not len(x):
         raise DataError(f"{asked.files[0]} and {len(asked.files) - 1} more: no text that counts is in them; fill them")
-    return {"x": x, "y": y}
+    return {"x": x, "y": y, SIZES: np.array([tokenizer.size, tokenizer.known])}
 
 
 def _symbols(asked: TextWindows, tokenizer: Tokenizer, end: int) -> Iterator[Symbols]:
@@ -119,7 +123,7 @@ def _key(asked: TextWindows) -> str:
 
 
 def _have_written(asked: TextWindows, paths: dict[str, Path]) -> None:
-    command = [sys.executable, "-m", "edge.language.text_windows", *(str(paths[name]) for name in ("x", "y"))]
+    command = [sys.executable, "-m", "edge.language.text_windows", *(str(paths[name]) for name in _NAMES)]
     try:
         done = subprocess.run(command, input=msgspec.json.encode(asked), stdout=subprocess.PIPE, check=False)
     except OSError:  # no further process may start here
@@ -146,10 +150,10 @@ def _write(arrays: dict[str, np.ndarray], paths: dict[str, Path]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The child: what is asked for on stdin, the paths of ``x`` and ``y`` as arguments; what failed goes to stdout."""
+    """The child: what is asked for on stdin, the paths of its arrays as arguments; what failed goes to stdout."""
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=TextWindows)
     try:
-        _write(_tokenised(asked), {name: Path(path) for name, path in zip(("x", "y"), arguments, strict=True)})
+        _write(_tokenised(asked), {name: Path(path) for name, path in zip(_NAMES, arguments, strict=True)})
     except (ApportionError, OSError) as error:
         hint = f"; {error.hint}" if isinstance(error, ApportionError) and error.hint else ""
         sys.stdout.buffer.write(msgspec.json.encode(_Failure(f"{error}{hint}")))

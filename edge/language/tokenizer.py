@@ -30,6 +30,7 @@ class Tokenizer:
 
     Attributes:
         size: symbols, without those that were added beside the table.
+        known: symbols, with those.
         begins: what it puts before a text by its own rule; mostly nothing.
         end: number of the symbol that ends a document; None where it has none.
 
@@ -49,6 +50,7 @@ class Tokenizer:
         self._read.no_truncation()
         self._read.no_padding()
         self.size = int(self._read.get_vocab_size(with_added_tokens=False))
+        self.known = int(self._read.get_vocab_size(with_added_tokens=True))
         self.begins = tuple(self._read.encode("", add_special_tokens=True).ids[:1])
         found = [self._read.token_to_id(name) for name in ((end,) if end else ENDS)]
         self.end: int | None = next((number for number in found if number is not None), None)
@@ -95,15 +97,16 @@ class Tokenizer:
         Raises:
             DataError: it has more, or so few that it is another's.
         """
-        if self.size > vocabulary:
-            raise DataError(
-                f"{self.path}: its {self.size} symbols are more than the model's {vocabulary}; give the model's own"
-            )
-        known = int(self._read.get_vocab_size(with_added_tokens=True))
-        if known < vocabulary - max(64, int(_SPARE * vocabulary)):
-            raise DataError(
-                f"{self.path}: has {known} symbols, the model {vocabulary}: it is another's; give the model's own"
-            )
+        check_sizes((self.size, self.known), vocabulary, where=str(self.path))
+
+
+def check_sizes(sizes: tuple[int, int], vocabulary: int, *, where: str) -> None:
+    """Check that a tokenizer of ``sizes`` (``size`` and ``known``) can be that of a model; raises as its ``check``."""
+    size, known = sizes
+    if size > vocabulary:
+        raise DataError(f"{where}: its {size} symbols are more than the model's {vocabulary}; give the model's own")
+    if known < vocabulary - max(64, int(_SPARE * vocabulary)):
+        raise DataError(f"{where}: has {known} symbols, the model {vocabulary}: it is another's; give the model's own")
 
 
 def package() -> Any:

@@ -19,6 +19,7 @@ from edge.contracts.errors import DataError, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.contracts.plan import LastBatch, Schedule
 from edge.contracts.streams import permutation, stream_seed, uniform
+from edge.language.tokenizer import check_sizes
 from edge.training.local_data import LocalData
 from edge.training.normalisation import normalised
 from edge.training.records import Y, entry, names_of
@@ -168,6 +169,8 @@ def fit_input(data: LocalData, spec: InputSpec) -> np.ndarray:
     Raises:
         DataError: another shape, or values that the input cannot take.
     """
+    if data.symbols is not None and spec.vocabulary:
+        check_sizes(data.symbols, spec.vocabulary, where=f"the tokenizer of {data.where}")
     x = decoded(data, spec)
     if x.dtype.kind not in "biuf":
         raise DataError(f"{data.where}: x is {x.dtype}, numbers expected; save it as numbers")

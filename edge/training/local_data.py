@@ -20,13 +20,14 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edge.contracts.errors import DataError
+from edge.language.text_windows import SIZES
 from edge.training.records import beside_x
 from edge.training.sources import images, language, sound, tables, text
 from edge.training.sources.archives import read_archives
@@ -46,11 +47,13 @@ class LocalData:
         x: raw values [N, ...] in their own dtype, or the image files themselves.
         y: labels [N, ...], integers or class names; records where there are other arrays beside ``x``, or no labels
             (:mod:`edge.training.records`).
+        symbols: of a text's tokenizer, without and with those that were added; None of other data.
     """
 
     where: str
     x: np.ndarray | tuple[Path, ...]
     y: np.ndarray
+    symbols: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -90,7 +93,9 @@ def _from_folder(folder: Path, kept: Path | None) -> LocalData:
     if description.tokenizer:
         if not (found := language.text_files(files)):
             raise DataError(f"{folder}: data.toml names a tokenizer, and no .txt or .jsonl file is there; fill it")
-        return _named(str(folder), language.read_language(folder, found, description, kept))
+        arrays = language.read_language(folder, found, description, kept)
+        size, known = arrays.pop(SIZES).tolist()
+        return replace(_named(str(folder), arrays), symbols=(size, known))
     if lines := [path for path in files if path.suffix.lower() == ".jsonl"]:
         raise DataError(f'{lines[0]}: is read with a tokenizer; name its file in data.toml: tokenizer = "..."')
     if archives := [path for path in files if path.suffix == ".npz"]:

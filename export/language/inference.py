@@ -10,9 +10,10 @@ Weights lie in one file beside the graph, float32 or int8 by output channel, eac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import onnx
@@ -31,6 +32,8 @@ Precision = Literal["float32", "int8"]
 
 _ALIGNMENT = 4096
 """Of a tensor in its file, so that it can be mapped."""
+_ROWS = 8192
+"""Of a matrix that are rounded at a time."""
 _HEAD_ROWS = 4096
 """Of an int8 head that are float32 at a time."""
 _ELEMENT = {"float32": TensorProto.FLOAT, "int8": TensorProto.INT8}
@@ -57,14 +60,24 @@ def write_inference(
                 raise ValueError(f"'{name}' {value.shape} is no tensor of the model, or was given twice")
             if architecture.norm_offset and value.ndim == 1 and name.endswith("norm.weight"):
                 value = np.float32(1.0) + value
-            parts = held(name, value, precision) if name in quantised else {name: value}
-            for part, array in parts.items():
-                file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-                graph.weight(part, array, file.tell())
-                file.write(np.ascontiguousarray(array).data)
+            dtype: Precision = precision if name in quantised else "float32"
+            pieces = [held(name, value[i : i + _ROWS], dtype) for i in range(0, len(value), _ROWS)]
+            _write(file, graph, name, value.shape, dtype, (piece[name] for piece in pieces))
+            if steps := [piece[name + SCALE] for piece in pieces if name + SCALE in piece]:
+                _write(file, graph, name + SCALE, value.shape[:1], "float32", steps)
     if shapes:
         raise ValueError(f"no value of '{next(iter(shapes))}' was given")
     onnx.save_model(graph.model(), str(folder / "model.onnx"))
+
+
+def _write(
+    file: BinaryIO, graph: _Graph, name: str, shape: tuple[int, ...], dtype: Precision, parts: Iterable[np.ndarray]
+) -> None:
+    """Tensor ``name`` from its rows in ``parts``, at an aligned place."""
+    file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+    graph.weight(name, shape, dtype, file.tell())
+    for part in parts:
+        file.write(np.ascontiguousarray(part).data)
 
 
 class _Graph:
@@ -78,11 +91,12 @@ class _Graph:
         self._masks: dict[int, str] = {}
         self._turns: dict[float, tuple[str, str]] = {}
 
-    def weight(self, name: str, value: np.ndarray, offset: int) -> None:
+    def weight(self, name: str, shape: tuple[int, ...], dtype: Precision, offset: int) -> None:
         """Declare tensor ``name``, whose bytes are at ``offset`` of the weights' file."""
-        tensor = TensorProto(name=name, dims=value.shape, data_type=_ELEMENT[value.dtype.name])
+        tensor = TensorProto(name=name, dims=shape, data_type=_ELEMENT[dtype])
         tensor.data_location = TensorProto.EXTERNAL
-        for key, entry in ("location", WEIGHTS), ("offset", offset), ("length", value.nbytes):
+        length = math.prod(shape) * np.dtype(dtype).itemsize
+        for key, entry in ("location", WEIGHTS), ("offset", offset), ("length", length):
             tensor.external_data.add(key=key, value=str(entry))
         self.weights[name] = tensor
 

@@ -23,7 +23,7 @@ def text_files(files: Sequence[Path]) -> list[Path]:
 def read_language(
     folder: Path, files: Sequence[Path], description: Description, kept: Path | None
 ) -> dict[str, np.ndarray]:
-    """``x`` [N, length] and ``y``, what follows each symbol or -100, both int32; raises as :func:`text_windows`."""
+    """As :func:`text_windows`: windows, and of each symbol what follows it or -100."""
     length = description.length or LENGTH
     asked = TextWindows(
         files=tuple(str(path) for path in files),

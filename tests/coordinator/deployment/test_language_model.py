@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -103,6 +105,17 @@ def test_the_verb_writes_text_without_torch(tmp_path: Path, capsys: pytest.Captu
     assert len(line["tokens"]) <= 5
     with pytest.raises(DataError, match=r"its 262 symbols are more than the model's 30"):
         deploy_language(CONFIG, state(), tmp_path / "other", max_drop=0.0, tokenizer=tokenizer)
+
+
+def test_a_device_writes_without_torch(folder: Path) -> None:
+    code = (
+        "import sys; from edge.__main__ import main\n"
+        "assert main(['generate', sys.argv[1], '--tokens', '1,2', '--count', '3']) == 0\n"
+        "assert not {'torch', 'tokenizers', 'onnx', 'coordinator', 'export'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.strip().split(",")) == 3
 
 
 def test_folders_of_other_packages_are_written(tmp_path: Path) -> None:

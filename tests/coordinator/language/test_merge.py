@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from coordinator.language.configuration import configuration_of, read_architecture
 from coordinator.language.folder import tensor_shapes, tensors, write_folder
-from coordinator.language.gguf_file import gguf_name, write_gguf
+from coordinator.language.gguf_file import gguf_name, word_rule, write_gguf
 from coordinator.language.merge import Factors, base_values, factors_of, merged
 from coordinator.language.peft_adapter import write_adapter
 from edge.contracts.errors import ConfigError, PlanError
@@ -151,6 +152,17 @@ def readable(shape: Architecture) -> Architecture:
     if shape.family != "gemma3":
         return shape
     return msgspec.structs.replace(shape, attention_scale=shape.head_size**-0.5, windows=(7,) * shape.layers)
+
+
+def test_gguf_has_names_for_how_public_tokenizers_cut_words(public: PublicModels) -> None:
+    words = importlib.import_module("transformers.models.qwen2.tokenization_qwen2").PRETOKENIZE_REGEX
+    plain = {"type": "ByteLevel", "use_regex": True}
+    qwen = [{"type": "Split", "pattern": {"Regex": words}}, {"type": "ByteLevel", "use_regex": False}]
+    small = [{"type": "Digits", "individual_digits": True}, plain]
+    assert word_rule(plain) == "gpt-2"
+    assert word_rule({"type": "Sequence", "pretokenizers": small}) == "smollm"
+    assert word_rule({"type": "Sequence", "pretokenizers": qwen}) == "qwen2"
+    assert word_rule({"type": "Metaspace"}) == word_rule(None) == ""
 
 
 def test_gguf_refuses_what_its_readers_would_compute_otherwise(public: PublicModels, tmp_path: Path) -> None:

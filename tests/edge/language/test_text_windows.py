@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from edge.contracts.errors import DataError
+from edge.contracts.manifest import InputSpec
 from edge.language.tokenizer import Tokenizer
+from edge.runtimes import runtime
+from edge.supervisor.trainer_messages import Describe, Described, read_reply
+from edge.trainer import Trainer
+from edge.training.batches import fit_input
 from edge.training.local_data import LocalData, read_local_data
 from tests.edge.language.tiny_tokenizer import write_tokenizer
 
@@ -43,6 +50,21 @@ def test_files_are_packed_with_their_ends_between(folder: Path) -> None:
     assert y[counted].tolist() == stream[1:]
 
 
+def test_a_tokenizer_of_another_model_is_refused_before_a_step(folder: Path, tmp_path: Path) -> None:
+    (folder / "a.txt").write_text("the cat sat on the mat")
+    size = Tokenizer(folder / "tokenizer.json").size
+    for kept in (None, tmp_path / "symbols"):
+        data = read_local_data(str(folder), kept)
+        spec = InputSpec(layout="tokens", shape=(8,), dtype="int64", vocabulary=size)
+        assert fit_input(data, spec).shape[1:] == (8,)
+        for vocabulary, message in (
+            (size - 1, "are more than the model's"),
+            (50257, "the model 50257: it is another's"),
+        ):
+            with pytest.raises(DataError, match=message):
+                fit_input(data, msgspec.structs.replace(spec, vocabulary=vocabulary))
+
+
 def test_a_completion_alone_counts_and_each_line_is_padded(folder: Path) -> None:
     (folder / "data.toml").write_text('tokenizer = "tokenizer.json"\nlength = 30\npadded = true\n')
     lines = [{"prompt": "the cat ", "completion": "sat on"}, {"prompt": "and ", "completion": "the mat"}]
@@ -67,13 +89,13 @@ def test_kept_symbols_are_mapped_made_by_a_child_and_made_anew_when_the_text_is_
     assert isinstance(x, np.memmap)
     assert all((one == other).all() for one, other in zip((x, y), read(folder), strict=True))
     first = sorted(kept.iterdir())
-    assert len(first) == 2
+    assert len(first) == 3
     before = first[0].stat().st_mtime_ns
     read(folder, kept)
     assert first[0].stat().st_mtime_ns == before
     (folder / "a.txt").write_text("the dog")
     read(folder, kept)
-    assert len(list(kept.iterdir())) == 2
+    assert len(list(kept.iterdir())) == 3
     assert not first[0].exists()
 
 
@@ -98,3 +120,14 @@ def test_bad_folders_say_what_to_do(folder: Path) -> None:
     (folder / "data.toml").write_text("padded = true\n")
     with pytest.raises(DataError, match="padded and end are of texts with a tokenizer"):
         read(folder)
+
+
+def test_a_trainer_keeps_the_symbols_where_its_supervisor_says(folder: Path, tmp_path: Path) -> None:
+    (folder / "a.txt").write_text("the cat sat on the mat\n" * 9)
+    out, kept = io.BytesIO(), tmp_path / "symbols"
+    Trainer(runtime("onnxruntime"), out).answer(Describe(str(folder), str(kept)))
+    out.seek(0)
+    described = read_reply(out)
+    assert isinstance(described, Described)
+    assert (described.error, described.num_examples) == ("", len(read(folder)[0]))
+    assert len(list(kept.iterdir())) == 3
