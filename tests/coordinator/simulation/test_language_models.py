@@ -20,6 +20,7 @@ def perplexities(run_dir: Path) -> list[float]:
     return [line["evaluation"]["server"]["perplexity"] for line in lines]
 
 
+@pytest.mark.slow
 def test_a_round_sends_the_base_once_and_factors_back(tmp_path: Path) -> None:
     config = load_config_text(run_text(rounds=2))
     summary = simulated(config, tmp_path / "run")
