@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from edge.contracts.errors import ExportRefused
 from edge.runtimes import KNOWN
 from export.formats import FEATURES, format_for
+from export.refused_layer import STEP
 
 if TYPE_CHECKING:
     from torch import nn
 
     from export.formats import Format
     from export.training_step import StepSpec
-
-STEP = "(the training step)"
-"""In place of a layer's path: what no one layer is to blame for."""
 
 
 def refused_form(module: nn.Module, spec: StepSpec, runtime: str) -> str:

@@ -7,6 +7,9 @@ from torch import nn
 from edge.contracts.errors import ExportRefused
 from export.capture import MODULE_ITSELF
 
+STEP = "(the training step)"
+"""In place of a layer's path: what no one layer is to blame for."""
+
 
 def with_layer_type(error: ExportRefused, module: nn.Module) -> ExportRefused:
     """``error`` about the same layer of ``module``, its type named."""

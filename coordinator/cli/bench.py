@@ -74,15 +74,23 @@ def bench_step(
     recompute: Annotated[
         bool, typer.Option("--recompute", help="compute again in the backward pass, keep less")
     ] = False,
+    base: Annotated[str, typer.Option(help="of a language model: float32, float16, int8 or int4")] = "",
+    seq: Annotated[int, typer.Option(min=0, help="symbols of an example of a language model; 0: 128")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
-    """Time and memory of a training step, as ratios to torch."""
+    """Time and memory of a training step, as ratios to torch.
+
+    A language model has random values in its public shape, and the ratio is one of processor time.
+    """
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
+    from coordinator.language.source import PREFIX
+    from export.language.architecture import PUBLIC
 
     form = StepForm(micro_batches, recompute)
-    arguments = ModelArguments(
-        model, parse_shape(input_shape), classes, batch, freeze, cut, optimizer, form, tuple(option or ())
-    )
+    model = PREFIX + model if model in PUBLIC else model
+    options = (*(option or ()), *([f"base={base}"] if base else []))
+    shape = (seq,) if seq else parse_shape(input_shape)
+    arguments = ModelArguments(model, shape, classes, batch, freeze, cut, optimizer, form, options)
     with waiting(f"exporting {model}, then {blocks} blocks of ten steps on either side"):
         values = measured_step(arguments, runtime, threads, blocks)
     if not as_json:
@@ -131,12 +139,16 @@ def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks:
         manifest = inputs.manifest
         with DeviceSide(inputs, threads) as device, TorchSide(inputs, threads) as torch_side:
             device.block(), torch_side.block()
-            device_ms, torch_ms = [], []
+            device_ms, torch_ms, device_cpu, torch_cpu = [], [], [], []
             for _ in range(blocks):
                 device_ms.append(device.block())
                 torch_ms.append(torch_side.block())
+                device_cpu.append(device.cpu_ms)
+                torch_cpu.append(torch_side.cpu_ms)
             torch_peak, layout = torch_side.peak_bytes, torch_side.layout
         memory = measure_agent(inputs, folder, threads)
+    # Steps of seconds are measured on machines that do something else, too.
+    compared = (device_cpu, torch_cpu) if inputs.base else (device_ms, torch_ms)
     return {
         "model": arguments.model,
         "runtime": runtime,
@@ -145,7 +157,7 @@ def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks:
         "threads": threads,
         "device_threads": memory.threads,
         "optimizer": arguments.optimizer,
-        "ratio_to_torch": round(statistics.median(device_ms) / statistics.median(torch_ms), 3),
+        "ratio_to_torch": round(statistics.median(compared[0]) / statistics.median(compared[1]), 3),
         "step_ms": round(statistics.median(device_ms), 3),
         "torch_step_ms": round(statistics.median(torch_ms), 3),
         "torch_layout": layout,
@@ -157,6 +169,8 @@ def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks:
         "max_grad_rel_err": manifest.parity.max_grad_rel_err,
         "torch_fp32_rel_err": manifest.parity.torch_fp32_rel_err,
         "parameters": manifest.cost.parameters,
+        "cpu_ms": round(statistics.median(device_cpu), 3),
+        "torch_cpu_ms": round(statistics.median(torch_cpu), 3),
     }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import queue
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.brokers.opening import open_broker
@@ -25,6 +26,7 @@ from edge.contracts.errors import DeadlineExpired, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef, Schedule, WorkOrder, assignment_id
 from edge.contracts.report import TrainReport
+from edge.contracts.streams import self_test_value
 from edge.contracts.tensor_file import encode_tensors
 from edge.contracts.tensors import concrete_shape
 from edge.serving.publisher import Publisher
@@ -34,23 +36,29 @@ from edge.transport.mqtt import MqttTransport
 if TYPE_CHECKING:
     from torch import nn
 
-    from coordinator.cli.model_arguments import ModelArguments
+    from coordinator.cli.model_arguments import ModelArguments, Prepared
+    from export.language.causal_model import CausalModel
 
 FEDERATION = "bench"
 DEVICE = "bench-device"
 EXAMPLE_BATCHES = 4
 ORDER_STEPS = 20
+LANGUAGE_STEPS = 4
+"""Of a language model, each of which takes seconds."""
 TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
 class BenchInputs:
-    """Files both sides read: the artifact's folder, initial weights, and examples of the right shape."""
+    """Files both sides read: the artifact's folder, initial weights, examples of the right shape, and of a language
+    model the base and what an order calls it."""
 
     manifest: ArtifactManifest
     artifact: Path
     weights: Path
     data: Path
+    base: Path | None = None
+    base_ref: BlobRef | None = None
 
 
 def exported_inputs(arguments: ModelArguments, runtime: str, folder: Path) -> BenchInputs:
@@ -71,7 +79,25 @@ def exported_inputs(arguments: ModelArguments, runtime: str, folder: Path) -> Be
         classes=prepared.class_names,
         runtime=runtime,
     )
-    return write_inputs(folder, manifest, prepared.module)
+    if not manifest.specs("mapped"):
+        return write_inputs(folder, manifest, prepared.module)
+    return _write_language_inputs(folder, manifest, prepared)
+
+
+def _write_language_inputs(folder: Path, manifest: ArtifactManifest, prepared: Prepared) -> BenchInputs:
+    """A random base, formula factors and random examples beside the artifact in ``folder``."""
+    from coordinator.language.base import write_base
+    from coordinator.language.random_weights import random_values
+
+    module = cast("CausalModel", prepared.dense)
+    base, weights = folder / "base.safetensors", folder / "weights.safetensors"
+    write_base(base, module, random_values(module.architecture, 0))
+    factors = manifest.specs("parameter", "frozen")
+    weights.write_bytes(encode_tensors({s.name: self_test_value(s, 0, 1) for s in factors}))
+    with base.open("rb") as file:
+        digest, size = hashlib.file_digest(file, "sha256").hexdigest(), base.stat().st_size
+    reference = BlobRef(digest, size, "raw", size)
+    return BenchInputs(manifest, folder / "artifact", weights, _examples(folder, manifest), base, reference)
 
 
 def write_inputs(folder: Path, manifest: ArtifactManifest, module: nn.Module) -> BenchInputs:
@@ -86,6 +112,13 @@ def write_inputs(folder: Path, manifest: ArtifactManifest, module: nn.Module) ->
     # Masks that keep everything: a dense step under a mask takes as long whatever the mask is.
     masks = {s.name: np.ones(concrete_shape(s), np.bool_) for s in manifest.specs("grad_mask")}
     weights.write_bytes(encode_tensors(values | masks))
+    return BenchInputs(manifest, folder / "artifact", weights, _examples(folder, manifest))
+
+
+def _examples(folder: Path, manifest: ArtifactManifest) -> Path:
+    """A folder of random examples."""
+    import numpy as np
+
     generator = np.random.default_rng(0)
     count, spec = manifest.batch * EXAMPLE_BATCHES, manifest.input
     shape = (count, *spec.shape)
@@ -99,7 +132,7 @@ def write_inputs(folder: Path, manifest: ArtifactManifest, module: nn.Module) ->
     data = folder / "data"
     data.mkdir()
     np.savez(data / "data.npz", x=x, y=y)
-    return BenchInputs(manifest, folder / "artifact", weights, data)
+    return data
 
 
 def bench_order(inputs: BenchInputs, number: int, steps: int, threads: int) -> WorkOrder:
@@ -124,12 +157,11 @@ def bench_order(inputs: BenchInputs, number: int, steps: int, threads: int) -> W
         hyper=hyper,
         upload=tuple(s.name for s in inputs.manifest.specs("parameter", "buffer")),
         threads=threads,
+        constants=inputs.base_ref,
     )
 
 
 def _ref(data: bytes) -> BlobRef:
-    import hashlib
-
     return BlobRef(hashlib.sha256(data).hexdigest(), len(data), "raw", len(data))
 
 
@@ -140,13 +172,13 @@ def measure_agent(inputs: BenchInputs, folder: Path, threads: int) -> TrainRepor
         DeviceRefused: the agent refused the order.
         DeadlineExpired: no report in time.
     """
-    order = bench_order(inputs, 0, ORDER_STEPS, threads)
+    order = bench_order(inputs, 0, LANGUAGE_STEPS if inputs.base else ORDER_STEPS, threads)
     device_folder = folder / "device"
     shutil.copytree(inputs.data, device_folder / "data")
     with contextlib.ExitStack() as stack:
         ledger = stack.enter_context(Ledger.create(folder / "ledger.sqlite", federation=FEDERATION, config="", seed=0))
         blobs = BlobStore(folder / "blobs")
-        for path in (inputs.artifact / "manifest.json", inputs.weights):
+        for path in (inputs.artifact / "manifest.json", inputs.weights, *([inputs.base] if inputs.base else [])):
             ledger.blobs.add(blobs.put_file(path), path.stat().st_size)
         for file in inputs.manifest.files:
             ledger.blobs.add(blobs.put_file(inputs.artifact / file.name), file.size)

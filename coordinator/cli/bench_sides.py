@@ -6,6 +6,7 @@ The device side is the trainer itself; the torch side is this module run as a pr
 from __future__ import annotations
 
 import json
+import os
 import queue
 import statistics
 import subprocess
@@ -22,13 +23,20 @@ from edge.supervisor.trainer_messages import Failed, Train, Trained
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 STEPS_PER_BLOCK = 10
+LANGUAGE_STEPS_PER_BLOCK = 2
+"""Of a language model, each of which takes seconds."""
 TIMEOUT_S = 300.0
 
 
 class DeviceSide:
-    """A trainer child with the artifact loaded; a context manager that ends it."""
+    """A trainer child with the artifact loaded; a context manager that ends it.
+
+    Attributes:
+        cpu_ms: processor time of a step of the last block, loading included.
+    """
 
     def __init__(self, inputs: BenchInputs, threads: int) -> None:
         self._inputs, self._threads = inputs, threads
@@ -36,6 +44,7 @@ class DeviceSide:
         runtime = inputs.manifest.runtime
         self._link = TrainerLink(python=str(runtime_python(runtime)), runtime=runtime, deliver=self._events.put)
         self._count = 0
+        self.cpu_ms = 0.0
 
     def __enter__(self) -> DeviceSide:
         return self
@@ -51,9 +60,11 @@ class DeviceSide:
         """
         self._count += 1
         inputs = self._inputs
+        steps = steps_per_block(inputs)
+        before = processor_ms(self._link.pid)
         self._link.send(
             Train(
-                order=bench_order(inputs, self._count, STEPS_PER_BLOCK, self._threads),
+                order=bench_order(inputs, self._count, steps, self._threads),
                 manifest=str(inputs.artifact / "manifest.json"),
                 files={f.name: str(inputs.artifact / f.name) for f in inputs.manifest.files},
                 weights=str(inputs.weights),
@@ -61,6 +72,7 @@ class DeviceSide:
                 update=str(inputs.data.parent / "update.safetensors"),
                 threads=self._threads,
                 progress_s=1e9,
+                constants=str(inputs.base) if inputs.base else "",
             )
         )
         while True:
@@ -70,6 +82,7 @@ class DeviceSide:
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Failed):
                 raise DeviceRefused(f"the trainer failed: {event.reply.reason}")
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Trained):
+                self.cpu_ms = (processor_ms(self._link.pid) - before) / steps
                 return event.reply.step_ms_p50
 
 
@@ -78,7 +91,14 @@ class TorchSide:
 
     def __init__(self, inputs: BenchInputs, threads: int) -> None:
         manifest = inputs.manifest
-        job = {"manifest": str(inputs.artifact / "manifest.json"), "batch": manifest.batch, "threads": threads}
+        job = {
+            "manifest": str(inputs.artifact / "manifest.json"),
+            "batch": manifest.batch,
+            "threads": threads,
+            "base": str(inputs.base or ""),
+            "weights": str(inputs.weights),
+            "steps": steps_per_block(inputs),
+        }
         self._child = subprocess.Popen(
             [sys.executable, "-m", "coordinator.cli.bench_sides", json.dumps(job)],
             stdin=subprocess.PIPE,
@@ -86,6 +106,7 @@ class TorchSide:
             text=True,
         )
         self.peak_bytes = 0
+        self.cpu_ms = 0.0
         self.layout = ""
 
     def __enter__(self) -> TorchSide:
@@ -108,14 +129,16 @@ class TorchSide:
         if not line:
             raise DeviceRefused(f"the torch side ended with status {self._child.wait()}; see its error above")
         answer = json.loads(line)
-        self.peak_bytes, self.layout = answer["peak_bytes"], answer["layout"]
+        self.peak_bytes, self.layout, self.cpu_ms = answer["peak_bytes"], answer["layout"], answer["cpu_ms"]
         return float(answer["step_ms"])
 
 
 class TorchStep:
     """One eager training step of the artifact's module in one memory layout."""
 
-    def __init__(self, manifest_path: Path, batch: int, layout: torch.memory_format) -> None:
+    def __init__(
+        self, manifest_path: Path, batch: int, layout: torch.memory_format, base: str = "", weights: str = ""
+    ) -> None:
         import msgspec
         import torch
 
@@ -126,6 +149,8 @@ class TorchStep:
         manifest = ArtifactManifest.from_bytes(manifest_path.read_bytes())
         spec = msgspec.convert(manifest.build["step"], StepSpec)
         self._module = rebuild_module(manifest.build).train()
+        if base:
+            self._module = _with_values(self._module, Path(base), Path(weights))
         for name, parameter in self._module.named_parameters():
             parameter.requires_grad_(name not in spec.frozen)
         generator = torch.Generator().manual_seed(0)
@@ -137,7 +162,8 @@ class TorchStep:
         if layout is torch.channels_last:
             self._module = self._module.to(memory_format=layout)
             self._x = self._x.contiguous(memory_format=layout)
-        self._y = torch.randint(0, spec.classes, (batch, *spec.target_shape), generator=generator)
+        places = next((t.shape for t in spec.tensors if t.name == "y"), spec.target_shape)
+        self._y = torch.randint(0, spec.classes, (batch, *places), generator=generator)
         trained = [p for p in self._module.parameters() if p.requires_grad]
         if spec.optimizer.kind == "sgd":
             self._optimizer: Any = torch.optim.SGD(trained, lr=0.01, momentum=0.9, weight_decay=1e-4)
@@ -158,6 +184,36 @@ class TorchStep:
         return (time.perf_counter() - started) * 1e3
 
 
+def steps_per_block(inputs: BenchInputs) -> int:
+    """Steps that a block of either side has."""
+    return LANGUAGE_STEPS_PER_BLOCK if inputs.base else STEPS_PER_BLOCK
+
+
+def processor_ms(process: int | None) -> float:
+    """Processor time that ``process`` has taken so far, its threads' together; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) * 1e3 / os.sysconf("SC_CLK_TCK")
+
+
+def _with_values(module: nn.Module, base: Path, weights: Path) -> nn.Module:
+    """A language model with the base's values, dense float32 as torch computes with them, and the factors'."""
+    import torch
+
+    from edge.contracts.tensor_file import read_tensor_file
+    from export.language.base_weights import dequantised
+
+    held, factors = (read_tensor_file(path, where=path.name) for path in (base, weights))
+    made = module.to_empty(device="cpu")
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            value = factors[name] if name in factors else dequantised(name, held)
+            parameter.copy_(torch.from_numpy(value.copy()))
+    return made
+
+
 def main(job: dict[str, Any]) -> None:
     """Choose the faster layout, then run a block for every line on stdin and print its median as JSON."""
     import torch
@@ -169,16 +225,23 @@ def main(job: dict[str, Any]) -> None:
     images = "chw" in path.read_text()
     layouts = [torch.contiguous_format, *([torch.channels_last] if images else [])]
     chosen, best = layouts[0], float("inf")
-    for layout in layouts:
+    base, weights, steps = job["base"], job["weights"], int(job["steps"])
+    for layout in layouts if len(layouts) > 1 else []:
         step = TorchStep(path, batch, layout)
         median = statistics.median(step.run() for _ in range(STEPS_PER_BLOCK))
         if median < best:
             chosen, best = layout, median
-    step = TorchStep(path, batch, chosen)
+    step = TorchStep(path, batch, chosen, base, weights)
     step.run()
     for _ in sys.stdin:
-        median = statistics.median(step.run() for _ in range(STEPS_PER_BLOCK))
-        answer = {"step_ms": median, "peak_bytes": peak_rss_bytes(), "layout": str(chosen).removeprefix("torch.")}
+        before = time.process_time()
+        median = statistics.median(step.run() for _ in range(steps))
+        answer = {
+            "step_ms": median,
+            "cpu_ms": (time.process_time() - before) * 1e3 / steps,
+            "peak_bytes": peak_rss_bytes(),
+            "layout": str(chosen).removeprefix("torch."),
+        }
         print(json.dumps(answer), flush=True)
 
 

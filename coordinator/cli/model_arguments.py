@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from coordinator.cli.command import parse_problem
 from coordinator.exporting.step import rebuilt_from, step_of
+from coordinator.language.source import is_language
 from coordinator.methods import LANGUAGE_METHODS, METHODS, build_method
 from coordinator.methods.method import Method
 from coordinator.models.catalog import build_model, input_spec, model_entry
@@ -17,6 +18,7 @@ from coordinator.submodels.freeze import frozen_prefix
 from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.errors import ConfigError
+from edge.contracts.manifest import InputSpec
 from export.step_form import PLAIN, StepForm, in_form
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class ModelArguments:
         model, options = with_config_file(self.model, given, Path.cwd())
         spec = input_spec(model, input_shape=self.input_shape or None, options=options)
         entry = model_entry(model)
-        classes = self.classes or (entry.classes if entry else 0)
+        classes = self.classes or (entry.classes if entry else spec.vocabulary if is_language(model) else 0)
         if classes <= 0:
             raise parse_problem("--classes", f"model {model} needs its number of classes")
         dense = build_model(model, input_shape=spec.shape, classes=classes, **options)
@@ -90,9 +92,17 @@ class ModelArguments:
             classes=classes,
             batch=self.batch,
             optimizer=optimizer,
+            task=_next_token(spec, classes) if is_language(model) else None,
         )
         build = rebuilt_from(model, dense, cut, shape=spec.shape, classes=classes, options=options)
         return Prepared(dense, cut, module, in_form(step, self.form), build, tuple(str(i) for i in range(classes)))
+
+
+def _next_token(spec: InputSpec, classes: int) -> dict[str, Any]:
+    """What the task of a language model adds to its step."""
+    from export.tasks.next_token import NextToken
+
+    return {"task": "next-token", "tensors": NextToken().tensors(spec, classes)}
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

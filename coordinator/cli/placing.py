@@ -20,12 +20,14 @@ from coordinator.config.cohort import LocalGroup
 from coordinator.config.run_config import RunConfig, canonical_toml
 from coordinator.distillation.proxy import require_proxy
 from coordinator.exporting.cut_exporter import CutExporter, dense_module
+from coordinator.exporting.shorter_window import shorter_window
 from coordinator.ledger.ledger import Ledger
 from coordinator.methods.method import Method
 from coordinator.planning.artifacts import Artifacts
 from coordinator.planning.capacity_levels import group_level
 from coordinator.planning.planner import MB, Placement, choose_runtimes, place, require_able
 from coordinator.planning.requests import Requests
+from coordinator.planning.search import NothingFits
 from coordinator.planning.steps import ArtifactSteps
 from coordinator.run_file.checks import method_of_run
 from coordinator.submodels.record import Cut
@@ -160,6 +162,10 @@ class _Handler:
                 ArtifactSteps(self.artifacts, shape, batch=self.config.training.batch),
                 Requests.of(self.config),
             )
+        except NothingFits as error:
+            shorter = shorter_window(self.config, self.method, profile, able[0])
+            told = NothingFits(f"{error}; or shorten its windows: {shorter}", error.tried) if shorter else error
+            return Placed(profile, title, told)
         except PlanError as error:
             return Placed(profile, title, error)
         except (ConfigError, ExportRefused, ParityError) as error:

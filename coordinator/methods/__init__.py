@@ -88,7 +88,8 @@ def build_method(name: str, module: nn.Module, options: Mapping[str, Any]) -> Me
     from export.language.causal_model import CausalModel
 
     if isinstance(module, CausalModel) and name in METHODS:
-        return language_method_class(name)(module, options)
+        made: Method = language_method_class(name)(module, options)
+        return made
     if name in LANGUAGE_METHODS and name not in METHODS and not isinstance(module, CausalModel):
         raise ConfigError(
             [f'$.method.name: {name} is for language models, [model] build = "language:NAME"; use fedlora']

@@ -1,7 +1,7 @@
 """The frozen base of a language model on a device: views of its mapped file, whose pages are given back while it runs.
 
 A step reads each matrix of the base two or three times and far apart. What stays resident in between counts as the
-trainer's memory though the kernel could drop it at any time; so a quiet thread tells it to, 50 times a second, while a
+trainer's memory though the kernel could drop it at any time; so a quiet thread tells it to, 200 times a second, while a
 program runs. A page that is read again comes from the page cache.
 """
 
@@ -18,7 +18,7 @@ from edge.contracts.tensors import TensorSpec, concrete_shape
 if TYPE_CHECKING:
     import numpy as np
 
-RELEASE_S = 0.02
+RELEASE_S = 0.005
 """Between two releases: 5 MB of GPT-2 small's int8 base at batch 1, on one thread of an idle x86-64 processor."""
 
 

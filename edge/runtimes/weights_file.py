@@ -6,6 +6,7 @@ them would be the peak of the whole assignment (measured: 17 of 191 MB for a 4.3
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -116,6 +117,11 @@ class _MappedFile:
             if path.stat().st_size == 0:
                 raise ArtifactCorrupt(f"{where}: {path.name} is empty; send it again")
             self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # One symbol's row of an embedding would map the 2 MB around it where the file lies in huge pages: measured, 140
+        # of 168 MB of a table for 128 rows.
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                self._mapped.madvise(mmap.MADV_NOHUGEPAGE)
         self.header, self._start = read_header(memoryview(self._mapped), where=where)
 
     def array(self, name: str) -> np.ndarray:

@@ -6,12 +6,9 @@ A name that other models have a method of, too, is that method's form for a :cla
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import Any
 
 from edge.contracts.errors import ConfigError
-
-if TYPE_CHECKING:
-    from coordinator.methods.method import Method
 
 LANGUAGE_METHODS: dict[str, str] = {
     "fedlora": "coordinator.methods.language.fedlora:LanguageFedLoRA",
@@ -21,7 +18,7 @@ LANGUAGE_METHODS: dict[str, str] = {
 """Name -> ``module:class``, imported when used."""
 
 
-def language_method_class(name: str) -> type[Method]:
+def language_method_class(name: str) -> type[Any]:
     """The class of the method ``name`` for language models.
 
     Raises:
@@ -35,5 +32,5 @@ def language_method_class(name: str) -> type[Method]:
             ]
         )
     module_name, _, class_name = LANGUAGE_METHODS[name].partition(":")
-    found: type[Method] = getattr(importlib.import_module(module_name), class_name)
+    found: type[Any] = getattr(importlib.import_module(module_name), class_name)
     return found

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from export.language.causal_model import CausalModel
 
 DEFAULT_RANKS = (2, 4, 8, 16)
+BELOW = ("base", "factors")
+"""What a device holds of the blocks below its depth: the base alone, or what was learnt there, too, frozen."""
 HEAD = "head"
 """An untied head gets no factors: it is as large as the embedding, and nothing below needs its difference."""
 
@@ -27,7 +29,7 @@ class Ladder:
     """
 
     def __init__(self, module: CausalModel, read: Options) -> None:
-        """Read ``levels``, ``depths`` and ``layout``.
+        """Read ``levels``, ``depths``, ``below`` and ``layout``.
 
         Raises:
             ConfigError: impossible ones; PlanError: no layer can be adapted.
@@ -35,6 +37,7 @@ class Ladder:
         blocks = module.architecture.layers
         ranks = _whole(read, "levels", DEFAULT_RANKS)
         depths = _whole(read, "depths", (blocks,))
+        holds_below = read.choice("below", BELOW, "base") == "factors"
         self.paths = adapted_layers(module, HEAD, read.names("layout"))
         largest = min(min(module.get_submodule(path).weight.shape) for path in self.paths)
         if ranks[0] > largest:
@@ -52,7 +55,10 @@ class Ladder:
             for rank in ranks:
                 name = f"rank {rank}" if len(depths) == 1 else f"rank {rank}, depth {depth}"
                 level = Level(name, rank, rank * depth / (ranks[0] * depths[0]))
-                cut = {path: LayerCut(factor=Factor(FORM, tuple(range(rank)))) for path in paths}
+                factor = Factor(FORM, tuple(range(rank)))
+                cut = {path: LayerCut(factor=factor, frozen=path not in paths) for path in self.paths}
+                if not holds_below:
+                    cut = {path: record for path, record in cut.items() if not record.frozen}
                 made.append((level, depth, cut))
         for level, _, cut in sorted(made, key=lambda entry: (-entry[0].capacity, -entry[1])):
             self.cuts[level] = cut

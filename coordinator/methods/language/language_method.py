@@ -48,7 +48,9 @@ class LanguageMethod:
 
     - ``levels``: ranks; 2, 4, 8 and 16.
     - ``depths``: the last so many blocks have factors, one number or several; all of them. A level is a rank and a
-      depth; the blocks below are the base's alone, so that a device runs no backward pass there.
+      depth; no device runs a backward pass below its own.
+    - ``below``: what a device holds of the blocks below its depth: ``base`` alone, so that what enters its first
+      trained block is the same in every round, or the ``factors`` that others learnt there, frozen; ``base``.
     - ``layout``: name patterns of the linear layers with factors; the projections into and out of attention.
     - ``server-rank``: components that the server keeps of a layer's difference; 0, all that there are.
     """
@@ -103,8 +105,9 @@ class LanguageMethod:
 
     def program(self, cut: Cut) -> DeviceProgram:
         """Training of the factors alone, beside a base that is mapped."""
-        rows = tuple(f"{path}.v" for path in cut) if self.has_frozen_rows else ()
-        return DeviceProgram(frozen=(*self._base, *rows), has_base=True)
+        held = [f"{path}.u" for path, record in cut.items() if record.frozen]
+        held += [f"{path}.v" for path, record in cut.items() if record.frozen or self.has_frozen_rows]
+        return DeviceProgram(frozen=(*self._base, *held), has_base=True)
 
     def cut(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Submodel:
         """The first components of what was learnt; new ones where there are fewer: u zero, v drawn for the round."""
@@ -204,6 +207,8 @@ class LanguageMethod:
         """(Path, u, v) of every layer of an update."""
         cut = self.cut_shape(update.level, round_index=state.round, device=update.device, seed=0)  # refuses strangers
         for path, record in cut.items():
+            if record.frozen:
+                continue
             assert record.factor is not None
             outputs, inputs = self._shapes[path]
             wanted = {f"{path}.u": (outputs, record.factor.rank), f"{path}.v": (record.factor.rank, inputs)}

@@ -8,10 +8,10 @@ from torch import nn
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH, TensorSpec
-from export.form_refusal import STEP
 from export.formats.onnx_language.layers import Factors
 from export.language.base_weights import base_specs
 from export.language.causal_model import CausalModel
+from export.refused_layer import STEP
 from export.training_step import INPUT, TARGET, StepSpec
 
 TASK = "next-token"

@@ -20,6 +20,7 @@ def perplexities(run_dir: Path) -> list[float]:
     return [line["evaluation"]["server"]["perplexity"] for line in lines]
 
 
+@pytest.mark.slow
 def test_a_round_sends_the_base_once_and_factors_back(tmp_path: Path) -> None:
     config = load_config_text(run_text(rounds=2))
     summary = simulated(config, tmp_path / "run")
@@ -38,10 +39,10 @@ def test_a_round_sends_the_base_once_and_factors_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fedlora", "flora", "ffa_lora"])
 @pytest.mark.parametrize("base", ["int8", "float32"])
 def test_every_method_learns_and_repeats_its_bits(tmp_path: Path, method: str, base: str) -> None:
-    config = load_config_text(run_text(method=method, rounds=4, base=base))
+    config = load_config_text(run_text(method=method, rounds=3, base=base))
     for name in ("first", "again"):
         simulated(config, tmp_path / name)
     assert final_bytes(tmp_path / "first") == final_bytes(tmp_path / "again")
     reached = perplexities(tmp_path / "first")
     assert reached == sorted(reached, reverse=True)
-    assert reached[-1] < reached[0] - 0.5
+    assert reached[-1] < reached[0] - 0.4

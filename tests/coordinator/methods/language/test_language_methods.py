@@ -141,6 +141,22 @@ def test_a_depth_has_factors_in_the_last_blocks_and_others_stay() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedlora", "flora", "ffa_lora"])
+def test_below_its_depth_a_device_may_hold_what_others_learnt(name: str) -> None:
+    made = method(name, depths=[2, 1], below="factors")
+    state, _ = round_of(made, made.init(), rows=name != "ffa_lora")
+    shallow = made.levels()[2]
+    submodel = made.cut(state, shallow, round_index=1, device="d", seed=7)
+    assert {path.split(".")[1] for path in submodel.cut} == {"0", "1"}
+    below = "blocks.0.attention.qkv"
+    assert {f"{below}.u", f"{below}.v"} <= set(submodel.program.frozen)
+    assert np.array_equal(submodel.tensors[f"{below}.u"], state.tensors[f"{below}.u"][:, :4])
+    sent = {n: v for n, v in trained(submodel, "d").items() if n not in submodel.program.frozen}
+    new = made.aggregate(state, [Update("d", shallow, submodel.cut, sent, num_examples=1)])
+    assert np.array_equal(new.tensors[f"{below}.u"], state.tensors[f"{below}.u"])
+    assert not np.array_equal(difference(new, "blocks.1.attention.qkv"), difference(state, "blocks.1.attention.qkv"))
+
+
+@pytest.mark.parametrize("name", ["fedlora", "flora", "ffa_lora"])
 def test_the_same_updates_give_the_same_bits(name: str) -> None:
     made = method(name, depths=[2, 1])
     states = []
