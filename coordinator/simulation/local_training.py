@@ -107,7 +107,7 @@ class LocalTraining:
         session.load_state(weights)
         run = carry_out(session, manifest, order, examples)
         whole = [name.removesuffix(KEPT) for name in (*order.upload, *order.own_layers)]
-        tensors = {name: np.array(session.read(name)) for name in whole}
+        tensors = {name: np.array(session.read(name), order="C") for name in whole}
         return Trained(tensors, run.num_examples, run.outcome, run.labels, run.evaluation)
 
     def outputs(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:
