@@ -1,8 +1,8 @@
 """The same federation as a Flower app: run by :mod:`benchmarks.simulation_rounds` in an environment that has Flower.
 
-``PEER_FOLDER=FOLDER python -m benchmarks.flower_peer`` reads what the benchmark wrote there and prints a line of JSON per
-round. The app is a quickstart's, with each process's examples read once: the model is built for a message, torch's own optimizer
-steps, the server scores every round.
+``PEER_FOLDER=FOLDER python -m benchmarks.flower_peer`` reads what the benchmark wrote there and prints a line of JSON
+per round. The app is a quickstart's, with each process's examples read once: the model is built for a message, torch's
+own optimizer steps, the server scores every round.
 """
 
 from __future__ import annotations

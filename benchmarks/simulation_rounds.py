@@ -171,10 +171,12 @@ def compare(path: Path, python: str, *, rounds: int, processes: int, turns: int)
                 sides["flower"].append(peer(python, folder))
     for side, runs in sides.items():
         scores = [run.accuracy for run in runs]
+        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
         print(
-            f"{path.stem} {side}: {round_s(runs):.3f} s a round, {statistics.median(r.whole_s for r in runs):.1f} s and "
-            f"{statistics.median(run.cpu_s for run in runs):.1f} s of CPU for all {rounds} rounds, {max(run.peak_mb for run in runs):.0f} MB, accuracy "
-            f"{statistics.mean(scores):.4f} +- {statistics.stdev(scores) if len(scores) > 1 else 0.0:.4f}",
+            f"{path.stem} {side}: {round_s(runs):.3f} s a round; for all {rounds} rounds "
+            f"{statistics.median(run.whole_s for run in runs):.1f} s and "
+            f"{statistics.median(run.cpu_s for run in runs):.1f} s of CPU; {max(run.peak_mb for run in runs):.0f} MB; "
+            f"accuracy {statistics.mean(scores):.4f} +- {spread:.4f}",
             flush=True,
         )
     if python:

@@ -59,9 +59,9 @@ class InPlaceStep:
         self._rates = rates(spec, self._trained)
         self._products: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         layers = {n: v for n, v in _large_layers(module, spec).items() if not self._rates[n].weight_decay}
-        self._large = tuple(layers)
+        self._large, self._is_stepping = tuple(layers), False
         for name, layer in layers.items():
-            layer.forward = partial(_forward, layer, partial(self._take, name))  # type: ignore[method-assign]
+            layer.forward = partial(self._linear, name, layer)  # type: ignore[method-assign]
 
     def __call__(self, values: dict[str, Tensor], scales: dict[str, float]) -> dict[str, Tensor]:
         """One step; loss and metrics.
@@ -72,7 +72,11 @@ class InPlaceStep:
         """
         spec = self._spec
         self._products.clear()
-        reported, reached = self._gradients(values)
+        self._is_stepping = True
+        try:
+            reported, reached = self._gradients(values)
+        finally:
+            self._is_stepping = False
         with torch.no_grad():
             products = {n: self._products[n] for n in self._large if self._products[n]}
             gradients = {
@@ -96,8 +100,16 @@ class InPlaceStep:
             self._update(gradients, values, scales)
         return reported
 
-    def _take(self, name: str, d_BO: Tensor, x_BI: Tensor) -> None:
-        self._products[name].append((d_BO, x_BI))
+    def _linear(self, name: str, layer: nn.Linear, x: Tensor) -> Tensor:
+        """The forward of a large layer; outside of a step its own."""
+        if not self._is_stepping:
+            return nn.functional.linear(x, layer.weight, layer.bias)
+
+        def take(d_BO: Tensor, x_BI: Tensor) -> None:
+            self._products[name].append((d_BO, x_BI))
+
+        result: Tensor = _Product.apply(x, layer.weight, layer.bias, take)  # type: ignore[no-untyped-call]
+        return result
 
     def _penalise(self, gradients: dict[str, Tensor], values: dict[str, Tensor]) -> None:
         spec = self._spec
@@ -176,11 +188,6 @@ def _large_layers(module: nn.Module, spec: StepSpec) -> dict[str, nn.Linear]:
         and not (layer._forward_hooks or layer._forward_pre_hooks)
         and "forward" not in vars(layer)
     }
-
-
-def _forward(layer: nn.Linear, take: Callable[[Tensor, Tensor], None], x: Tensor) -> Tensor:
-    result: Tensor = _Product.apply(x, layer.weight, layer.bias, take)  # type: ignore[no-untyped-call]
-    return result
 
 
 class _Product(torch.autograd.Function):

@@ -11,10 +11,11 @@ import contextlib
 import mmap
 import os
 import tempfile
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -148,6 +149,12 @@ class Sent:
     placed: Placed
     held: Mapping[str, np.ndarray]
     readers: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def more(self, count: int) -> None:
+        """``count`` more readers, or fewer."""
+        with self._lock:
+            self.readers += count
 
 
 class SentTensors:
@@ -171,7 +178,7 @@ class SentTensors:
             put(slot.bytes_(placed.size), placed, tensors)
             self._kept[key] = Sent(slot, placed, tensors)
         self._kept.move_to_end(key)
-        self._kept[key].readers += 1
+        self._kept[key].more(1)
         return self._kept[key]
 
     def drop(self) -> None:

@@ -8,7 +8,6 @@ channels last where the module lets them: both are faster and move the last bits
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from coordinator.simulation.in_place_step import in_place_step, settle
+from coordinator.submodels.memory_layout import lets_channels_last
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
-from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, InputSpec, Parity, Program, SelfTest
+from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
 from edge.contracts.tensors import TEACHER, TensorSpec, concrete_shape, is_carried
 from export.programs import ProgramFunction, program_functions
 from export.step_objective import objective_of
@@ -42,7 +42,7 @@ class TorchArtifact:
         # No loops of ours: torch's own recurrent layers are the faster ones here, and what exports are held against.
         functions = program_functions(module, spec, loops=frozenset())
         self.functions = {name: f for name, f in functions.items() if name.startswith(_PROGRAMS)}
-        self.is_channels_last = not spec.task and lets_channels_last(functions["eval"].module, spec.input)
+        self.is_channels_last = not spec.task and lets_channels_last(functions["eval"].module, spec.input.shape)
         steps = {name: in_place_step(f, spec) for name, f in self.functions.items()}
         self.steps = {name: step for name, step in steps.items() if step is not None}
         self.manifest = _manifest(self.functions, spec, tuple(classes))
@@ -73,7 +73,7 @@ class TorchSession:
             given = tensors.get(name.removesuffix(TEACHER) if spec.role == "teacher" else name)
             shape = tuple(int(size) for size in spec.shape)
             if given is None and spec.role in ("slot", "accumulator"):
-                given = np.zeros(shape, spec.dtype)
+                given = np.broadcast_to(np.zeros((), spec.dtype), shape)
             elif given is None:
                 raise ArtifactCorrupt(f"the weights hold no {spec.role} '{name}' that the step needs; cut again")
             elif given.shape != shape or given.dtype.name != spec.dtype:
@@ -81,7 +81,10 @@ class TorchSession:
                     f"weights: '{name}' is {given.dtype}{list(given.shape)}, the step says {spec.dtype}{list(shape)}"
                 )
             # Tensors are written in place, and the global model is not ours to write.
-            self._state[name] = self._laid_out(_own(given))
+            if name in self._state and self._device.type == "cpu":
+                np.copyto(self._state[name].numpy(), given)
+            else:
+                self._state[name] = self._laid_out(_own(given))
         self._scales = {}
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -128,22 +131,6 @@ class TorchSession:
 def _own(value: np.ndarray) -> Tensor:
     """A copy in row order and in memory that torch allocated: both decide the last bits of a product (seen)."""
     return torch.tensor(np.asarray(value, order="C"))
-
-
-def lets_channels_last(module: nn.Module, spec: InputSpec) -> bool:
-    """Whether ``module``, an image's, has convolutions and gives its logits with channels last, too.
-
-    One that looks at memory as if channels came first (``view``) does not.
-    """
-    if len(spec.shape) != 3 or not any(isinstance(part, nn.Conv2d) for part in module.modules()):
-        return False
-    x = torch.zeros((2, *spec.shape)).contiguous(memory_format=torch.channels_last)
-    try:
-        with torch.no_grad():
-            copy.deepcopy(module).eval().to(memory_format=torch.channels_last)(x)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _sums(functions: Mapping[str, ProgramFunction], spec: StepSpec) -> list[TensorSpec]:

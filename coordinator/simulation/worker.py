@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def mapped_data(folder: Path) -> SimulatedData:
     return SimulatedData(**{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS})
 
 
-def serve(training: LocalTraining, requests: BinaryIO, replies: BinaryIO) -> None:
+def serve(training: LocalTraining, requests: IO[bytes], replies: BinaryIO) -> None:
     """Answer until there are no more requests."""
     slots = MappedSlots()
     while (request := read_request(requests)) is not None:
@@ -101,8 +101,10 @@ def main(arguments: list[str]) -> int:
     # A model of the user's may print: keep the pipe to ourselves and give everybody else stderr.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    training = local_training(load_config(Path(config)), mapped_data(Path(folder)), device)
-    serve(training, sys.stdin.buffer, replies)
+    requests = sys.stdin.buffer
+    if requests.peek(1):  # comes when the examples are there
+        training = local_training(load_config(Path(config)), mapped_data(Path(folder)), device)
+        serve(training, requests, replies)
     return 0
 
 

@@ -1,6 +1,7 @@
 """What the simulator and its worker processes say to each other: length-prefixed msgpack over stdin and stdout.
 
-Tensors are in memory that both share (:mod:`coordinator.simulation.shared_tensors`). Both ends are the same release on the same machine, so there is no version.
+Tensors are in memory that both share (:mod:`coordinator.simulation.shared_tensors`). Both ends are the same release on
+the same machine, so there is no version.
 """
 
 from __future__ import annotations

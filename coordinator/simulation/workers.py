@@ -94,17 +94,19 @@ class ThisProcess:
 class WorkerProcesses:
     """Hands work to ``count`` children; a context manager that ends them.
 
+    They import while the simulator prepares its first round, and read the examples at the first request.
+
     Args:
         config: the run file they read.
-        folder: where the examples lie, as :func:`write_data` writes them.
+        folder: where the examples lie before anything is asked, as :func:`write_data` writes them.
         device: where they compute.
-        held_out: number of held-out examples; ``batch`` of them go through a model at a time.
+        batch: of held-out examples, so many go through a model at a time.
     """
 
-    def __init__(self, count: int, config: Path, folder: Path, device: str, *, held_out: int, batch: int) -> None:
+    def __init__(self, count: int, config: Path, folder: Path, device: str, *, batch: int) -> None:
         self._command = [sys.executable, "-m", "coordinator.simulation.worker", str(config), str(folder), device]
         self._count = count
-        self._held_out, self._batch = held_out, batch
+        self._folder, self._held_out, self._batch = folder, 0, batch
         self._children: list[subprocess.Popen[bytes]] = []
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="worker")
@@ -142,6 +144,11 @@ class WorkerProcesses:
                 child.wait()
             child.stdout.close()
         self._slots.__exit__()
+
+    def give(self, data: SimulatedData) -> None:
+        """The examples, before anything is asked."""
+        write_data(data, self._folder)
+        self._held_out = len(data.y_test)
 
     def train(self, work: Iterable[Work]) -> Iterator[Trained | Refused]:
         """As :meth:`Workers.train`; twice as much work is under way as there are children, and no more."""
@@ -183,7 +190,7 @@ class WorkerProcesses:
                 indices=np.asarray(item.indices, np.int64).tobytes(),
             )
         )
-        sent.readers -= 1
+        sent.more(-1)
         if isinstance(reply, FailedReply):
             self._slots.give_back(slot)
             return Refused(reply.reason)
@@ -193,7 +200,7 @@ class WorkerProcesses:
 
     def _outputs(self, request: LogitsRequest, sent: Sent) -> np.ndarray:
         reply = self._ask(request)
-        sent.readers -= 1
+        sent.more(-1)
         return _outputs(reply)
 
     def _ask(self, request: Request) -> Reply:
