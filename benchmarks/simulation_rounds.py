@@ -17,8 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -40,7 +42,7 @@ class Measured:
 
     Attributes:
         whole_s: from the process's start to its end.
-        cpu_s: of all processes, in that time; what other programs take of the cores does not change it much.
+        cpu_s: of all processes, for a round; what other programs take of the cores changes it less than seconds.
         round_s: of each round after the first.
         peak_mb: of all processes together.
     """
@@ -82,8 +84,11 @@ def prepare(config: RunConfig, folder: Path, *, rounds: int, processes: int) -> 
     (folder / "settings.json").write_text(json.dumps(settings))
 
 
-def watched(command: list[str], log: Path, **variables: str) -> tuple[float, float, float]:
-    """Run ``command``; (its seconds, its processes' CPU seconds, the highest memory of them together in MB).
+def watched(command: list[str], log: Path, done: Callable[[], int], **variables: str) -> tuple[float, float, float]:
+    """Run ``command``; (its seconds, CPU seconds of a round after the first, its processes' highest memory in MB).
+
+    Args:
+        done: rounds that are over.
 
     Raises:
         SystemExit: it failed.
@@ -93,15 +98,17 @@ def watched(command: list[str], log: Path, **variables: str) -> tuple[float, flo
         child = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": path, **variables}
         )
-        started, peak, cpu_s = time.perf_counter(), 0.0, dict[int, float]()
+        started, peak, cpu_s, ends = time.perf_counter(), 0.0, dict[int, float](), dict[int, float]()
         while child.poll() is None:
             family = descendants(child.pid)
             peak = max(peak, sum(proportional_mb(pid) for pid in family))
             cpu_s |= family
+            ends.setdefault(done(), sum(cpu_s.values()))
             time.sleep(SAMPLE_S)
     if child.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {child.returncode}:\n{log.read_text()[-3000:]}")
-    return time.perf_counter() - started, sum(cpu_s.values()), peak
+    first, last = min(number for number in ends if number), max(ends)
+    return time.perf_counter() - started, (ends[last] - ends[first]) / max(1, last - first), peak
 
 
 def descendants(root: int) -> dict[int, float]:
@@ -136,9 +143,15 @@ def simulated(path: Path, folder: Path, *, rounds: int, processes: int) -> Measu
     run_dir = folder / "run"
     command = [str(Path(sys.executable).with_name("apportion")), "simulate", str(path), "--rounds", str(rounds)]
     command += ["--workers", str(processes), "--run-dir", str(run_dir)]
-    whole_s, cpu_s, peak_mb = watched(command, folder / "apportion.log")
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    rows = [line for line in lines if line["program"] == "train"]
+
+    def rounds_over() -> list[dict[str, Any]]:
+        file = run_dir / "metrics.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [line for line in found if line.get("program") == "train"]
+
+    whole_s, cpu_s, peak_mb = watched(command, folder / "apportion.log", lambda: len(rounds_over()))
+    rows = rounds_over()
     accuracy = rows[-1]["evaluation"]["server"]["accuracy"]
     return Measured(whole_s, cpu_s, _between([row["at_s"] for row in rows]), accuracy, peak_mb)
 
@@ -146,9 +159,16 @@ def simulated(path: Path, folder: Path, *, rounds: int, processes: int) -> Measu
 def peer(python: str, folder: Path) -> Measured:
     """Flower's run."""
     log = folder / "peer.log"
-    whole_s, cpu_s, peak_mb = watched([python, "-m", "benchmarks.flower_peer"], log, PEER_FOLDER=str(folder))
-    lines = [json.loads(line.partition("ROUND ")[2]) for line in log.read_text().splitlines() if "ROUND {" in line]
-    return Measured(whole_s, cpu_s, _between([line["at_s"] for line in lines[1:]]), lines[-1]["accuracy"], peak_mb)
+
+    def rounds_over() -> list[dict[str, Any]]:
+        lines = [line for line in log.read_text().splitlines(keepends=True) if "ROUND {" in line]
+        found = [json.loads(line.partition("ROUND ")[2]) for line in lines if line.endswith("\n")]
+        return [line for line in found if line["round"]]
+
+    command = [python, "-m", "benchmarks.flower_peer"]
+    whole_s, cpu_s, peak_mb = watched(command, log, lambda: len(rounds_over()), PEER_FOLDER=str(folder))
+    lines = rounds_over()
+    return Measured(whole_s, cpu_s, _between([line["at_s"] for line in lines]), lines[-1]["accuracy"], peak_mb)
 
 
 def _between(ends: list[float]) -> list[float]:
@@ -173,9 +193,8 @@ def compare(path: Path, python: str, *, rounds: int, processes: int, turns: int)
         scores = [run.accuracy for run in runs]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
         print(
-            f"{path.stem} {side}: {round_s(runs):.3f} s a round; for all {rounds} rounds "
-            f"{statistics.median(run.whole_s for run in runs):.1f} s and "
-            f"{statistics.median(run.cpu_s for run in runs):.1f} s of CPU; {max(run.peak_mb for run in runs):.0f} MB; "
+            f"{path.stem} {side}: {round_s(runs):.3f} s a round, {cpu_s(runs):.3f} s of CPU; all {rounds} rounds "
+            f"{statistics.median(run.whole_s for run in runs):.1f} s; {max(run.peak_mb for run in runs):.0f} MB; "
             f"accuracy {statistics.mean(scores):.4f} +- {spread:.4f}",
             flush=True,
         )
@@ -183,6 +202,7 @@ def compare(path: Path, python: str, *, rounds: int, processes: int, turns: int)
         ours, theirs = sides["apportion"], sides["flower"]
         print(
             f"{path.stem}: {round_s(theirs) / round_s(ours):.2f} times the peer's rounds per second, "
+            f"{cpu_s(theirs) / cpu_s(ours):.2f} times those per second of CPU, "
             f"{max(r.peak_mb for r in ours) / max(r.peak_mb for r in theirs):.2f} of its memory",
             flush=True,
         )
@@ -191,6 +211,11 @@ def compare(path: Path, python: str, *, rounds: int, processes: int, turns: int)
 def round_s(runs: list[Measured]) -> float:
     """Median seconds of a round."""
     return statistics.median(seconds for run in runs for seconds in run.round_s)
+
+
+def cpu_s(runs: list[Measured]) -> float:
+    """Median CPU seconds of a round."""
+    return statistics.median(run.cpu_s for run in runs)
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ class InPlaceStep:
         layers = {n: v for n, v in _large_layers(module, spec).items() if not self._rates[n].weight_decay}
         self._large, self._is_stepping = tuple(layers), False
         for name, layer in layers.items():
-            layer.forward = partial(self._linear, name, layer)  # type: ignore[method-assign]
+            layer.forward = partial(self._linear, name, layer)
 
     def __call__(self, values: dict[str, Tensor], scales: dict[str, float]) -> dict[str, Tensor]:
         """One step; loss and metrics.
@@ -108,7 +108,7 @@ class InPlaceStep:
         def take(d_BO: Tensor, x_BI: Tensor) -> None:
             self._products[name].append((d_BO, x_BI))
 
-        result: Tensor = _Product.apply(x, layer.weight, layer.bias, take)  # type: ignore[no-untyped-call]
+        result: Tensor = _Product.apply(x, layer.weight, layer.bias, take)
         return result
 
     def _penalise(self, gradients: dict[str, Tensor], values: dict[str, Tensor]) -> None:
@@ -190,7 +190,7 @@ def _large_layers(module: nn.Module, spec: StepSpec) -> dict[str, nn.Linear]:
     }
 
 
-class _Product(torch.autograd.Function):
+class _Product(torch.autograd.Function):  # type: ignore[misc]
     """x W^T + b, whose backward pass hands the two factors of W's gradient to ``take`` and gives W none."""
 
     @staticmethod
