@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> int:
     # A model of the user's may print: keep the pipe to ourselves and give everybody else stderr.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    requests = sys.stdin.buffer
+    requests = os.fdopen(os.dup(0), "rb")
     if requests.peek(1):  # comes when the examples are there
         training = local_training(load_config(Path(config)), mapped_data(Path(folder)), device)
         serve(training, requests, replies)
