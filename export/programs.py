@@ -6,7 +6,7 @@ What is traced is an ordinary function of named tensors; simulated devices call 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +47,8 @@ from export.variants import draw_suffix, narrow_values, variant_module, variant_
 
 STATS_MOMENTUM = "stats_momentum"
 
+GradientFunction = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Tensor | None]]]
+
 
 @dataclass(frozen=True)
 class ProgramFunction:
@@ -58,12 +60,15 @@ class ProgramFunction:
         inputs: specs and examples, in graph order.
         module: what the function calls, in the mode it is to be called in.
         draws: where its forward pass draws random numbers, which are among the inputs.
+        gradients: of a whole step: its part before the update. Takes the named inputs, gives what the step reports and
+            the gradients of the trained parameters; None for one that the loss does not reach through autograd.
     """
 
     function: StepFunction
     inputs: tuple[StepInput, ...]
     module: nn.Module
     draws: Draws = ()
+    gradients: GradientFunction | None = None
 
 
 def capture_programs(module: nn.Module, spec: StepSpec, *, loops: frozenset[str] = LOOPS) -> dict[str, Capture]:
@@ -126,7 +131,13 @@ def _train(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
         return ProgramFunction(partial(_end_step, spec), tuple(inputs), module)
     inputs = _seen(module, spec, _rule_inputs(params, spec))
     inputs += batch_inputs(spec, module, whole=True, draws=draws) + [scalar_input(n) for n in spec.hyper]
-    return ProgramFunction(partial(_train_step, module, spec, draws), tuple(inputs), module, draws)
+    return ProgramFunction(
+        partial(_train_step, module, spec, draws),
+        tuple(inputs),
+        module,
+        draws,
+        partial(_reached_gradients, module, spec, draws),
+    )
 
 
 def _accumulate(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
@@ -217,16 +228,9 @@ def _gradients(
     module: nn.Module, spec: StepSpec, draws: Draws, values: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """What the step reports, gradients with the penalty's, moved running statistics; of a micro-batch its share."""
-    names = [n for n, _ in module.named_parameters()]
-    trained = [n for n in names if n not in spec.frozen]
-    leaves = {n: values[n].detach().requires_grad_(n not in spec.frozen) for n in names}
-    live = {n: values[n] for n in state_buffers(module)}
+    reported, reached = _reached_gradients(module, spec, draws, values)
+    gradients = {n: torch.zeros_like(values[n]) if g is None else g for n, g in reached.items()}
     scalars = {n: values[n] for n in spec.hyper if n in values}
-    with fed(draws, values):
-        loss, reported = objective_of(spec).training(module, spec, draws, {**leaves, **live}, values)
-        loss = loss / spec.micro_batches if spec.accumulates else loss
-        flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
-    gradients = {n: torch.zeros_like(values[n]) if g is None else g for n, g in zip(trained, flat, strict=True)}
     if spec.frobenius:
         weight = scalars["frobenius_lambda"]
         add_penalty(gradients, values, spec, weight / spec.micro_batches if spec.accumulates else weight)
@@ -235,7 +239,22 @@ def _gradients(
         add_proximal(gradients, values, weight / spec.micro_batches if spec.accumulates else weight)
     if spec.corrected:
         add_correction(gradients, values, 1.0 / spec.micro_batches)
-    return {"loss": loss.detach(), **reported}, gradients, live
+    return reported, gradients, {n: values[n] for n in state_buffers(module)}
+
+
+def _reached_gradients(
+    module: nn.Module, spec: StepSpec, draws: Draws, values: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
+    """What the step reports, and the loss's gradients as autograd gives them, without penalties."""
+    names = [n for n, _ in module.named_parameters()]
+    trained = [n for n in names if n not in spec.frozen]
+    leaves = {n: values[n].detach().requires_grad_(n not in spec.frozen) for n in names}
+    live = {n: values[n] for n in state_buffers(module)}
+    with fed(draws, values):
+        loss, reported = objective_of(spec).training(module, spec, draws, {**leaves, **live}, values)
+        loss = loss / spec.micro_batches if spec.accumulates else loss
+        flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
+    return {"loss": loss.detach(), **reported}, dict(zip(trained, flat, strict=True))
 
 
 def _end_step(

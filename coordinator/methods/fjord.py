@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from coordinator.config.method_options import Options
 from coordinator.methods.width_ladder import leading_sizes
 from coordinator.methods.width_method import WidthMethod
 from coordinator.submodels.record import Cut, cut_digest
@@ -26,6 +27,8 @@ class FjORD(WidthMethod):
     - ``levels``: width ratios, by default 1, 1/2 and 1/4; a device draws among its own and all smaller ones. Without 1
       the server holds the largest level.
     - ``rounding``: ``ceil``, ``round`` or ``floor`` (SLT's code); ``concatenation`` as HeteroFL's.
+    - ``optimizer``: ``round``, the default: momentum goes on from batch to batch. ``batch``: it begins at zero in every
+      one, as in SLT's code, which makes a new optimizer for each; SGD's alone.
     - ``loss``, ``norm``: as FedAvg's.
     - ``weight-by-examples``: weigh devices by ``num_examples``; false.
     """
@@ -33,6 +36,10 @@ class FjORD(WidthMethod):
     name = "fjord"
     default_levels = (1, 0.5, 0.25)
     shrinks = True
+
+    def read_own(self, read: Options) -> None:
+        """``optimizer``."""
+        self._is_fresh = read.choice("optimizer", ("round", "batch"), "round") == "batch"
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError for a module that cannot be nested so."""
@@ -44,8 +51,10 @@ class FjORD(WidthMethod):
                 Variant(_program_name(smaller), leading_sizes(module, cuts[level], cuts[smaller]))
                 for smaller in self.levels()[index + 1 :]
             )
+            # SGD whose momentum is at zero before every batch steps as SGD without momentum does.
+            hyper = {"momentum": 0.0} if self._is_fresh else {}
             self._programs[cut_digest(cuts[level])] = replace(
-                self.plain, variants=variants, turns="draw" if variants else "train"
+                self.plain, variants=variants, turns="draw" if variants else "train", extra_hyper=hyper
             )
 
     def program(self, cut: Cut) -> DeviceProgram:

@@ -27,6 +27,9 @@ SETTLED_CHANGE, SETTLED_COUNT = 0.1, 5
 INITIAL_LEFT, SETTLED = "prunefl/initial-left", "prunefl/settled"
 """State: rounds of initial pruning still to come (0 once it has ended), and small changes in a row."""
 
+SUMMED = "prunefl/summed/"
+"""State: squared gradients since the last reconfiguration, by weight; with ``importance = "interval"``."""
+
 
 class PruneFL(SparseMethod):
     """Options, in kebab case:
@@ -39,10 +42,12 @@ class PruneFL(SparseMethod):
       :func:`coordinator.pruning.time_model.read_time_model`.
     - ``first-density``, ``last-density``: limit of the density, from the first to the last of ``limit-rounds`` rounds;
       without them there is none.
+    - ``importance``: ``round``, the default: the mean over the iterations of the round that reconfigures. ``interval``:
+      over all iterations since the last reconfiguration, as in the paper; devices send their sums with every update, a
+      dense upload each, and no channel is cut out. Sums of rounds are added: Algorithm 2 reads ratios alone.
+    - ``bias-importance``: whether the biases of prunable layers, which are never pruned, count as kept importance, as
+      in the authors' code; false.
     - ``loss``, ``norm``, ``compact``: as every sparse method's; the paper's own loss is ``bce_one_hot``.
-
-    The importance of a reconfiguration is the mean over that round's iterations: squared gradients of every round would
-    cost a dense upload each, and what a device keeps to itself is lost with it.
     """
 
     name = "prunefl"
@@ -61,12 +66,15 @@ class PruneFL(SparseMethod):
         sizes = {name: p.numel() for name, p in self.module.named_parameters()}
         self._sizes = {name: sizes[name] for name in self.prunable}
         self._times = read_time_model(read, self._sizes)
+        self._is_summed = read.choice("importance", ("round", "interval"), "round") == "interval"
+        biases = [name.removesuffix("weight") + "bias" for name in self.prunable]
+        self.scored_beside = tuple(n for n in biases if n in sizes) if read.flag("bias-importance", False) else ()
 
     def init(self) -> State:
         """The module's own initial weights, everything kept."""
         state = self.first_state()
         counters = {INITIAL_LEFT: np.array(self._initial_rounds), SETTLED: np.array(0)}
-        return replace(state, extra={**state.extra, **counters})
+        return replace(state, extra={**state.extra, **counters, **self._no_sums(state)})
 
     def select(self, state: State, devices: Sequence[str]) -> Sequence[str]:
         """The selected device alone during initial pruning, then everybody."""
@@ -81,7 +89,7 @@ class PruneFL(SparseMethod):
     def shape_after(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
         """As ``cut_shape``; once initial pruning has settled, rounds that were left for it are not scored."""
         is_initial = int(state.extra[INITIAL_LEFT]) > 0
-        scored = self._may_reconfigure(round_index) if is_initial else (round_index + 1) % self._interval == 0
+        scored = self._may_reconfigure(round_index) if is_initial else self._is_due(round_index)
         return self.compacted(state, self.masked_cut(level, scored=scored))
 
     def aggregate(self, state: State, updates: Iterable[Update], rule: Rule | None = None) -> State:
@@ -91,7 +99,7 @@ class PruneFL(SparseMethod):
             PlanError: no update.
             UpdateRejected: an update that does not fit the model, or without examples.
         """
-        new, scores = self.mean(state, updates, rule)
+        new, scores = self._added(*self.mean(state, updates, rule))
         left = int(state.extra[INITIAL_LEFT])
         if left:
             return self._initial(new, scores, left - 1)
@@ -105,7 +113,22 @@ class PruneFL(SparseMethod):
     def _may_reconfigure(self, round_index: int) -> bool:
         if round_index < self._initial_rounds and (round_index + 1) % self._initial_interval == 0:
             return True
-        return (round_index + 1) % self._interval == 0
+        return self._is_due(round_index)
+
+    def _is_due(self, round_index: int) -> bool:
+        """Whether devices send squared gradients in a round of all of them."""
+        return self._is_summed or (round_index + 1) % self._interval == 0
+
+    def _no_sums(self, state: State) -> dict[str, np.ndarray]:
+        names = (*self.prunable, *self.scored_beside) if self._is_summed else ()
+        return {SUMMED + name: np.zeros(state.tensors[name].shape, np.float32) for name in names}
+
+    def _added(self, state: State, scores: Mapping[str, np.ndarray]) -> tuple[State, Mapping[str, np.ndarray]]:
+        """The sums since the last reconfiguration with those of this round, in the state, too."""
+        if not (self._is_summed and scores):
+            return state, scores
+        sums = {name: state.extra[SUMMED + name] + value for name, value in scores.items()}
+        return replace(state, extra={**state.extra, **{SUMMED + name: value for name, value in sums.items()}}), sums
 
     def _initial(self, state: State, scores: Mapping[str, np.ndarray], left: int) -> State:
         """After a round of the selected device: reconfigure when due, and see whether the density has settled."""
@@ -126,5 +149,7 @@ class PruneFL(SparseMethod):
             allowed = largest_density(state.round, rounds=self._limit_rounds, first=self._first, last=self._last)
             cap = int(allowed * sum(self._sizes.values()))
         weights = {name: state.tensors[name] for name in self.prunable}
-        masks = reconfigure(weights, self.masks(state), scores, self._times, share=share, cap=cap)
-        return self.with_masks(state, masks)
+        beside = sum(float(scores[name].sum(dtype=np.float64)) for name in self.scored_beside)
+        before = self.masks(state)
+        masks = reconfigure(weights, before, scores, self._times, share=share, fixed_importance=beside, cap=cap)
+        return self.with_masks(state, masks, **self._no_sums(state))

@@ -47,6 +47,8 @@ class SparseMethod:
     needs_each_update: ClassVar[str] = ""
     refuses_personal_layers: ClassVar[str] = "its layers travel as the values that one mask for all devices keeps"
     can_compact: ClassVar[bool] = True
+    scored_beside: tuple[str, ...] = ()
+    """Parameters without masks whose squared gradients are summed where weights are scored."""
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options, PlanError for a model without prunable layers."""
@@ -125,11 +127,12 @@ class SparseMethod:
     def program(self, cut: Cut) -> DeviceProgram:
         """Training of the kept entries, and the squared gradients of scored layers over all of theirs."""
         masked_layers = [path for path in cut if cut[path].mask]
+        scored = [f"{path}.weight" for path in masked_layers if cut[path].scored]
         return DeviceProgram(
             loss=self.loss,
             norm=self.norm,
             masked=tuple(f"{path}.weight" for path in masked_layers),
-            accumulators=tuple(f"{path}.weight" for path in masked_layers if cut[path].scored),
+            accumulators=(*scored, *self.scored_beside) if scored else (),
         )
 
     def submodel(self, state: State, cut: Cut) -> Submodel:
@@ -163,7 +166,7 @@ class SparseMethod:
                 cut, slices = update.cut, tensor_slices(self.module, update.cut)
                 part = cut_tensors(state.tensors, slices)
                 weights = (rule or WeightedMean)(part)
-                scores = WeightedMean({name: part[name] for name in self.prunable})
+                scores = WeightedMean({name: part[name] for name in (*self.prunable, *self.scored_beside)})
             elif update.cut != cut:
                 raise PlanError(f"{where}: its cut is not that of the devices before it; repeat the round")
             sent = {n.removesuffix(SQUARED): v for n, v in update.tensors.items() if n.endswith(SQUARED)}

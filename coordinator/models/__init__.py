@@ -9,6 +9,7 @@ __all__ = ["MODELS", "ModelEntry"]
 MODELS: dict[str, ModelEntry] = {
     "mlp": ModelEntry("coordinator.models.mlp:mlp", (64,), 10, layout="features"),
     "conv2": ModelEntry("coordinator.models.conv2:conv2", (1, 28, 28), 62),
+    "prism_cnn": ModelEntry("coordinator.models.prism_cnn:prism_cnn", (1, 28, 28), 62),
     "resnet8": ModelEntry("coordinator.models.resnet:resnet8", (3, 32, 32), 10),
     "resnet20": ModelEntry("coordinator.models.resnet:resnet20", (3, 32, 32), 10),
     "resnet18": ModelEntry("coordinator.models.resnet:resnet18", (3, 32, 32), 10),

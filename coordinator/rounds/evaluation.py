@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.data.inputs import prepare_inputs
 from coordinator.submodels.build import apply_cut
+from coordinator.submodels.memory_layout import lets_channels_last
 from coordinator.submodels.values import Submodel
 
 if TYPE_CHECKING:
@@ -79,10 +80,15 @@ class Evaluator:
         import torch
 
         module = evaluated_module(self._module(), submodel, self.norm, self._device)
+        is_last = lets_channels_last(module, self.inputs.shape[1:])
+        layout = torch.channels_last if is_last else torch.contiguous_format
+        module = module.to(memory_format=layout) if is_last else module
         with torch.no_grad():
             # torch.tensor copies: how an array is aligned decides the last bits of a product.
             parts = [
-                module(torch.tensor(self.inputs[i : i + self.batch]).to(self._device)).cpu().numpy()
+                module(torch.tensor(self.inputs[i : i + self.batch]).to(self._device, memory_format=layout))
+                .cpu()
+                .numpy()
                 for i in range(0, len(self.inputs), self.batch)
             ]
         return np.concatenate(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from coordinator.exporting.base_file import computing_module
@@ -25,11 +26,13 @@ def run_evaluator(config: RunConfig, x: np.ndarray, y: np.ndarray, *, device: st
         ConfigError, DataError: the task does not fit the model, or the examples do not fit the task.
     """
     spec, batch, norm = run_input_spec(config), config.evaluation.batch, config.evaluation.norm
+    # A cut is made of a copy: one module is enough for all.
+    dense = functools.cache(lambda: dense_module(config))
     if not config.task.name:
-        return Evaluator(lambda: dense_module(config), x, y, spec, batch=batch, norm=norm, device=device)
-    needs = task_batch_spec(config, dense_module(config), spec, class_names(config))
+        return Evaluator(dense, x, y, spec, batch=batch, norm=norm, device=device)
+    needs = task_batch_spec(config, dense(), spec, class_names(config))
     return TaskEvaluator(
-        lambda: computing_module(config, device),
+        functools.cache(lambda: computing_module(config, device)),
         x,
         y,
         needs,

@@ -30,13 +30,13 @@ from coordinator.rounds.federation import RoundStage
 from coordinator.rounds.tracked_rounds import TrackedRounds
 from coordinator.run_file.checks import method_of_run
 from coordinator.simulation.devices import Simulation
-from coordinator.simulation.local_training import LocalTraining, SimulatedData
+from coordinator.simulation.local_training import SimulatedData
 from coordinator.simulation.record import Record, write_record
 from coordinator.simulation.results import finish
 from coordinator.simulation.round_clock import round_clock
 from coordinator.simulation.simulator import run_rounds
 from coordinator.simulation.worker import local_training
-from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers, write_data
+from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers
 from coordinator.submodels.costs import Costs, cut_costs
 from coordinator.submodels.record import Cut, cut_digest
 from coordinator.submodels.values import Level, State, Submodel
@@ -92,26 +92,29 @@ def open_simulation(
     if config.aggregation.mode != "synchronous":
         why = "a simulation's rounds are synchronous: its devices finish when its clock says, not when they do"
         raise ConfigError([f'$.aggregation.mode: "{config.aggregation.mode}" given; {why}; use apportion run'])
-    progress = Progress(
-        stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl", form=config.tracking.logs
-    )
-    dense = dense_module(config)
-    method = method_of_run(config, dense)
-    check_metric(config, dense)
-    spec = run_input_spec(config)
+    with _worker_processes(config, run_dir, options) as processes:
+        progress = Progress(
+            stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl", form=config.tracking.logs
+        )
+        dense = dense_module(config)
+        method = method_of_run(config, dense)
+        check_metric(config, dense)
+        spec = run_input_spec(config)
 
-    def costs_of(level: Level) -> Costs:
-        return cut_costs(dense, _shape(method, level), spec, batch=config.training.batch)
+        def costs_of(level: Level) -> Costs:
+            return cut_costs(dense, _shape(method, level), spec, batch=config.training.batch)
 
-    capacities = Capacities(config, method.levels(), costs_of)
-    clock = round_clock(config.simulation, method, dense, _macs(dense, config))
-    dataset = load_run_data(config)
-    dataset = open_proxy(method, config, dataset, spec, device=options.device)
-    data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
-    training = local_training(config, data, options.device)
-    top = _shape(method, method.levels()[0])
-    programs = training.manifest(top, method.program(top)).programs
-    with _workers(config, run_dir, data, training, options) as workers:
+        capacities = Capacities(config, method.levels(), costs_of)
+        clock = round_clock(config.simulation, method, dense, _macs(dense, config))
+        dataset = load_run_data(config)
+        dataset = open_proxy(method, config, dataset, spec, device=options.device)
+        data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
+        training = local_training(config, data, options.device)
+        top = _shape(method, method.levels()[0])
+        programs = training.manifest(top, method.program(top)).programs
+        workers: Workers = ThisProcess(training, len(data.y_test)) if processes is None else processes
+        if processes is not None:
+            processes.give(data)
         progress.say(
             f"{config.cohort.local_devices} simulated devices, {config.cohort.size} in a round, "
             f"{options.workers} process(es) on {options.device}; run directory {run_dir}"
@@ -146,23 +149,17 @@ def _shares(config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _workers(
-    config: RunConfig, run_dir: Path, data: SimulatedData, training: LocalTraining, options: SimulationOptions
-) -> Iterator[Workers]:
+def _worker_processes(config: RunConfig, run_dir: Path, options: SimulationOptions) -> Iterator[WorkerProcesses | None]:
+    """The processes that train, which start at once; None where this one does."""
     if options.workers == 1:
-        yield ThisProcess(training, len(data.y_test))
+        yield None
         return
-    with tempfile.TemporaryDirectory(prefix="apportion-simulate-") as folder:
-        write_data(data, Path(folder))
-        with WorkerProcesses(
-            options.workers,
-            run_dir / "config.toml",
-            Path(folder),
-            options.device,
-            held_out=len(data.y_test),
-            batch=config.evaluation.batch,
-        ) as workers:
-            yield workers
+    run_file, batch = run_dir / "config.toml", config.evaluation.batch
+    with (
+        tempfile.TemporaryDirectory(prefix="apportion-simulate-") as folder,
+        WorkerProcesses(options.workers, run_file, Path(folder), options.device, batch=batch) as workers,
+    ):
+        yield workers
 
 
 def _macs(dense: nn.Module, config: RunConfig) -> Callable[[Cut], int]:

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
+from coordinator.aggregation.parts import FiniteTensors
 from coordinator.config.run_config import RunConfig
 from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.ledger import Ledger
@@ -47,9 +48,6 @@ from edge.contracts.plan import BlobRef, WorkOrder, assignment_id
 from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import check_trained
 from profiles.device import DeviceProfile
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _NO_BLOB = BlobRef("", 0, "raw", 0)
 _NO_ARTIFACT = "0" * 64
@@ -266,7 +264,8 @@ def train(
             continue
         if item.order.own_layers:
             sent = {name: value for name, value in result.tensors.items() if name not in item.order.own_layers}
-            tally.personal[item.order.device] = {name: result.tensors[name] for name in item.order.own_layers}
+            # Copies: what stays for rounds must not keep the whole update's memory.
+            tally.personal[item.order.device] = {name: np.array(result.tensors[name]) for name in item.order.own_layers}
             result = replace(result, tensors=sent)
         if simulation.config.training.scaffold and program == "train":
             tally.variates[item.order.device] = next_variates(item.submodel, item.order, result)
@@ -274,7 +273,7 @@ def train(
             device=item.order.device,
             level=item.submodel.level,
             cut=item.submodel.cut,
-            tensors=result.tensors,
+            tensors=FiniteTensors(result.tensors),  # as of the check above
             num_examples=result.num_examples,
             labels=result.labels,
         )

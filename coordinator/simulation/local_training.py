@@ -94,9 +94,19 @@ class LocalTraining:
         return self._ready(cut, program)[0]
 
     def train(
-        self, order: WorkOrder, cut: Cut, program: DeviceProgram, weights: Tensors, indices: np.ndarray
+        self,
+        order: WorkOrder,
+        cut: Cut,
+        program: DeviceProgram,
+        weights: Tensors,
+        indices: np.ndarray,
+        *,
+        is_copied: bool = True,
     ) -> Trained:
         """Carry out ``order`` on the training examples at ``indices``.
+
+        Args:
+            is_copied: whether the tensors stay as they are when the next order is carried out.
 
         Raises:
             DataError: examples that do not fit the model.
@@ -108,7 +118,9 @@ class LocalTraining:
         session.load_state(weights)
         run = carry_out(session, manifest, order, examples)
         whole = [name.removesuffix(KEPT) for name in (*order.upload, *order.own_layers)]
-        tensors = {name: np.array(session.read(name)) for name in whole}
+        tensors = {name: session.read(name) for name in whole}
+        if is_copied:
+            tensors = {name: np.array(value, order="C") for name, value in tensors.items()}
         return Trained(tensors, run.num_examples, run.outcome, run.labels, run.evaluation)
 
     def outputs(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:

@@ -6,6 +6,7 @@ simulation that is killed anywhere goes on from a whole round and ends with the 
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,43 @@ def write_record(run_dir: Path, record: Record) -> None:
     write_atomically(run_dir / FILE, encode_json(record))
 
 
-def commit_state(run_dir: Path, record: Record, state: State) -> None:
-    """Put ``state`` on disk as what follows the ``done`` rounds of ``record``, which is changed and written, too."""
-    before, record.checkpoint = record.checkpoint, f"after-{record.done:05d}.safetensors"
-    write_atomically(run_dir / "checkpoints" / record.checkpoint, encode_state(state))
-    write_record(run_dir, record)
-    if before and before != record.checkpoint:
+class Commits:
+    """Puts states on disk while the next round goes on, one after the other; a context manager that ends with the last.
+
+    Args:
+        record: of the same rounds; it is written as it was at each commit.
+    """
+
+    def __init__(self, run_dir: Path, record: Record) -> None:
+        self._run_dir, self._record = run_dir, record
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._last: Future[None] | None = None
+
+    def __enter__(self) -> Commits:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        if self._last is not None:
+            self._last.result()
+
+    def put(self, state: State) -> None:
+        """Put ``state`` on disk as what follows the ``done`` rounds of the record.
+
+        Raises:
+            OSError: the state before it could not be written.
+        """
+        if self._last is not None:
+            self._last.result()
+        record = self._record
+        before, record.checkpoint = record.checkpoint, f"after-{record.done:05d}.safetensors"
+        self._last = self._thread.submit(_commit, self._run_dir, encode_json(record), record.checkpoint, before, state)
+
+
+def _commit(run_dir: Path, record: bytes, name: str, before: str, state: State) -> None:
+    write_atomically(run_dir / "checkpoints" / name, encode_state(state))
+    write_atomically(run_dir / FILE, record)
+    if before and before != name:
         (run_dir / "checkpoints" / before).unlink(missing_ok=True)
 
 

@@ -30,7 +30,7 @@ from coordinator.rounds.stages.tagged_devices import TaggedDevices
 from coordinator.simulation.control_variates import SimulatedVariates
 from coordinator.simulation.devices import SimulatedDevices, Simulation
 from coordinator.simulation.personal_layers import PersonalLayers
-from coordinator.simulation.record import Record, commit_state, restored_state
+from coordinator.simulation.record import Commits, Record, restored_state
 from coordinator.simulation.spool import Spool
 from coordinator.submodels.packed_tensors import masks_of
 from coordinator.submodels.values import State
@@ -42,7 +42,10 @@ def run_rounds(simulation: Simulation) -> State:
     config, record = simulation.config, simulation.record
     rounds = rounds_until_stop(record.rounds, config.federation, is_lower=is_lower_better(config))
     state = restored_state(simulation.run_dir, record, rounds=rounds) or simulation.method.init()
-    with tempfile.TemporaryDirectory(prefix="apportion-simulate-") as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="apportion-simulate-") as name,
+        Commits(simulation.run_dir, record) as commits,
+    ):
         folder = Path(name)
         with Ledger.create(
             folder / "ledger.sqlite",
@@ -69,7 +72,7 @@ def run_rounds(simulation: Simulation) -> State:
                 devices=devices,
                 progress=simulation.progress,
                 evaluate=simulation.evaluate,
-                stages=Stages([SimulationRecord(simulation, devices), *kept, *simulation.watchers]),
+                stages=Stages([SimulationRecord(simulation, devices, commits), *kept, *simulation.watchers]),
                 checkpoints=simulation.run_dir / "checkpoints",
             )
             return run_left(federation, state)
@@ -100,9 +103,10 @@ class RecordedCheckpoints(Checkpoints):
 class SimulationRecord(RoundStage):
     """What a simulation says of its rounds, and has on disk after each."""
 
-    def __init__(self, simulation: Simulation, devices: SimulatedDevices) -> None:
+    def __init__(self, simulation: Simulation, devices: SimulatedDevices, commits: Commits) -> None:
         self._simulation = simulation
         self._devices = devices
+        self._commits = commits
 
     def participants(self, federation: Federation, current: Round, reported: list[str]) -> list[str]:
         """All that reported.
@@ -132,9 +136,9 @@ class SimulationRecord(RoundStage):
         return found
 
     def committed(self, federation: Federation, state: State, entry: Mapping[str, Any]) -> None:
-        """Put the state on disk, and what the rounds so far came to."""
+        """Put the state on disk while the next round begins, and what the rounds so far came to."""
         record = self._simulation.record
         record.rounds.append(dict(entry))
         record.wall_s += entry["wall_s"]
         record.done += 1
-        commit_state(self._simulation.run_dir, record, state)
+        self._commits.put(state)

@@ -1,7 +1,9 @@
 """An artifact that is not exported: its programs as torch functions, and the session that runs them eagerly.
 
 The functions are the ones that are traced for devices (:func:`export.programs.program_functions`), so a simulated step
-is the exported step; which batch and which scalars go into it is :mod:`edge.training.steps`'s, as on a device.
+is the exported step; which batch and which scalars go into it is :mod:`edge.training.steps`'s, as on a device. The end
+of an SGD step is taken in place (:mod:`coordinator.simulation.in_place_step`), and convolutions see their tensors with
+channels last where the module lets them: both are faster and move the last bits.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coordinator.simulation.in_place_step import in_place_step, settle
+from coordinator.submodels.memory_layout import lets_channels_last
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
 from edge.contracts.tensors import TEACHER, TensorSpec, concrete_shape, is_carried
@@ -21,6 +25,7 @@ from export.task_steps import SUM
 from export.training_step import StepSpec, symbols_of
 
 RUNTIME = "torch"
+MOMENTUM = "#momentum"
 _NEXT = "next:"
 _PROGRAMS = ("train", "stats", "eval")
 """Programs a device runs, apart from variants of ``train`` and of ``eval``."""
@@ -37,23 +42,29 @@ class TorchArtifact:
         # No loops of ours: torch's own recurrent layers are the faster ones here, and what exports are held against.
         functions = program_functions(module, spec, loops=frozenset())
         self.functions = {name: f for name, f in functions.items() if name.startswith(_PROGRAMS)}
+        self.is_channels_last = not spec.task and lets_channels_last(functions["eval"].module, spec.input.shape)
+        steps = {name: in_place_step(f, spec) for name, f in self.functions.items()}
+        self.steps = {name: step for name, step in steps.items() if step is not None}
         self.manifest = _manifest(self.functions, spec, tuple(classes))
 
     def session(self, device: str) -> TorchSession:
         """A session on ``device`` (``cpu``, ``cuda``)."""
-        return TorchSession(self.functions, self.manifest, device)
+        return TorchSession(self, device)
 
 
 class TorchSession:
     """Implements :class:`edge.runtimes.base.Session` with torch."""
 
-    def __init__(self, functions: Mapping[str, ProgramFunction], manifest: ArtifactManifest, device: str) -> None:
-        self._functions = functions
+    def __init__(self, artifact: TorchArtifact, device: str) -> None:
+        manifest = artifact.manifest
+        self._functions, self._steps = artifact.functions, artifact.steps
+        self._layout = torch.channels_last if artifact.is_channels_last else torch.contiguous_format
         self._device = torch.device(device)
         self._carried = {s.name: s for s in manifest.tensors if is_carried(s)}
         self._inputs = {p.name: [(n, n in self._carried) for n in p.inputs] for p in manifest.programs}
         self._state: dict[str, Tensor] = {}
-        for function in functions.values():
+        self._scales: dict[str, float] = {}
+        for function in self._functions.values():
             function.module.to(self._device)
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
@@ -62,25 +73,32 @@ class TorchSession:
             given = tensors.get(name.removesuffix(TEACHER) if spec.role == "teacher" else name)
             shape = tuple(int(size) for size in spec.shape)
             if given is None and spec.role in ("slot", "accumulator"):
-                given = np.zeros(shape, spec.dtype)
+                given = np.broadcast_to(np.zeros((), spec.dtype), shape)
             elif given is None:
                 raise ArtifactCorrupt(f"the weights hold no {spec.role} '{name}' that the step needs; cut again")
             elif given.shape != shape or given.dtype.name != spec.dtype:
                 raise ArtifactCorrupt(
                     f"weights: '{name}' is {given.dtype}{list(given.shape)}, the step says {spec.dtype}{list(shape)}"
                 )
-            # Running statistics are written in place, and the global model is not ours to write.
-            self._state[name] = _own(given).to(self._device)
+            # Tensors are written in place, and the global model is not ours to write.
+            if name in self._state and self._device.type == "cpu":
+                np.copyto(self._state[name].numpy(), given)
+            else:
+                self._state[name] = self._laid_out(_own(given))
+        self._scales = {}
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
         """As :meth:`edge.runtimes.base.Session.run`."""
         if program not in self._functions:
             raise PlanError(f"no program '{program}', there are {', '.join(self._functions)}; order one of them")
         values = {
-            name: self._state[name] if carried else _own(feeds[name]).to(self._device)
+            name: self._state[name] if carried else self._laid_out(_own(feeds[name]))
             for name, carried in self._inputs[program]
         }
-        outputs, _ = self._functions[program].function(values)
+        if program in self._steps:
+            outputs = self._steps[program](values, self._scales)
+        else:
+            outputs, _ = self._functions[program].function(values)
         scalars: dict[str, float] = {}
         for name, value in outputs.items():
             if name.startswith(_NEXT):
@@ -100,8 +118,14 @@ class TorchSession:
         """As :meth:`edge.runtimes.base.Session.read`."""
         if name not in self._state:
             raise DeviceRefused(f"no program carries a tensor '{name}'; order others")
-        value: np.ndarray = self._state[name].detach().cpu().numpy()
+        if name.endswith(MOMENTUM):
+            settle(name.removesuffix(MOMENTUM), self._state, self._scales)
+        value: np.ndarray = self._state[name].detach().cpu().contiguous().numpy()
         return value
+
+    def _laid_out(self, value: Tensor) -> Tensor:
+        layout = self._layout if value.dim() == 4 else torch.contiguous_format
+        return value.to(self._device, memory_format=layout)
 
 
 def _own(value: np.ndarray) -> Tensor:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from coordinator.rounds.evaluators import run_evaluator
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.allocator import keep_freed_memory
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, repeatable_torch
+from coordinator.simulation.shared_tensors import MappedSlots
 from coordinator.simulation.worker_messages import (
     FailedReply,
     LogitsReply,
@@ -33,7 +34,7 @@ from coordinator.simulation.worker_messages import (
 )
 from coordinator.submodels.record import cut_from_json
 from edge.contracts.errors import ApportionError
-from edge.contracts.tensor_file import decode_tensors, encode_tensors
+from edge.contracts.tensor_file import encode_tensors
 from edge.system.pipe_frames import write_frame
 from edge.trainer import follow_parent
 from edge.training.records import entry, names_of
@@ -60,11 +61,12 @@ def mapped_data(folder: Path) -> SimulatedData:
     return SimulatedData(**{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS})
 
 
-def serve(training: LocalTraining, requests: BinaryIO, replies: BinaryIO) -> None:
+def serve(training: LocalTraining, requests: IO[bytes], replies: BinaryIO) -> None:
     """Answer until there are no more requests."""
+    slots = MappedSlots()
     while (request := read_request(requests)) is not None:
         try:
-            reply = answer(training, request)
+            reply = answer(training, request, slots)
         except ApportionError as error:
             reply = FailedReply(error.code, str(error))
         except MemoryError as error:
@@ -72,20 +74,20 @@ def serve(training: LocalTraining, requests: BinaryIO, replies: BinaryIO) -> Non
         write_frame(replies, reply)
 
 
-def answer(training: LocalTraining, request: Request) -> Reply:
+def answer(training: LocalTraining, request: Request, slots: MappedSlots) -> Reply:
     """What ``request`` asked for."""
     cut = cut_from_json(request.cut)
-    weights = decode_tensors(request.weights, where="submodel")
+    weights = slots.read(request.weights)
     if isinstance(request, LogitsRequest):
         outputs = training.outputs(cut, weights, request.first, request.last)
         return LogitsReply(encode_tensors({name: entry(outputs, name) for name in names_of(outputs)}))
     assert isinstance(request, TrainRequest)
     indices = np.frombuffer(request.indices, np.int64)
-    trained = training.train(request.order, cut, request.program, weights, indices)
+    trained = training.train(request.order, cut, request.program, weights, indices, is_copied=False)
     return TrainReply(
         outcome=trained.outcome,
         num_examples=trained.num_examples,
-        update=encode_tensors(trained.tensors),
+        update=slots.write(request.update, trained.tensors),
         labels=trained.labels,
         evaluation=trained.evaluation,
     )
@@ -100,8 +102,10 @@ def main(arguments: list[str]) -> int:
     # A model of the user's may print: keep the pipe to ourselves and give everybody else stderr.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    training = local_training(load_config(Path(config)), mapped_data(Path(folder)), device)
-    serve(training, sys.stdin.buffer, replies)
+    requests = os.fdopen(os.dup(0), "rb")
+    if requests.peek(1):  # comes when the examples are there
+        training = local_training(load_config(Path(config)), mapped_data(Path(folder)), device)
+        serve(training, requests, replies)
     return 0
 
 

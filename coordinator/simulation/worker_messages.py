@@ -1,6 +1,7 @@
 """What the simulator and its worker processes say to each other: length-prefixed msgpack over stdin and stdout.
 
-Tensors travel inside, as safetensors bytes. Both ends are the same release on the same machine, so there is no version.
+Tensors are in memory that both share (:mod:`coordinator.simulation.shared_tensors`). Both ends are the same release on
+the same machine, so there is no version.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import IO, Any
 
 import msgspec
 
+from coordinator.simulation.shared_tensors import Placed
 from coordinator.submodels.values import DeviceProgram
 from edge.contracts.evaluation import Evaluation
 from edge.contracts.plan import WorkOrder
@@ -16,7 +18,7 @@ from edge.system.pipe_frames import read_frame
 from edge.training.steps import Outcome
 
 MAX_FRAME_BYTES = 1 << 36
-"""A request carries a whole submodel."""
+"""A reply carries the outputs of a model on many examples."""
 
 
 class TrainRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -24,14 +26,16 @@ class TrainRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     Attributes:
         cut: the LayerCut records as JSON values.
-        weights: safetensors bytes of the submodel.
+        weights: of the submodel.
+        update: address of the slot that takes the trained tensors.
         indices: int64 bytes, the device's training examples.
     """
 
     order: WorkOrder
     cut: dict[str, Any]
     program: DeviceProgram
-    weights: bytes
+    weights: Placed
+    update: str
     indices: bytes
 
 
@@ -39,17 +43,17 @@ class LogitsRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Run a submodel on the held-out examples [first, last)."""
 
     cut: dict[str, Any]
-    weights: bytes
+    weights: Placed
     first: int
     last: int
 
 
 class TrainReply(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """An order carried out; ``update`` is safetensors bytes."""
+    """An order carried out."""
 
     outcome: Outcome
     num_examples: int
-    update: bytes
+    update: Placed
     labels: tuple[int, ...] | None = None
     evaluation: Evaluation | None = None
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, Trained
+from coordinator.simulation.shared_tensors import Sent, SentTensors, SharedSlots
 from coordinator.simulation.worker import ARRAYS
 from coordinator.simulation.worker_messages import (
     FailedReply,
@@ -36,7 +37,7 @@ from coordinator.submodels.record import cut_to_json
 from coordinator.submodels.values import Submodel
 from edge.contracts.errors import ApportionError, DataError, DeviceRefused
 from edge.contracts.plan import WorkOrder
-from edge.contracts.tensor_file import decode_tensors, encode_tensors
+from edge.contracts.tensor_file import decode_tensors
 from edge.system.pipe_frames import write_frame
 from edge.training.records import beside_x
 
@@ -93,20 +94,24 @@ class ThisProcess:
 class WorkerProcesses:
     """Hands work to ``count`` children; a context manager that ends them.
 
+    They import while the simulator prepares its first round, and read the examples at the first request.
+
     Args:
         config: the run file they read.
-        folder: where the examples lie, as :func:`write_data` writes them.
+        folder: where the examples lie before anything is asked, as :func:`write_data` writes them.
         device: where they compute.
-        held_out: number of held-out examples; ``batch`` of them go through a model at a time.
+        batch: of held-out examples, so many go through a model at a time.
     """
 
-    def __init__(self, count: int, config: Path, folder: Path, device: str, *, held_out: int, batch: int) -> None:
+    def __init__(self, count: int, config: Path, folder: Path, device: str, *, batch: int) -> None:
         self._command = [sys.executable, "-m", "coordinator.simulation.worker", str(config), str(folder), device]
         self._count = count
-        self._held_out, self._batch = held_out, batch
+        self._folder, self._held_out, self._batch = folder, 0, batch
         self._children: list[subprocess.Popen[bytes]] = []
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="worker")
+        self._slots = SharedSlots()
+        self._sent = SentTensors(self._slots, most=2 * count)
 
     def __enter__(self) -> WorkerProcesses:
         root = str(Path(__file__).resolve().parents[2])
@@ -138,16 +143,23 @@ class WorkerProcesses:
                 child.kill()
                 child.wait()
             child.stdout.close()
+        self._slots.__exit__()
+
+    def give(self, data: SimulatedData) -> None:
+        """The examples, before anything is asked."""
+        write_data(data, self._folder)
+        self._held_out = len(data.y_test)
 
     def train(self, work: Iterable[Work]) -> Iterator[Trained | Refused]:
         """As :meth:`Workers.train`; twice as much work is under way as there are children, and no more."""
-        waiting: deque[Future[Reply]] = deque()
+        waiting: deque[Future[Trained | Refused]] = deque()
         for item in work:
-            waiting.append(self._threads.submit(self._ask, _request(item)))
+            waiting.append(self._threads.submit(self._train, item, self._sent.place(item.submodel.tensors)))
             if len(waiting) >= 2 * self._count:
-                yield _result(waiting.popleft().result())
+                yield waiting.popleft().result()
         while waiting:
-            yield _result(waiting.popleft().result())
+            yield waiting.popleft().result()
+        self._sent.drop()
 
     def outputs(self, models: Iterable[Submodel]) -> list[np.ndarray]:
         """As :meth:`Workers.outputs`; whole batches go to different children."""
@@ -155,14 +167,41 @@ class WorkerProcesses:
         borders = [self._batch * (batches * i // self._count) for i in range(self._count)] + [self._held_out]
         asked = []
         for model in models:
-            cut, weights = cut_to_json(model.cut), encode_tensors(model.tensors)
-            requests = [
-                LogitsRequest(cut=cut, weights=weights, first=first, last=last)
-                for first, last in itertools.pairwise(borders)
-                if first < last
-            ]
-            asked.append([self._threads.submit(self._ask, request) for request in requests])
-        return [np.concatenate([_outputs(part.result()) for part in parts]) for parts in asked]
+            cut, parts = cut_to_json(model.cut), []
+            for first, last in itertools.pairwise(borders):
+                if first < last:
+                    sent = self._sent.place(model.tensors)
+                    request = LogitsRequest(cut=cut, weights=sent.placed, first=first, last=last)
+                    parts.append(self._threads.submit(self._outputs, request, sent))
+            asked.append(parts)
+        found = [np.concatenate([part.result() for part in parts]) for parts in asked]
+        self._sent.drop()
+        return found
+
+    def _train(self, item: Work, sent: Sent) -> Trained | Refused:
+        slot = self._slots.take()
+        reply = self._ask(
+            TrainRequest(
+                order=item.order,
+                cut=cut_to_json(item.submodel.cut),
+                program=item.submodel.program,
+                weights=sent.placed,
+                update=slot.address,
+                indices=np.asarray(item.indices, np.int64).tobytes(),
+            )
+        )
+        sent.more(-1)
+        if isinstance(reply, FailedReply):
+            self._slots.give_back(slot)
+            return Refused(reply.reason)
+        assert isinstance(reply, TrainReply)
+        tensors = self._slots.read(slot, reply.update)
+        return Trained(tensors, reply.num_examples, reply.outcome, reply.labels, reply.evaluation)
+
+    def _outputs(self, request: LogitsRequest, sent: Sent) -> np.ndarray:
+        reply = self._ask(request)
+        sent.more(-1)
+        return _outputs(reply)
 
     def _ask(self, request: Request) -> Reply:
         child = self._idle.get()
@@ -188,24 +227,6 @@ def write_data(data: SimulatedData, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ARRAYS:
         np.save(folder / f"{name}.npy", getattr(data, name), allow_pickle=False)
-
-
-def _request(item: Work) -> TrainRequest:
-    return TrainRequest(
-        order=item.order,
-        cut=cut_to_json(item.submodel.cut),
-        program=item.submodel.program,
-        weights=encode_tensors(item.submodel.tensors),
-        indices=np.asarray(item.indices, np.int64).tobytes(),
-    )
-
-
-def _result(reply: Reply) -> Trained | Refused:
-    if isinstance(reply, FailedReply):
-        return Refused(reply.reason)
-    assert isinstance(reply, TrainReply)
-    tensors = decode_tensors(reply.update, where="update")
-    return Trained(tensors, reply.num_examples, reply.outcome, reply.labels, reply.evaluation)
 
 
 def _outputs(reply: Reply) -> np.ndarray:

@@ -7,6 +7,7 @@ Sparse and difference encodings are layered on top by the methods that need them
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -184,11 +185,19 @@ def check_tensors(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec]
             raise UpdateRejected(
                 f"{where}: update for '{name}' is {array.dtype.name}, plan says {spec.dtype}; re-plan the device"
             )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if array.dtype.kind == "f" and not math.isfinite(largest_magnitude(array)):
             bad = int(array.size - np.isfinite(array).sum())
             raise UpdateRejected(
                 f"{where}: '{name}' holds {bad} values that are not finite; lower the learning rate or drop the device"
             )
+
+
+def largest_magnitude(array: np.ndarray) -> float:
+    """The largest absolute value, 0 of no values, NaN where there is one; without an array of its size."""
+    import numpy as np
+
+    largest, lowest = float(np.max(array, initial=0.0)), float(np.min(array, initial=0.0))
+    return largest if math.isnan(largest) else max(largest, -lowest)
 
 
 def check_trained(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec], *, where: str) -> None:
@@ -197,11 +206,9 @@ def check_trained(tensors: Mapping[str, np.ndarray], specs: Iterable[TensorSpec]
     Raises:
         UpdateRejected: they are not.
     """
-    import numpy as np
-
     check_tensors(tensors, specs, where=where)
     for name, value in tensors.items():
-        largest = float(np.max(np.abs(value), initial=0.0)) if value.dtype.kind == "f" else 0.0
+        largest = largest_magnitude(value) if value.dtype.kind == "f" else 0.0
         if largest > MAX_MAGNITUDE:
             raise UpdateRejected(
                 f"{where}: '{name}' holds {largest:.3g}, at most {MAX_MAGNITUDE:g} is taken for trained; "

@@ -213,3 +213,28 @@ def test_selected_device_prunes_alone_and_the_others_come_when_it_has_settled() 
 def test_impossible_options_are_refused_before_the_first_round(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build_method("prunefl", net(), options)
+
+
+def test_importance_of_an_interval_is_the_sum_over_its_rounds() -> None:
+    method = prunefl(interval=3, importance="interval", constant_s=0.01, layer_s=[0.01, 0.01])
+    states, sent = [method.init()], []
+    for index in range(3):
+        update = trained(method, states[-1], seed=index)
+        sent.append(update.tensors["0.weight#squared_gradient"])
+        states.append(method.aggregate(states[-1], [update]))
+    np.testing.assert_allclose(states[2].extra["prunefl/summed/0.weight"], sent[0] + sent[1], rtol=1e-6)
+    assert density(method.masks(states[2])) == 1
+    assert density(method.masks(states[3])) < 1
+    assert not states[3].extra["prunefl/summed/0.weight"].any()
+    assert "prunefl/summed/0.weight" not in prunefl(constant_s=0.01, layer_s=[0.01, 0.01]).init().extra
+
+
+def test_importance_of_biases_raises_what_a_weight_must_be_worth() -> None:
+    # Algorithm 2 keeps a weight that adds to (importance kept) / (time); importance that takes no time asks more of it.
+    kept = []
+    for counted in (False, True):
+        method = prunefl(interval=1, bias_importance=counted, constant_s=0.01, layer_s=[0.01, 0.01])
+        update = trained(method, method.init())
+        assert ("0.bias#squared_gradient" in update.tensors) is counted
+        kept.append(density(method.masks(method.aggregate(method.init(), [update]))))
+    assert kept[1] < kept[0]

@@ -180,6 +180,24 @@ def test_fjords_program_is_the_narrower_network() -> None:
     assert all(torch.equal(value, expected[name]) for name, value in nested.state_dict().items())
 
 
+def test_fjord_with_an_optimizer_for_every_batch_has_no_momentum() -> None:
+    method, state = tiny("fjord", levels=[1, 0.5], optimizer="batch")
+    assert [dict(sent(method, state, index).program.extra_hyper) for index in (0, 1)] == [{"momentum": 0.0}] * 2
+    plain, state = tiny("fjord", levels=[1, 0.5])
+    assert not sent(plain, state, 0).program.extra_hyper
+
+
+def test_origdrop_divides_by_those_who_held_an_entry_or_by_all() -> None:
+    for divisor, share in (("holders", 1.0), ("devices", 0.5)):
+        method, state = tiny("origdrop", levels=[1, 0.5], divisor=divisor)
+        whole, half = sent(method, state, 0), sent(method, state, 1)
+        new = method.aggregate(state, [trained(whole, 1.0), trained(half, 1.0)])
+        before, after = state.tensors["first.weight"], new.tensors["first.weight"]
+        np.testing.assert_allclose(after[:4], before[:4] + 1, rtol=1e-6)  # both devices held the first four channels
+        np.testing.assert_allclose(after[4:], share * (before[4:] + 1), rtol=1e-6)
+        assert np.isfinite(new.tensors["norm.running_var"]).all()
+
+
 def test_model_whose_widths_are_no_beginnings_cannot_be_nested() -> None:
     with pytest.raises(PlanError, match=r"layer 'block1.1.*not its beginning.*heterofl"):
         build_method("fjord", build_model("densenet40"), {"levels": [1, 0.5]})

@@ -14,6 +14,7 @@ from edge.contracts.errors import ConfigError
 PARAMETERS = {
     "mlp": (64 * 2048 + 2048) + (2048 * 2048 + 2048) + (2048 * 10 + 10),
     "conv2": 6_603_710,  # PruneFL, Table II
+    "prism_cnn": 246_590,  # 832 + 51,264 + 194,494, by hand from its layers
     "resnet8": 75_290 + 2_752,  # convs, norms and classifier; then the two 1x1 shortcuts with norms
     "resnet20": 269_722 + 2_752,  # He et al.: 0.27 M; 269,722 without shortcut convolutions
     "resnet18": 11_173_962,  # FedHM, CIFAR-10
@@ -117,6 +118,7 @@ def test_own_builder_gets_what_its_signature_takes() -> None:
         ("mlp", {"width": 3}, ["$.model.options.width", "hidden"]),
         ("mlp", {"hidden": (0,)}, ["$.model.options.hidden", "[0]"]),
         ("conv2", {"input_shape": (28, 28)}, ["$.model.input", "[28, 28]"]),
+        ("prism_cnn", {"input_shape": (28, 28)}, ["$.model.input", "[28, 28]"]),
         ("vgg11", {"input_shape": (3, 28, 28)}, ["$.model.input", "32x32"]),
         ("vit", {"input_shape": (3, 30, 32)}, ["$.model.input", "[3, 30, 32]"]),
         ("lstm", {"input_shape": (3, 32, 32)}, ["$.model.input", "[length]"]),

@@ -13,6 +13,7 @@ from coordinator.cli.simulate import begin
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
 from coordinator.simulation.devices import Tally, train
 from coordinator.simulation.record import Record
+from coordinator.simulation.shared_tensors import Placed, PlacedTensor
 from coordinator.simulation.worker_messages import FailedReply, TrainRequest, read_reply, read_request
 from coordinator.submodels.values import DeviceProgram
 from edge.contracts.errors import ApportionError
@@ -38,7 +39,9 @@ def test_request_comes_back_as_it_was() -> None:
         upload=("w",),
     )
     program = DeviceProgram(loss="bce_one_hot", frobenius=(("a.u", "a.v"),), extra_hyper={"x": 1.5})
-    sent = TrainRequest(order=order, cut={"a": {"frozen": True}}, program=program, weights=b"1" * 70_000, indices=b"2")
+    weights = Placed("/proc/1/fd/3", 128, (PlacedTensor("w", "float32", (2, 3), 64),))
+    cut, indices = {"a": {"frozen": True}}, b"2" * 70_000
+    sent = TrainRequest(order=order, cut=cut, program=program, weights=weights, update="/proc/1/fd/4", indices=indices)
     pipe = io.BytesIO()
     write_frame(pipe, sent)
     write_frame(pipe, sent)
