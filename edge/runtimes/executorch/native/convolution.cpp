@@ -1,4 +1,4 @@
-// Convolution and its two gradients without im2col: pixels are read where they lie in one padded image at a time.
+// Convolution and its two gradients without im2col: pixels are read where they lie in a padded piece of the batch.
 // Legend: N images, H W input pixels, P Q output pixels, C input and O output channels, R S kernel; weights [O, C/g, R, S].
 #include <algorithm>
 #include <vector>
@@ -7,6 +7,7 @@
 #include "kernels.h"
 #include "products.h"
 #include "simd.h"
+#include "threads.h"
 
 namespace apportion {
 namespace {
@@ -15,6 +16,8 @@ struct Geometry {
   int64_t N, H, W, C, P, Q, O, R, S, groups;
   int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
 
+  int64_t reach_h() const { return (R - 1) * dilation_h; }
+  int64_t reach_w() const { return (S - 1) * dilation_w; }
   int64_t group_in() const { return C / groups; }
   int64_t group_out() const { return O / groups; }
   bool is_depthwise() const { return groups == C && groups == O && groups > 1; }
@@ -29,39 +32,58 @@ int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t pad, i
   return (size + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
 }
 
-// A few images with zeros around them; the images themselves where there are none to add.
-class PaddedImages {
- public:
-  PaddedImages(int64_t count, int64_t height, int64_t width, int64_t channels, int64_t top, int64_t bottom, int64_t left,
-               int64_t right)
-      : height_(height), line_(width * channels), top_(top), left_(left * channels), row_((left + width + right) * channels),
-        size_((top + height + bottom) * row_), is_padded_(top + bottom + left + right > 0) {
-    if (!is_padded_) return;
-    buffer_ = scratch(1, count * size_);
-    std::fill_n(buffer_, count * size_, 0.0f);
-  }
-  int64_t row() const { return row_; }
-  int64_t size() const { return size_; }
-  // `count` images that follow each other in memory.
-  const float* of(const float* images, int64_t count) {
-    if (!is_padded_) return images;
-    for (int64_t n = 0; n < count; ++n)
-      for (int64_t h = 0; h < height_; ++h)
-        std::copy_n(images + (n * height_ + h) * line_, line_, buffer_ + n * size_ + (top_ + h) * row_ + left_);
-    return buffer_;
-  }
+// Images with zeros around them, a few whole ones or a band of rows of one at a time, in this thread's scratch memory; where
+// there are no zeros to add, the images themselves.
+struct Padding {
+  int64_t height, width, channels, top, bottom, left, right;
 
- private:
-  int64_t height_, line_, top_, left_, row_, size_;
-  bool is_padded_;
-  float* buffer_ = nullptr;
+  bool is_none() const { return top + bottom + left + right == 0; }
+  int64_t row() const { return (left + width + right) * channels; }
+  // `rows` padded rows from padded row `first` on, of each of `count` images that follow each other in memory.
+  const float* of(const float* images, int64_t count, int64_t first, int64_t rows) const {
+    const int64_t line = width * channels;
+    if (is_none()) return images + first * line;
+    float* buffer = scratch(1, count * rows * row());
+    float* to = buffer;
+    for (int64_t n = 0; n < count; ++n)
+      for (int64_t h = first - top; h < first - top + rows; ++h, to += row()) {
+        if (h < 0 || h >= height) {
+          std::fill_n(to, row(), 0.0f);
+          continue;
+        }
+        std::fill_n(to, left * channels, 0.0f);
+        std::copy_n(images + (n * height + h) * line, line, to + left * channels);
+        std::fill_n(to + left * channels + line, right * channels, 0.0f);
+      }
+    return buffer;
+  }
 };
 
-// Images worked on together: enough pixels that weights are worth fetching once for all of them.
-int64_t images_at_once(int64_t images, int64_t pixels) {
-  constexpr int64_t kPixels = 256;
-  return std::clamp<int64_t>((kPixels + pixels - 1) / pixels, 1, images);
-}
+// How the rows of a batch of images are cut in pieces that are worked on one by one: some whole images, so many that weights
+// are worth fetching once for all of them, or a band of rows of one image.
+struct Pieces {
+  int64_t images, rows, together, band;
+
+  Pieces(int64_t images, int64_t rows, int64_t width) : images(images), rows(rows), together(1), band(rows) {
+    constexpr int64_t kFewest = 256, kMost = 1024;  // pixels
+    const int64_t pixels = rows * width;
+    if (pixels < kFewest) {
+      together = std::clamp<int64_t>((kFewest + pixels - 1) / std::max<int64_t>(1, pixels), 1, images);
+    } else if (pixels > kMost) {
+      band = std::max<int64_t>(1, kMost / width);
+    }
+  }
+  int64_t per_image() const { return (rows + band - 1) / band; }
+  int64_t count() const { return (images + together - 1) / together * per_image(); }
+
+  struct Piece {
+    int64_t image, images, row, rows;
+  };
+  Piece at(int64_t i) const {
+    const int64_t image = i / per_image() * together, row = i % per_image() * band;
+    return {image, std::min(together, images - image), row, std::min(band, rows - row)};
+  }
+};
 
 // Sums longer than this are made in parts, for their digits and for the cache.
 constexpr int64_t kDepth = 768;
@@ -84,58 +106,77 @@ void fill_rows(float* y, int64_t rows, int64_t columns, const float* bias) {
 
 // ---- forward
 
-void depthwise_forward(const Geometry& g, const float* x, const float* w, const float* bias, float* y) {
-  float* taps = scratch(0, g.R * g.S * g.C);  // [R, S, C]
+// [R, S, C] of depthwise weights [C, R, S].
+const float* taps_first(const Geometry& g, const float* w) {
+  float* taps = scratch(0, g.R * g.S * g.C);
   for (int64_t c = 0; c < g.C; ++c)
     for (int64_t t = 0; t < g.R * g.S; ++t) taps[t * g.C + c] = w[c * g.R * g.S + t];
-  PaddedImages padded(1, g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
-  for (int64_t n = 0; n < g.N; ++n) {
-    const float* image = padded.of(x + n * g.H * g.W * g.C, 1);
-    for (int64_t p = 0; p < g.P; ++p)
-      for (int64_t q = 0; q < g.Q; ++q) {
-        float* pixel = y + ((n * g.P + p) * g.Q + q) * g.C;
-        const float* corner = image + p * g.stride_h * padded.row() + q * g.stride_w * g.C;
-        for_vectors(g.C, [&](int64_t c, int64_t count) {
-          Vector sum = bias ? load_n(bias + c, count) : Vector{};
-          for (int64_t r = 0; r < g.R; ++r)
-            for (int64_t s = 0; s < g.S; ++s)
-              sum += load_n(corner + r * g.dilation_h * padded.row() + s * g.dilation_w * g.C + c, count) *
-                     load_n(taps + (r * g.S + s) * g.C + c, count);
-          store_n(pixel + c, sum, count);
-        });
-      }
-  }
+  return taps;
+}
+
+void depthwise_forward(const Geometry& g, const float* x, const float* w, const float* bias, float* y) {
+  const float* taps = taps_first(g, w);
+  const Padding padding{g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w};
+  const Pieces pieces(g.N, g.P, g.Q);
+  for_chunks(pieces.count(), [&](int64_t i) {
+    const auto piece = pieces.at(i);
+    const int64_t rows = (piece.rows - 1) * g.stride_h + g.reach_h() + 1;
+    for (int64_t n = piece.image; n < piece.image + piece.images; ++n) {
+      const float* image = padding.of(x + n * g.H * g.W * g.C, 1, piece.row * g.stride_h, rows);
+      for (int64_t p = 0; p < piece.rows; ++p)
+        for (int64_t q = 0; q < g.Q; ++q) {
+          float* pixel = y + ((n * g.P + piece.row + p) * g.Q + q) * g.C;
+          const float* corner = image + p * g.stride_h * padding.row() + q * g.stride_w * g.C;
+          for_vectors(g.C, [&](int64_t c, int64_t count) {
+            Vector sum = bias ? load_n(bias + c, count) : Vector{};
+            for (int64_t r = 0; r < g.R; ++r)
+              for (int64_t s = 0; s < g.S; ++s)
+                sum += load_n(corner + r * g.dilation_h * padding.row() + s * g.dilation_w * g.C + c, count) *
+                       load_n(taps + (r * g.S + s) * g.C + c, count);
+            store_n(pixel + c, sum, count);
+          });
+        }
+    }
+  });
 }
 
 void forward(const Geometry& g, const float* x, const float* w, const float* bias, float* y) {
   if (g.is_depthwise()) return depthwise_forward(g, x, w, bias, y);
   const int64_t depth = g.group_in(), columns = g.group_out(), width = padded_columns(columns), taps = g.R * g.S;
   float* packed = scratch(0, g.groups * taps * depth * width);  // [g, R, S, C/g, O/g]
-  for (int64_t k = 0; k < g.groups * taps; ++k)
-    pack(w + k / taps * columns * depth * taps + k % taps, taps, depth * taps, depth, columns, packed + k * depth * width);
-  if (bias) fill_rows(y, g.N * g.P * g.Q, g.O, bias);
-  const int64_t together = images_at_once(g.N, g.P * g.Q);
-  PaddedImages padded(together, g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
+  for_rows(g.groups * taps, depth * width, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k)
+      pack(w + k / taps * columns * depth * taps + k % taps, taps, depth * taps, depth, columns, packed + k * depth * width);
+  });
+  const Padding padding{g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w};
+  const Pieces pieces(g.N, g.P, g.Q);
+  const int64_t reach = g.reach_h() + 1, image_rows = (pieces.band - 1) * g.stride_h + reach;
   // A whole kernel row is one stretch of memory when its taps are neighbours.
   const bool joined = g.dilation_w == 1 && g.groups == 1 && g.S * g.C <= kDepth;
   std::vector<int64_t> segments, pixels;
   for (int64_t r = 0; r < g.R; ++r)
     for (int64_t s = 0; s < (joined ? 1 : g.S); ++s)
-      segments.push_back(r * g.dilation_h * padded.row() + s * g.dilation_w * g.C);
-  for (int64_t n = 0; n < together; ++n)
-    for (int64_t p = 0; p < g.P; ++p)
+      segments.push_back(r * g.dilation_h * padding.row() + s * g.dilation_w * g.C);
+  // Images lie as far from each other as padding leaves them, or as they are.
+  const int64_t image_size = padding.is_none() ? g.H * g.W * g.C : image_rows * padding.row();
+  for (int64_t n = 0; n < pieces.together; ++n)
+    for (int64_t p = 0; p < pieces.band; ++p)
       for (int64_t q = 0; q < g.Q; ++q)
-        pixels.push_back(n * padded.size() + p * g.stride_h * padded.row() + q * g.stride_w * g.C);
-  const int64_t* targets = offsets(0, together * g.P * g.Q, g.O);
-  for (int64_t n = 0; n < g.N; n += together) {
-    const int64_t count = std::min(together, g.N - n);
-    const float* images = padded.of(x + n * g.H * g.W * g.C, count);
+        pixels.push_back(n * image_size + p * g.stride_h * padding.row() + q * g.stride_w * g.C);
+  const int64_t* targets = offsets(0, static_cast<int64_t>(pixels.size()), g.O);
+  for_chunks(pieces.count(), [&](int64_t i) {
+    const auto piece = pieces.at(i);
+    const float* images = padding.of(x + piece.image * g.H * g.W * g.C, piece.images, piece.row * g.stride_h,
+                                     (piece.rows - 1) * g.stride_h + reach);
+    const int64_t count = piece.images * piece.rows * g.Q;
+    float* to = y + (piece.image * g.P + piece.row) * g.Q * g.O;
+    if (bias) fill_rows(to, count, g.O, bias);
     for (int64_t k = 0; k < g.groups; ++k)
       multiply_in_parts({images + k * depth, pixels.data(), 1, segments.data(), static_cast<int64_t>(segments.size()),
                          joined ? g.S * g.C : depth},
-                        count * g.P * g.Q, packed + k * taps * depth * width, width, columns,
-                        y + n * g.P * g.Q * g.O + k * columns, targets, bias != nullptr);
-  }
+                        count, packed + k * taps * depth * width, width, columns, to + k * columns, targets,
+                        bias != nullptr);
+  });
 }
 
 // ---- gradient of the input
@@ -158,102 +199,141 @@ std::vector<Reach> reaching(int64_t phase, int64_t kernel, int64_t stride, int64
 
 void input_gradient(const Geometry& g, const float* dy, const float* w, float* dx) {
   const int64_t columns = g.group_in(), depth = g.group_out(), width = padded_columns(columns), area = g.R * g.S;
-  const int64_t top = std::max<int64_t>(0, -down(g.pad_h - (g.R - 1) * g.dilation_h, g.stride_h));
-  const int64_t left = std::max<int64_t>(0, -down(g.pad_w - (g.S - 1) * g.dilation_w, g.stride_w));
+  const int64_t top = std::max<int64_t>(0, -down(g.pad_h - g.reach_h(), g.stride_h));
+  const int64_t left = std::max<int64_t>(0, -down(g.pad_w - g.reach_w(), g.stride_w));
   const int64_t bottom = std::max<int64_t>(0, down(g.H - 1 + g.pad_h, g.stride_h) - (g.P - 1));
   const int64_t right = std::max<int64_t>(0, down(g.W - 1 + g.pad_w, g.stride_w) - (g.Q - 1));
-  const int64_t together = images_at_once(g.N, g.H * g.W);
-  PaddedImages padded(together, g.P, g.Q, g.O, top, bottom, left, right);
+  const Padding padding{g.P, g.Q, g.O, top, bottom, left, right};
+  // Rows counted in strides: row i of a piece stands for the input rows phase + stride * i of every phase.
+  const int64_t strides_h = (g.H + g.stride_h - 1) / g.stride_h, strides_w = (g.W + g.stride_w - 1) / g.stride_w;
+  const Pieces pieces(g.N, strides_h, strides_w * g.stride_h * g.stride_w);
+  const int64_t reach = top + g.P + bottom - strides_h;  // padded rows that a band needs beside its own
+  const int64_t image_size = padding.is_none() ? g.P * g.Q * g.O : (pieces.band + reach) * padding.row();
   float* packed = scratch(0, g.groups * area * depth * width);
 
   struct Phase {
     std::vector<int64_t> segments, pixels, targets;
-    float* weights;
+    int64_t row, rows, across;
+    const float* weights;
   };
   std::vector<Phase> phases;
   for (int64_t ph = 0; ph < std::min(g.stride_h, g.H); ++ph)
     for (int64_t pw = 0; pw < std::min(g.stride_w, g.W); ++pw) {
-      Phase phase{{}, {}, {}, packed};
+      Phase phase{{}, {}, {}, ph, (g.H - ph + g.stride_h - 1) / g.stride_h, (g.W - pw + g.stride_w - 1) / g.stride_w, packed};
       const auto rows = reaching(ph, g.R, g.stride_h, g.pad_h, g.dilation_h);
       const auto cols = reaching(pw, g.S, g.stride_w, g.pad_w, g.dilation_w);
       for (const Reach& r : rows)
-        for (const Reach& s : cols) phase.segments.push_back((top + r.first) * padded.row() + (left + s.first) * g.O);
-      for (int64_t k = 0; k < g.groups; ++k)
-        for (const Reach& r : rows)
-          for (const Reach& s : cols) {
-            pack(w + k * depth * columns * area + r.tap * g.S + s.tap, columns * area, area, depth, columns, packed);
-            packed += depth * width;
-          }
-      for (int64_t n = 0; n < together; ++n)
-        for (int64_t i = 0, h = ph; h < g.H; ++i, h += g.stride_h)
-          for (int64_t j = 0, v = pw; v < g.W; ++j, v += g.stride_w) {
-            phase.pixels.push_back(n * padded.size() + i * padded.row() + j * g.O);
-            phase.targets.push_back(((n * g.H + h) * g.W + v) * g.C);
+        for (const Reach& s : cols) phase.segments.push_back((top + r.first) * padding.row() + (left + s.first) * g.O);
+      std::vector<int64_t> places;  // of the phase's taps in the weights
+      for (const Reach& r : rows)
+        for (const Reach& s : cols) places.push_back(r.tap * g.S + s.tap);
+      const auto count = static_cast<int64_t>(places.size());
+      for_rows(g.groups * count, depth * width, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          pack(w + i / count * depth * columns * area + places[static_cast<size_t>(i % count)], columns * area, area, depth,
+               columns, packed + i * depth * width);
+      });
+      packed += g.groups * count * depth * width;
+      for (int64_t n = 0; n < pieces.together; ++n)
+        for (int64_t i = 0; i < std::min(pieces.band, phase.rows); ++i)
+          for (int64_t j = 0; j < phase.across; ++j) {
+            phase.pixels.push_back(n * image_size + i * padding.row() + j * g.O);
+            phase.targets.push_back(((n * g.H + ph + i * g.stride_h) * g.W + pw + j * g.stride_w) * g.C);
           }
       if (phase.segments.empty()) std::fill_n(dx, g.N * g.H * g.W * g.C, 0.0f);
       phases.push_back(std::move(phase));
     }
-  for (int64_t n = 0; n < g.N; n += together) {
-    const int64_t count = std::min(together, g.N - n);
-    const float* images = padded.of(dy + n * g.P * g.Q * g.O, count);
+  for_chunks(pieces.count(), [&](int64_t i) {
+    const auto piece = pieces.at(i);
+    const float* images = padding.of(dy + piece.image * g.P * g.Q * g.O, piece.images, piece.row, piece.rows + reach);
     for (const Phase& phase : phases) {
       const int64_t taps = static_cast<int64_t>(phase.segments.size());
-      const int64_t pixels = static_cast<int64_t>(phase.pixels.size()) / together * count;
-      for (int64_t k = 0; taps > 0 && k < g.groups; ++k)
+      const int64_t rows = std::min(piece.rows, phase.rows - piece.row), pixels = piece.images * rows * phase.across;
+      for (int64_t k = 0; taps > 0 && rows > 0 && k < g.groups; ++k)
         multiply_in_parts({images + k * depth, phase.pixels.data(), 1, phase.segments.data(), taps, depth}, pixels,
                           phase.weights + k * taps * depth * width, width, columns,
-                          dx + n * g.H * g.W * g.C + k * columns, phase.targets.data(), false);
+                          dx + (piece.image * g.H + piece.row * g.stride_h) * g.W * g.C + k * columns, phase.targets.data(),
+                          false);
     }
-  }
+  });
 }
 
 void depthwise_input_gradient(const Geometry& g, const float* dy, const float* w, float* dx) {
-  float* taps = scratch(0, g.R * g.S * g.C);
-  for (int64_t c = 0; c < g.C; ++c)
-    for (int64_t t = 0; t < g.R * g.S; ++t) taps[t * g.C + c] = w[c * g.R * g.S + t];
-  for (int64_t h = 0; h < g.H; ++h) {
-    for (int64_t v = 0; v < g.W; ++v) {
-      const auto rows = [&](int64_t pixel, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation, int64_t limit) {
-        std::vector<Reach> found = reaching(pixel % stride, kernel, stride, pad, dilation);
-        for (Reach& reach : found) reach.first += pixel / stride;
-        std::erase_if(found, [&](const Reach& reach) { return reach.first < 0 || reach.first >= limit; });
-        return found;
-      };
-      const auto down_taps = rows(h, g.R, g.stride_h, g.pad_h, g.dilation_h, g.P);
-      const auto across = rows(v, g.S, g.stride_w, g.pad_w, g.dilation_w, g.Q);
-      for (int64_t n = 0; n < g.N; ++n)
+  const float* taps = taps_first(g, w);
+  // The taps that reach each input row and column, and the output row or column that each comes from.
+  const auto all = [](int64_t size, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation, int64_t limit) {
+    std::vector<std::vector<Reach>> found;
+    for (int64_t pixel = 0; pixel < size; ++pixel) {
+      found.push_back(reaching(pixel % stride, kernel, stride, pad, dilation));
+      for (Reach& reach : found.back()) reach.first += pixel / stride;
+      std::erase_if(found.back(), [&](const Reach& reach) { return reach.first < 0 || reach.first >= limit; });
+    }
+    return found;
+  };
+  const auto down_taps = all(g.H, g.R, g.stride_h, g.pad_h, g.dilation_h, g.P);
+  const auto across_taps = all(g.W, g.S, g.stride_w, g.pad_w, g.dilation_w, g.Q);
+  for_rows(g.N * g.H, g.W * g.C, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t v = 0; v < g.W; ++v)
         for_vectors(g.C, [&](int64_t c, int64_t count) {
           Vector sum{};
-          for (const Reach& r : down_taps)
-            for (const Reach& s : across)
-              sum += load_n(dy + ((n * g.P + r.first) * g.Q + s.first) * g.C + c, count) *
+          for (const Reach& r : down_taps[static_cast<size_t>(row % g.H)])
+            for (const Reach& s : across_taps[static_cast<size_t>(v)])
+              sum += load_n(dy + ((row / g.H * g.P + r.first) * g.Q + s.first) * g.C + c, count) *
                      load_n(taps + (r.tap * g.S + s.tap) * g.C + c, count);
-          store_n(dx + ((n * g.H + h) * g.W + v) * g.C + c, sum, count);
+          store_n(dx + (row * g.W + v) * g.C + c, sum, count);
         });
-    }
-  }
+  });
 }
 
 // ---- gradient of the weights
 
+// Sums over all pieces are made in shares, each in its own memory, which are then added in order: shares are of as many
+// pieces whatever the number of threads. No more than so many floats for all shares together; 1 where they are too large.
+int64_t shares_of(int64_t pieces, int64_t floats) {
+  constexpr int64_t kShares = 8, kFloats = 3 << 17;
+  int64_t shares = std::min(kShares, pieces);
+  while (shares > 1 && shares * floats > kFloats) shares /= 2;
+  return shares < 4 ? 1 : shares;
+}
+
+// f(piece, sums of its share); then the shares are added up in the first one.
+template <class F>
+void in_shares(const Pieces& pieces, int64_t shares, float* sums, int64_t floats, F f) {
+  for_chunks(shares, [&](int64_t share) {
+    float* own = sums + share * floats;
+    std::fill_n(own, floats, 0.0f);
+    for (int64_t i = share * pieces.count() / shares; i < (share + 1) * pieces.count() / shares; ++i) f(pieces.at(i), own);
+  });
+  if (shares > 1)
+    for_floats(floats, [&](int64_t begin, int64_t end) {
+      for (int64_t share = 1; share < shares; ++share)
+        for (int64_t i = begin; i < end; ++i) sums[i] += sums[share * floats + i];
+    });
+}
+
 void depthwise_weight_gradient(const Geometry& g, const float* x, const float* dy, float* dw) {
-  float* sums = scratch(0, g.R * g.S * g.C);
-  std::fill_n(sums, g.R * g.S * g.C, 0.0f);
-  PaddedImages padded(1, g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
-  for (int64_t n = 0; n < g.N; ++n) {
-    const float* image = padded.of(x + n * g.H * g.W * g.C, 1);
-    for (int64_t t = 0; t < g.R * g.S; ++t) {
-      const float* origin = image + t / g.S * g.dilation_h * padded.row() + t % g.S * g.dilation_w * g.C;
-      for_vectors(g.C, [&](int64_t c, int64_t count) {
-        Vector sum = load_n(sums + t * g.C + c, count);
-        for (int64_t p = 0; p < g.P; ++p)
-          for (int64_t q = 0; q < g.Q; ++q)
-            sum += load_n(origin + p * g.stride_h * padded.row() + q * g.stride_w * g.C + c, count) *
-                   load_n(dy + ((n * g.P + p) * g.Q + q) * g.C + c, count);
-        store_n(sums + t * g.C + c, sum, count);
-      });
+  const Padding padding{g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w};
+  const Pieces pieces(g.N, g.P, g.Q);
+  const int64_t size = g.R * g.S * g.C, shares = shares_of(pieces.count(), size);
+  float* sums = scratch(0, shares * size);
+  in_shares(pieces, shares, sums, size, [&](const Pieces::Piece& piece, float* own) {
+    const int64_t rows = (piece.rows - 1) * g.stride_h + g.reach_h() + 1;
+    for (int64_t n = piece.image; n < piece.image + piece.images; ++n) {
+      const float* image = padding.of(x + n * g.H * g.W * g.C, 1, piece.row * g.stride_h, rows);
+      for (int64_t t = 0; t < g.R * g.S; ++t) {
+        const float* origin = image + t / g.S * g.dilation_h * padding.row() + t % g.S * g.dilation_w * g.C;
+        for_vectors(g.C, [&](int64_t c, int64_t count) {
+          Vector sum = load_n(own + t * g.C + c, count);
+          for (int64_t p = 0; p < piece.rows; ++p)
+            for (int64_t q = 0; q < g.Q; ++q)
+              sum += load_n(origin + p * g.stride_h * padding.row() + q * g.stride_w * g.C + c, count) *
+                     load_n(dy + ((n * g.P + piece.row + p) * g.Q + q) * g.C + c, count);
+          store_n(own + t * g.C + c, sum, count);
+        });
+      }
     }
-  }
+  });
   for (int64_t c = 0; c < g.C; ++c)
     for (int64_t t = 0; t < g.R * g.S; ++t) dw[c * g.R * g.S + t] = sums[t * g.C + c];
 }
@@ -261,42 +341,74 @@ void depthwise_weight_gradient(const Geometry& g, const float* x, const float* d
 void weight_gradient(const Geometry& g, const float* x, const float* dy, float* dw) {
   if (g.is_depthwise()) return depthwise_weight_gradient(g, x, dy, dw);
   const int64_t depth = g.group_in(), columns = g.group_out(), taps = g.R * g.S, size = taps * depth * columns;
-  float* sums = scratch(0, g.groups * size);  // [g, R, S, C/g, O/g]
-  std::fill_n(sums, g.groups * size, 0.0f);
-  const int64_t together = images_at_once(g.N, g.P * g.Q);
-  PaddedImages padded(together, g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w);
+  const Padding padding{g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w};
+  const Pieces pieces(g.N, g.P, g.Q);
+  const int64_t shares = shares_of(pieces.count(), g.groups * size);
+  float* sums = scratch(0, shares * g.groups * size);  // each [g, R, S, C/g, O/g]
+  const int64_t reach = g.reach_h() + 1, image_rows = (pieces.band - 1) * g.stride_h + reach;
+  const int64_t image_size = padding.is_none() ? g.H * g.W * g.C : image_rows * padding.row();
   std::vector<int64_t> lines;
-  for (int64_t n = 0; n < together; ++n)
-    for (int64_t p = 0; p < g.P; ++p) lines.push_back(n * padded.size() + p * g.stride_h * padded.row());
+  for (int64_t n = 0; n < pieces.together; ++n)
+    for (int64_t p = 0; p < pieces.band; ++p) lines.push_back(n * image_size + p * g.stride_h * padding.row());
   const bool joined = g.dilation_w == 1 && g.groups == 1, packs = columns % VL != 0;
   const int64_t width = padded_columns(columns), rows = joined ? g.S * g.C : depth;
   const int64_t* targets = offsets(0, rows, columns);
-  for (int64_t n = 0; n < g.N; n += together) {
-    const int64_t count = std::min(together, g.N - n), pixels = count * g.P * g.Q;
-    const float* images = padded.of(x + n * g.H * g.W * g.C, count);
-    const float* gradient = dy + n * g.P * g.Q * g.O;
-    for (int64_t k = 0; k < g.groups; ++k) {
-      const float* right = gradient + k * columns;
-      if (packs) {
-        float* packed = scratch(2, pixels * width);
-        for (int64_t i = 0; i < pixels; ++i) {
-          std::copy_n(right + i * g.O, columns, packed + i * width);
-          std::fill_n(packed + i * width + columns, width - columns, 0.0f);
-        }
-        right = packed;
+  const auto padded = [&](const Pieces::Piece& piece) {
+    return padding.of(x + piece.image * g.H * g.W * g.C, piece.images, piece.row * g.stride_h,
+                      (piece.rows - 1) * g.stride_h + reach);
+  };
+  // The piece's part of dy for group k, its rows as long as vectors are.
+  const auto gradients = [&](const Pieces::Piece& piece, int64_t k) -> const float* {
+    const float* right = dy + (piece.image * g.P + piece.row) * g.Q * g.O + k * columns;
+    if (!packs) return right;
+    const int64_t pixels = piece.images * piece.rows * g.Q;
+    float* packed = scratch(2, pixels * width);
+    for (int64_t i = 0; i < pixels; ++i) {
+      std::copy_n(right + i * g.O, columns, packed + i * width);
+      std::fill_n(packed + i * width + columns, width - columns, 0.0f);
+    }
+    return packed;
+  };
+  // Rows begin .. end - 1 of the sums of kernel place t and those joined with it.
+  const auto add = [&](const Pieces::Piece& piece, const float* images, const float* right, int64_t k, int64_t t, int64_t begin,
+                       int64_t end, float* own) {
+    const float* origin = images + t / g.S * g.dilation_h * padding.row() + t % g.S * g.dilation_w * g.C + k * depth + begin;
+    multiply({origin, nullptr, g.stride_w * g.C, lines.data(), piece.images * piece.rows, g.Q}, end - begin, right,
+             packs ? width : g.O, columns, own + k * size + t * depth * columns + begin * columns, targets, true);
+  };
+  const int64_t together = joined ? g.S : 1;
+  if (shares > 1) {
+    in_shares(pieces, shares, sums, g.groups * size, [&](const Pieces::Piece& piece, float* own) {
+      const float* images = padded(piece);
+      for (int64_t k = 0; k < g.groups; ++k) {
+        const float* right = gradients(piece, k);
+        for (int64_t t = 0; t < taps; t += together) add(piece, images, right, k, t, 0, rows, own);
       }
-      for (int64_t t = 0; t < taps; t += joined ? g.S : 1) {
-        const float* origin = images + t / g.S * g.dilation_h * padded.row() + t % g.S * g.dilation_w * g.C + k * depth;
-        multiply({origin, nullptr, g.stride_w * g.C, lines.data(), count * g.P, g.Q}, rows, right, packs ? width : g.O,
-                 columns, sums + k * size + t * depth * columns, targets, true);
+    });
+  } else {
+    // Sums too large to hold more than once: each chunk has some rows of them, and goes through all pieces.
+    constexpr int64_t kRows = 96;
+    const int64_t parts = (rows + kRows - 1) / kRows;
+    std::fill_n(sums, g.groups * size, 0.0f);
+    for (int64_t i = 0; i < pieces.count(); ++i) {
+      const auto piece = pieces.at(i);
+      const float* images = padded(piece);
+      for (int64_t k = 0; k < g.groups; ++k) {
+        const float* right = gradients(piece, k);
+        for_chunks(taps / together * parts, [&](int64_t chunk) {
+          const int64_t begin = chunk % parts * kRows;
+          add(piece, images, right, k, chunk / parts * together, begin, std::min(rows, begin + kRows), sums);
+        });
       }
     }
   }
-  for (int64_t k = 0; k < g.groups; ++k)
-    for (int64_t o = 0; o < columns; ++o)
+  for_rows(g.O, depth * taps, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t k = row / columns, o = row % columns;
       for (int64_t c = 0; c < depth; ++c)
-        for (int64_t t = 0; t < taps; ++t)
-          dw[((k * columns + o) * depth + c) * taps + t] = sums[k * size + (t * depth + c) * columns + o];
+        for (int64_t t = 0; t < taps; ++t) dw[(row * depth + c) * taps + t] = sums[k * size + (t * depth + c) * columns + o];
+    }
+  });
 }
 
 // ---- calls

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "simd.h"
+#include "threads.h"
 
 namespace apportion {
 namespace {
@@ -94,6 +95,14 @@ void panels(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64
   }
 }
 
+constexpr int64_t kWorkPerChunk = 1 << 19;  // multiply-adds
+
+// Columns, a multiple of `step`, that are a chunk's work in a product of m rows and depth k.
+int64_t columns_of_chunk(int64_t m, int64_t n, int64_t k, int64_t step) {
+  const int64_t columns = kWorkPerChunk / std::max<int64_t>(1, m * k);
+  return std::min((n + step - 1) / step, std::max<int64_t>(1, columns / step)) * step;
+}
+
 // A dot product is summed in eight lanes on every processor, lane l holding k = l, l + 8, ...: its bits do not depend on
 // the width of a vector. A vector of 16 floats serves two columns at once; with 4 floats k is passed over twice.
 constexpr int kLanes = 8;
@@ -167,18 +176,31 @@ void dot_columns(const float* a, const float* b, float* c, int64_t n, int64_t c_
 // Blocks along k keep the rows of A in the first-level cache while B streams through once.
 void dot_product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, bool accumulate) {
   constexpr int64_t kBlock = 512;
-  for (int64_t k0 = 0; k0 < k; k0 += kBlock) {
-    const int64_t depth = std::min(kBlock, k - k0);
-    const bool add = accumulate || k0 > 0;
-    for (int64_t j = 0; j < n; j += kDotColumns) {
-      const int64_t columns = std::min<int64_t>(kDotColumns, n - j);
-      const float* pb = b + j * k + k0;
-      int64_t i = 0;
-      for (; i + kDotRows <= m; i += kDotRows)
-        dot_columns<kDotRows, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
-      for (; i < m; ++i) dot_columns<1, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
+  const int64_t columns_per_chunk = columns_of_chunk(m, n, k, kDotColumns);
+  for_ranges(n, columns_per_chunk, [&](int64_t begin, int64_t end) {
+    for (int64_t k0 = 0; k0 < k; k0 += kBlock) {
+      const int64_t depth = std::min(kBlock, k - k0);
+      const bool add = accumulate || k0 > 0;
+      for (int64_t j = begin; j < end; j += kDotColumns) {
+        const int64_t columns = std::min<int64_t>(kDotColumns, end - j);
+        const float* pb = b + j * k + k0;
+        int64_t i = 0;
+        for (; i + kDotRows <= m; i += kDotRows)
+          dot_columns<kDotRows, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
+        for (; i < m; ++i) dot_columns<1, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
+      }
     }
-  }
+  });
+}
+
+// Columns begin .. end - 1 of what pack() makes.
+void pack_columns(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, int64_t begin, int64_t end,
+                  float* packed, int64_t width) {
+  constexpr int64_t kBlock = 16;
+  for (int64_t j0 = begin; j0 < end; j0 += kBlock)
+    for (int64_t i = 0; i < k; ++i)
+      for (int64_t j = j0; j < std::min(j0 + kBlock, end); ++j)
+        packed[i * width + j] = j < n ? b[i * k_stride + j * n_stride] : 0.0f;
 }
 
 }  // namespace
@@ -201,27 +223,36 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
   const bool packs = transpose_b || n % VL != 0;
   const int64_t b_row = packs ? padded_columns(n) : n;
   if (k == 0 && !accumulate) std::fill_n(c, m * n, 0.0f);
+  // Chunks are some rows of C where it is tall, else some columns.
+  constexpr int64_t kRows = 48, kColumns = kWide * VL;
+  const bool tall = m >= 4 * kRows || m >= n;
+  const int64_t columns = tall ? n : columns_of_chunk(m, n, std::min(k, kDepthBlock), kColumns);
+  const int64_t rows = tall ? std::max<int64_t>(1, kWorkPerChunk / std::max<int64_t>(1, n * std::min(k, kDepthBlock)) / kRows) * kRows : m;
+  const int64_t across = (n + columns - 1) / columns, down = (m + rows - 1) / rows;
   for (int64_t k0 = 0; k0 < k; k0 += kDepthBlock) {
-    const int64_t depth = std::min(kDepthBlock, k - k0), none = 0;
+    const int64_t depth = std::min(kDepthBlock, k - k0);
     const float* block = transpose_b ? b + k0 : b + k0 * n;
     if (packs) {
       float* packed = scratch(0, depth * b_row);
-      pack(block, transpose_b ? 1 : n, transpose_b ? k : 1, depth, n, packed);
+      for_ranges(b_row, std::max<int64_t>(1, kFloatsPerChunk / depth / kColumns) * kColumns, [&](int64_t begin, int64_t end) {
+        pack_columns(block, transpose_b ? 1 : n, transpose_b ? k : 1, depth, n, begin, end, packed, b_row);
+      });
       block = packed;
     }
-    multiply({a + k0 * a_step, a_rows, a_step, &none, 1, depth}, m, block, b_row, n, c, c_rows, accumulate || k0 > 0);
+    for_chunks(across * down, [&](int64_t chunk) {
+      const int64_t i = chunk / across * rows, j = chunk % across * columns, none = 0;
+      const int64_t* targets = c_rows + i;
+      multiply({a + k0 * a_step + (transpose_a ? i : 0), transpose_a ? nullptr : a_rows + i, a_step, &none, 1, depth},
+               std::min(rows, m - i), block + j, b_row, std::min(columns, n - j), c + j, targets, accumulate || k0 > 0);
+    });
   }
 }
 
 int64_t padded_columns(int64_t columns) { return (columns + VL - 1) / VL * VL; }
 
 void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* packed) {
-  constexpr int64_t kBlock = 16;
   const int64_t width = padded_columns(n);
-  for (int64_t j0 = 0; j0 < width; j0 += kBlock)
-    for (int64_t i = 0; i < k; ++i)
-      for (int64_t j = j0; j < std::min(j0 + kBlock, width); ++j)
-        packed[i * width + j] = j < n ? b[i * k_stride + j * n_stride] : 0.0f;
+  pack_columns(b, k_stride, n_stride, k, n, 0, width, packed, width);
 }
 
 const int64_t* offsets(int slot, int64_t count, int64_t stride) {

@@ -6,6 +6,7 @@
 
 #include "kernels.h"
 #include "simd.h"
+#include "threads.h"
 
 namespace apportion {
 namespace {
@@ -34,25 +35,31 @@ void row_sums(Call& call) {
   if (!call.resized(1, {sizes.data(), sizes.size() - 1})) return;
   const float* x = call.in(0);
   float* sums = call.out(1);
-  for (int64_t m = 0; m < call.count(1); ++m) sums[m] = row_sum(x + m * N, N);
+  for_rows(call.count(1), N, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) sums[m] = row_sum(x + m * N, N);
+  });
+}
+
+void log_softmax_row(const float* x, int64_t N, float* y) {
+  const Vector top = splat(*std::max_element(x, x + N));
+  for_vectors(N, [&](int64_t i, int64_t n) {
+    const Vector below = load_n(x + i, n) - top;
+    // A NaN stays one: the exponential has none to give.
+    store_n(y + i, select(below == below, exponential(below), below), n);
+  });
+  const Vector total = splat(static_cast<float>(std::log(static_cast<double>(row_sum(y, N)))));
+  for_vectors(N, [&](int64_t i, int64_t n) { store_n(y + i, (load_n(x + i, n) - top) - total, n); });
 }
 
 // log_softmax(x [..., N]) -> x - max - log(sum(e^(x - max)))
 void log_softmax(Call& call) {
   if (!call.resize_like(1, 0)) return;
   const int64_t N = call.size(0, call.rank(0) - 1), M = N > 0 ? call.count(0) / N : 0;
-  for (int64_t m = 0; m < M; ++m) {
-    const float* x = call.in(0) + m * N;
-    float* y = call.out(1) + m * N;
-    const Vector top = splat(*std::max_element(x, x + N));
-    for_vectors(N, [&](int64_t i, int64_t n) {
-      const Vector below = load_n(x + i, n) - top;
-      // A NaN stays one: the exponential has none to give.
-      store_n(y + i, select(below == below, exponential(below), below), n);
-    });
-    const Vector total = splat(static_cast<float>(std::log(static_cast<double>(row_sum(y, N)))));
-    for_vectors(N, [&](int64_t i, int64_t n) { store_n(y + i, (load_n(x + i, n) - top) - total, n); });
-  }
+  const float* x = call.in(0);
+  float* y = call.out(1);
+  for_rows(M, N, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) log_softmax_row(x + m * N, N, y + m * N);
+  });
 }
 
 APPORTION_KERNEL("row_sum", row_sums);
