@@ -85,21 +85,6 @@ struct Pieces {
   }
 };
 
-// Sums longer than this are made in parts, for their digits and for the cache.
-constexpr int64_t kDepth = 768;
-
-// multiply() with the segments in parts.
-void multiply_in_parts(Operand a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c,
-                       const int64_t* c_rows, bool accumulate) {
-  const int64_t part = std::max<int64_t>(1, kDepth / a.depth), all = a.segment_count;
-  const int64_t* segments = a.segments;
-  for (int64_t s = 0; s < all; s += part) {
-    a.segments = segments + s;
-    a.segment_count = std::min(part, all - s);
-    multiply(a, rows, b + s * a.depth * b_row, b_row, columns, c, c_rows, accumulate || s > 0);
-  }
-}
-
 void fill_rows(float* y, int64_t rows, int64_t columns, const float* bias) {
   for (int64_t i = 0; i < rows; ++i) std::copy_n(bias, columns, y + i * columns);
 }
@@ -143,16 +128,17 @@ void depthwise_forward(const Geometry& g, const float* x, const float* w, const 
 void forward(const Geometry& g, const float* x, const float* w, const float* bias, float* y) {
   if (g.is_depthwise()) return depthwise_forward(g, x, w, bias, y);
   const int64_t depth = g.group_in(), columns = g.group_out(), width = padded_columns(columns), taps = g.R * g.S;
-  float* packed = scratch(0, g.groups * taps * depth * width);  // [g, R, S, C/g, O/g]
+  float* weights = scratch(0, g.groups * taps * depth * width);  // [g][R, S, C/g, O/g]
   for_rows(g.groups * taps, depth * width, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k)
-      pack(w + k / taps * columns * depth * taps + k % taps, taps, depth * taps, depth, columns, packed + k * depth * width);
+      pack(w + k / taps * columns * depth * taps + k % taps, taps, depth * taps, depth, columns,
+           weights + k / taps * taps * depth * width, taps * depth, k % taps * depth);
   });
   const Padding padding{g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w};
   const Pieces pieces(g.N, g.P, g.Q);
   const int64_t reach = g.reach_h() + 1, image_rows = (pieces.band - 1) * g.stride_h + reach;
   // A whole kernel row is one stretch of memory when its taps are neighbours.
-  const bool joined = g.dilation_w == 1 && g.groups == 1 && g.S * g.C <= kDepth;
+  const bool joined = g.dilation_w == 1 && g.groups == 1;
   std::vector<int64_t> segments, pixels;
   for (int64_t r = 0; r < g.R; ++r)
     for (int64_t s = 0; s < (joined ? 1 : g.S); ++s)
@@ -174,7 +160,7 @@ void forward(const Geometry& g, const float* x, const float* w, const float* bia
     for (int64_t k = 0; k < g.groups; ++k)
       multiply_in_parts({images + k * depth, pixels.data(), 1, segments.data(), static_cast<int64_t>(segments.size()),
                          joined ? g.S * g.C : depth},
-                        count, packed + k * taps * depth * width, width, columns, to + k * columns, targets,
+                        count, packed(weights + k * taps * depth * width, taps * depth, columns), columns, to + k * columns, targets,
                         bias != nullptr);
   });
 }
@@ -209,7 +195,7 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
   const Pieces pieces(g.N, strides_h, strides_w * g.stride_h * g.stride_w);
   const int64_t reach = top + g.P + bottom - strides_h;  // padded rows that a band needs beside its own
   const int64_t image_size = padding.is_none() ? g.P * g.Q * g.O : (pieces.band + reach) * padding.row();
-  float* packed = scratch(0, g.groups * area * depth * width);
+  float* packed_weights = scratch(0, g.groups * area * depth * width);
 
   struct Phase {
     std::vector<int64_t> segments, pixels, targets;
@@ -219,7 +205,7 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
   std::vector<Phase> phases;
   for (int64_t ph = 0; ph < std::min(g.stride_h, g.H); ++ph)
     for (int64_t pw = 0; pw < std::min(g.stride_w, g.W); ++pw) {
-      Phase phase{{}, {}, {}, ph, (g.H - ph + g.stride_h - 1) / g.stride_h, (g.W - pw + g.stride_w - 1) / g.stride_w, packed};
+      Phase phase{{}, {}, {}, ph, (g.H - ph + g.stride_h - 1) / g.stride_h, (g.W - pw + g.stride_w - 1) / g.stride_w, packed_weights};
       const auto rows = reaching(ph, g.R, g.stride_h, g.pad_h, g.dilation_h);
       const auto cols = reaching(pw, g.S, g.stride_w, g.pad_w, g.dilation_w);
       for (const Reach& r : rows)
@@ -231,9 +217,9 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
       for_rows(g.groups * count, depth * width, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
           pack(w + i / count * depth * columns * area + places[static_cast<size_t>(i % count)], columns * area, area, depth,
-               columns, packed + i * depth * width);
+               columns, packed_weights + i / count * count * depth * width, count * depth, i % count * depth);
       });
-      packed += g.groups * count * depth * width;
+      packed_weights += g.groups * count * depth * width;
       for (int64_t n = 0; n < pieces.together; ++n)
         for (int64_t i = 0; i < std::min(pieces.band, phase.rows); ++i)
           for (int64_t j = 0; j < phase.across; ++j) {
@@ -251,7 +237,7 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
       const int64_t rows = std::min(piece.rows, phase.rows - piece.row), pixels = piece.images * rows * phase.across;
       for (int64_t k = 0; taps > 0 && rows > 0 && k < g.groups; ++k)
         multiply_in_parts({images + k * depth, phase.pixels.data(), 1, phase.segments.data(), taps, depth}, pixels,
-                          phase.weights + k * taps * depth * width, width, columns,
+                          packed(phase.weights + k * taps * depth * width, taps * depth, columns), columns,
                           dx + (piece.image * g.H + piece.row * g.stride_h) * g.W * g.C + k * columns, phase.targets.data(),
                           false);
     }
@@ -350,38 +336,35 @@ void weight_gradient(const Geometry& g, const float* x, const float* dy, float* 
   std::vector<int64_t> lines;
   for (int64_t n = 0; n < pieces.together; ++n)
     for (int64_t p = 0; p < pieces.band; ++p) lines.push_back(n * image_size + p * g.stride_h * padding.row());
-  const bool joined = g.dilation_w == 1 && g.groups == 1, packs = columns % VL != 0;
+  const bool joined = g.dilation_w == 1 && g.groups == 1;
   const int64_t width = padded_columns(columns), rows = joined ? g.S * g.C : depth;
   const int64_t* targets = offsets(0, rows, columns);
   const auto padded = [&](const Pieces::Piece& piece) {
     return padding.of(x + piece.image * g.H * g.W * g.C, piece.images, piece.row * g.stride_h,
                       (piece.rows - 1) * g.stride_h + reach);
   };
-  // The piece's part of dy for group k, its rows as long as vectors are.
-  const auto gradients = [&](const Pieces::Piece& piece, int64_t k) -> const float* {
+  // The piece's part of dy for group k.
+  const auto gradients = [&](const Pieces::Piece& piece, int64_t k) {
     const float* right = dy + (piece.image * g.P + piece.row) * g.Q * g.O + k * columns;
-    if (!packs) return right;
     const int64_t pixels = piece.images * piece.rows * g.Q;
-    float* packed = scratch(2, pixels * width);
-    for (int64_t i = 0; i < pixels; ++i) {
-      std::copy_n(right + i * g.O, columns, packed + i * width);
-      std::fill_n(packed + i * width + columns, width - columns, 0.0f);
-    }
-    return packed;
+    if (columns == width && columns <= VL) return as_it_lies(right, g.O);
+    float* room = scratch(2, pixels * width);
+    pack(right, g.O, 1, pixels, columns, room, pixels, 0);
+    return packed(room, pixels, columns);
   };
   // Rows begin .. end - 1 of the sums of kernel place t and those joined with it.
-  const auto add = [&](const Pieces::Piece& piece, const float* images, const float* right, int64_t k, int64_t t, int64_t begin,
+  const auto add = [&](const Pieces::Piece& piece, const float* images, const Right& right, int64_t k, int64_t t, int64_t begin,
                        int64_t end, float* own) {
     const float* origin = images + t / g.S * g.dilation_h * padding.row() + t % g.S * g.dilation_w * g.C + k * depth + begin;
-    multiply({origin, nullptr, g.stride_w * g.C, lines.data(), piece.images * piece.rows, g.Q}, end - begin, right,
-             packs ? width : g.O, columns, own + k * size + t * depth * columns + begin * columns, targets, true);
+    multiply_in_parts({origin, nullptr, g.stride_w * g.C, lines.data(), piece.images * piece.rows, g.Q}, end - begin, right,
+                      columns, own + k * size + t * depth * columns + begin * columns, targets, true);
   };
   const int64_t together = joined ? g.S : 1;
   if (shares > 1) {
     in_shares(pieces, shares, sums, g.groups * size, [&](const Pieces::Piece& piece, float* own) {
       const float* images = padded(piece);
       for (int64_t k = 0; k < g.groups; ++k) {
-        const float* right = gradients(piece, k);
+        const Right right = gradients(piece, k);
         for (int64_t t = 0; t < taps; t += together) add(piece, images, right, k, t, 0, rows, own);
       }
     });
@@ -394,7 +377,7 @@ void weight_gradient(const Geometry& g, const float* x, const float* dy, float* 
       const auto piece = pieces.at(i);
       const float* images = padded(piece);
       for (int64_t k = 0; k < g.groups; ++k) {
-        const float* right = gradients(piece, k);
+        const Right right = gradients(piece, k);
         for_chunks(taps / together * parts, [&](int64_t chunk) {
           const int64_t begin = chunk % parts * kRows;
           add(piece, images, right, k, chunk / parts * together, begin, std::min(rows, begin + kRows), sums);

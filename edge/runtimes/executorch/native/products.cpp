@@ -19,7 +19,8 @@ constexpr int kWide = 4, kTall1 = 8, kTall2 = 6;  // 32 registers
 #else
 constexpr int kWide = 2, kTall1 = 4, kTall2 = 4;
 #endif
-constexpr int64_t kDepthBlock = 256;
+constexpr int64_t kPanel = kWide * VL;  // columns that a tile has
+constexpr int64_t kDepthBlock = 256;    // of a panel that stays in the first-level cache
 
 struct Target {
   float* data;
@@ -78,24 +79,23 @@ void rows_of(Operand a, int64_t rows, const float* b, int64_t b_row, Target c) {
 }
 
 template <bool kUnit>
-void panels(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c,
-            const int64_t* c_rows, bool accumulate) {
-  int64_t j = 0;
-  while (j < columns) {
-    const int64_t left = columns - j;
-    if (left > VL * (kWide - 1)) {
-      const int64_t n = std::min<int64_t>(left, kWide * VL);
-      rows_of<kTall2, kWide, kUnit>(a, rows, b + j, b_row, {c + j, c_rows, n, accumulate});
-      j += n;
+void panels(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
+            bool accumulate) {
+  for (int64_t j = 0; j < columns; j += kPanel) {
+    const int64_t n = std::min(columns - j, kPanel);
+    const int64_t row = columns - j < kPanel ? b.last_row : b.row;
+    const float* panel = b.data + j / kPanel * b.panel + b.first * row;
+    const Target target{c + j, c_rows, n, accumulate};
+    if (n > VL * (kWide - 1)) {
+      rows_of<kTall2, kWide, kUnit>(a, rows, panel, row, target);
     } else {
-      const int64_t n = std::min<int64_t>(left, VL);
-      rows_of<kTall1, 1, kUnit>(a, rows, b + j, b_row, {c + j, c_rows, n, accumulate});
-      j += n;
+      for (int64_t v = 0; v < n; v += VL)
+        rows_of<kTall1, 1, kUnit>(a, rows, panel + v, row, {c + j + v, c_rows, std::min<int64_t>(n - v, VL), accumulate});
     }
   }
 }
 
-constexpr int64_t kWorkPerChunk = 1 << 19;  // multiply-adds
+constexpr int64_t kWorkPerChunk = 1 << 21;  // multiply-adds
 
 // Columns, a multiple of `step`, that are a chunk's work in a product of m rows and depth k.
 int64_t columns_of_chunk(int64_t m, int64_t n, int64_t k, int64_t step) {
@@ -193,25 +193,59 @@ void dot_product(const float* a, const float* b, float* c, int64_t m, int64_t n,
   });
 }
 
-// Columns begin .. end - 1 of what pack() makes.
-void pack_columns(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, int64_t begin, int64_t end,
-                  float* packed, int64_t width) {
+// As pack(), of the panel that begins at column j.
+void pack_panel(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, int64_t j, float* to, int64_t depth,
+                int64_t first) {
+  const int64_t columns = std::min(n - j, kPanel), width = columns < kPanel ? padded_columns(columns) : kPanel;
+  b += j * n_stride;
+  to += j * depth + first * width;
+  if (n_stride == 1) {
+    for (int64_t i = 0; i < k; ++i, b += k_stride, to += width) {
+      std::copy_n(b, columns, to);
+      std::fill_n(to + columns, width - columns, 0.0f);
+    }
+    return;
+  }
   constexpr int64_t kBlock = 16;
-  for (int64_t j0 = begin; j0 < end; j0 += kBlock)
+  for (int64_t j0 = 0; j0 < width; j0 += kBlock)
     for (int64_t i = 0; i < k; ++i)
-      for (int64_t j = j0; j < std::min(j0 + kBlock, end); ++j)
-        packed[i * width + j] = j < n ? b[i * k_stride + j * n_stride] : 0.0f;
+      for (int64_t c = j0; c < std::min(j0 + kBlock, width); ++c)
+        to[i * width + c] = c < columns ? b[i * k_stride + c * n_stride] : 0.0f;
 }
 
 }  // namespace
 
-void multiply(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c,
-              const int64_t* c_rows, bool accumulate) {
+void multiply(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
+              bool accumulate) {
   if (a.rows == nullptr) {
-    panels<true>(a, rows, b, b_row, columns, c, c_rows, accumulate);
+    panels<true>(a, rows, b, columns, c, c_rows, accumulate);
   } else {
-    panels<false>(a, rows, b, b_row, columns, c, c_rows, accumulate);
+    panels<false>(a, rows, b, columns, c, c_rows, accumulate);
   }
+}
+
+Right as_it_lies(const float* b, int64_t row) { return {b, row, kPanel, row}; }
+
+Right packed(const float* data, int64_t depth, int64_t columns) {
+  return {data, kPanel, depth * kPanel, padded_columns(columns % kPanel)};
+}
+
+void multiply_in_parts(Operand a, int64_t rows, Right b, int64_t columns, float* c, const int64_t* c_rows, bool accumulate) {
+  const float* data = a.data;
+  const int64_t* segments = a.segments;
+  const int64_t depth = a.depth, all = a.segment_count;
+  const int64_t splits = std::max<int64_t>(1, (depth + kDepthBlock - 1) / kDepthBlock), longest = (depth + splits - 1) / splits;
+  const int64_t together = splits > 1 ? 1 : std::max<int64_t>(1, kDepthBlock / std::max<int64_t>(1, depth));
+  const int64_t first = b.first;
+  for (int64_t s = 0; s < all; s += together)
+    for (int64_t k = 0; k < depth; k += longest) {
+      a.data = data + k * a.step;
+      a.segments = segments + s;
+      a.segment_count = std::min(together, all - s);
+      a.depth = std::min(longest, depth - k);
+      b.first = first + s * depth + k;
+      multiply(a, rows, b, columns, c, c_rows, accumulate || s > 0 || k > 0);
+    }
 }
 
 void matrix_product(const float* a, bool transpose_a, const float* b, bool transpose_b, float* c, int64_t m, int64_t n,
@@ -219,40 +253,42 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
   if (transpose_b && !transpose_a && m <= 64) return dot_product(a, b, c, m, n, k, accumulate);
   const int64_t* a_rows = transpose_a ? nullptr : offsets(0, m, k);
   const int64_t* c_rows = offsets(1, m, n);
-  const int64_t a_step = transpose_a ? m : 1;
-  const bool packs = transpose_b || n % VL != 0;
-  const int64_t b_row = packs ? padded_columns(n) : n;
+  const int64_t a_step = transpose_a ? m : 1, none = 0;
   if (k == 0 && !accumulate) std::fill_n(c, m * n, 0.0f);
   // Chunks are some rows of C where it is tall, else some columns.
-  constexpr int64_t kRows = 48, kColumns = kWide * VL;
-  const bool tall = m >= 4 * kRows || m >= n;
-  const int64_t columns = tall ? n : columns_of_chunk(m, n, std::min(k, kDepthBlock), kColumns);
-  const int64_t rows = tall ? std::max<int64_t>(1, kWorkPerChunk / std::max<int64_t>(1, n * std::min(k, kDepthBlock)) / kRows) * kRows : m;
+  constexpr int64_t kRows = 48, kTall = 64;
+  const bool tall = m >= 4 * kRows || m >= n, packs = transpose_b || n % VL != 0 || (m >= kTall && n > kPanel);
+  const int64_t work = std::max<int64_t>(1, n * std::min(k, kDepthBlock));
+  const int64_t columns = tall ? n : columns_of_chunk(m, n, std::min(k, kDepthBlock), kPanel);
+  const int64_t rows = tall ? std::max<int64_t>(1, kWorkPerChunk / work / kRows) * kRows : m;
   const int64_t across = (n + columns - 1) / columns, down = (m + rows - 1) / rows;
+  float* room = packs ? scratch(0, std::min(k, kDepthBlock) * padded_columns(n)) : nullptr;
   for (int64_t k0 = 0; k0 < k; k0 += kDepthBlock) {
     const int64_t depth = std::min(kDepthBlock, k - k0);
     const float* block = transpose_b ? b + k0 : b + k0 * n;
-    if (packs) {
-      float* packed = scratch(0, depth * b_row);
-      for_ranges(b_row, std::max<int64_t>(1, kFloatsPerChunk / depth / kColumns) * kColumns, [&](int64_t begin, int64_t end) {
-        pack_columns(block, transpose_b ? 1 : n, transpose_b ? k : 1, depth, n, begin, end, packed, b_row);
-      });
-      block = packed;
-    }
+    const Right right = packs ? pack_all(block, transpose_b ? 1 : n, transpose_b ? k : 1, depth, n, room) : as_it_lies(block, n);
     for_chunks(across * down, [&](int64_t chunk) {
-      const int64_t i = chunk / across * rows, j = chunk % across * columns, none = 0;
-      const int64_t* targets = c_rows + i;
+      const int64_t i = chunk / across * rows, j = chunk % across * columns;
+      Right part = right;
+      part.data += j / kPanel * right.panel;
       multiply({a + k0 * a_step + (transpose_a ? i : 0), transpose_a ? nullptr : a_rows + i, a_step, &none, 1, depth},
-               std::min(rows, m - i), block + j, b_row, std::min(columns, n - j), c + j, targets, accumulate || k0 > 0);
+               std::min(rows, m - i), part, std::min(columns, n - j), c + j, c_rows + i, accumulate || k0 > 0);
     });
   }
 }
 
 int64_t padded_columns(int64_t columns) { return (columns + VL - 1) / VL * VL; }
 
-void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* packed) {
-  const int64_t width = padded_columns(n);
-  pack_columns(b, k_stride, n_stride, k, n, 0, width, packed, width);
+void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* to, int64_t depth, int64_t first) {
+  for (int64_t j = 0; j < n; j += kPanel) pack_panel(b, k_stride, n_stride, k, n, j, to, depth, first);
+}
+
+Right pack_all(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* to) {
+  for_rows((n + kPanel - 1) / kPanel, k * kPanel, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel)
+      pack_panel(b, k_stride, n_stride, k, n, panel * kPanel, to, k, 0);
+  });
+  return packed(to, k, n);
 }
 
 const int64_t* offsets(int slot, int64_t count, int64_t stride) {

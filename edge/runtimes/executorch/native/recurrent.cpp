@@ -24,8 +24,8 @@ void lstm(Call& call) {
   const float *x = call.in(0), *bias = call.in_or_null(3);
   const int64_t width = padded_columns(G);
   std::vector<float> recurrent(H * width), inputs(I * width);
-  pack(call.in(2), 1, H, H, G, recurrent.data());
-  pack(call.in(1), 1, I, I, G, inputs.data());
+  const Right by_state = pack_all(call.in(2), 1, H, H, G, recurrent.data());
+  const Right by_input = pack_all(call.in(1), 1, I, I, G, inputs.data());
   float *y = call.out(4), *cells = call.out(5), *tanh_cells = call.out(10);
   float* kept[4] = {call.out(6), call.out(7), call.out(8), call.out(9)};
   const int64_t *x_rows = offsets(0, B, I), *gate_rows = offsets(1, B, G), *y_rows = offsets(2, B, H);
@@ -36,10 +36,9 @@ void lstm(Call& call) {
       const int64_t at = (t * B + begin) * H;
       if (bias)
         for (int64_t b = 0; b < count; ++b) std::copy_n(bias, G, gates + b * G);
-      multiply({x + (t * B + begin) * I, x_rows, 1, kNoSegment, 1, I}, count, inputs.data(), width, G, gates, gate_rows,
-               bias != nullptr);
+      multiply({x + (t * B + begin) * I, x_rows, 1, kNoSegment, 1, I}, count, by_input, G, gates, gate_rows, bias != nullptr);
       if (t > 0)
-        multiply({y + at - B * H, y_rows, 1, kNoSegment, 1, H}, count, recurrent.data(), width, G, gates, gate_rows, true);
+        multiply({y + at - B * H, y_rows, 1, kNoSegment, 1, H}, count, by_state, G, gates, gate_rows, true);
       for (int64_t b = 0; b < count; ++b)
         for_vectors(H, [&](int64_t h, int64_t n) {
           const float* gate = gates + b * G + h;
@@ -63,7 +62,7 @@ void lstm_backward(Call& call) {
   const float *in_i = call.in(3), *in_f = call.in(4), *in_g = call.in(5), *in_o = call.in(6);
   float* dgates = call.out(9);
   std::vector<float> weights(G * padded_columns(H));
-  pack(call.in(8), H, 1, G, H, weights.data());
+  const Right by_gate = pack_all(call.in(8), H, 1, G, H, weights.data());
   const int64_t *gate_rows = offsets(0, B, G), *state_rows = offsets(1, B, H);
   for_ranges(B, kExamples, [&](int64_t begin, int64_t end) {
     const int64_t count = end - begin;
@@ -73,8 +72,8 @@ void lstm_backward(Call& call) {
       const int64_t at = (t * B + begin) * H;
       std::copy_n(dy + at, count * H, dh);
       if (t + 1 < T)
-        multiply({dgates + ((t + 1) * B + begin) * G, gate_rows, 1, kNoSegment, 1, G}, count, weights.data(),
-                 padded_columns(H), H, dh, state_rows, true);
+        multiply({dgates + ((t + 1) * B + begin) * G, gate_rows, 1, kNoSegment, 1, G}, count, by_gate, H, dh, state_rows,
+                 true);
       for (int64_t b = 0; b < count; ++b)
         for_vectors(H, [&](int64_t h, int64_t n) {
           const int64_t local = b * H + h, from = at + local;

@@ -44,13 +44,14 @@ void Threads::run(int64_t count, Chunk chunk, const void* work) {
     const std::lock_guard lock(mutex_);
     chunk_ = chunk, work_ = work, count_ = count;
     next_.store(0, std::memory_order_relaxed);
+    is_open_ = true;
   }
   const auto wanted = std::min<int64_t>(count - 1, static_cast<int64_t>(others_.size()));
   for (int64_t i = 0; i < wanted; ++i) job_.notify_one();
   claim(chunk, work, count);
   // Whoever wakes from here on finds no job; whoever is at one has claimed its last chunk.
   std::unique_lock lock(mutex_);
-  chunk_ = nullptr;
+  is_open_ = false;
   done_.wait(lock, [this] { return at_work_ == 0; });
 }
 
@@ -65,7 +66,7 @@ void Threads::claim(Chunk chunk, const void* work, int64_t count) {
 void Threads::wait_for_jobs() {
   std::unique_lock lock(mutex_);
   while (true) {
-    job_.wait(lock, [this] { return ends_ || chunk_ != nullptr; });
+    job_.wait(lock, [this] { return is_open_ || ends_; });
     if (ends_) return;
     const Chunk chunk = chunk_;
     const void* work = work_;
@@ -74,7 +75,7 @@ void Threads::wait_for_jobs() {
     lock.unlock();
     claim(chunk, work, count);
     lock.lock();
-    chunk_ = nullptr;  // all its chunks are claimed: sleep until the next job
+    is_open_ = false;  // all its chunks are claimed
     if (--at_work_ == 0) done_.notify_one();
   }
 }

@@ -34,13 +34,13 @@ class Threads {
   std::vector<std::thread> others_;
   std::mutex mutex_;
   std::condition_variable job_, done_;
-  // Of the open job; chunk_ is null between two jobs.
+  // Of the last job; it is open until all its chunks are claimed.
   Chunk chunk_ = nullptr;
   const void* work_ = nullptr;
   int64_t count_ = 0;
   std::atomic<int64_t> next_ = 0;
   int at_work_ = 0;
-  bool ends_ = false;
+  bool is_open_ = false, ends_ = false;
 };
 
 // While one of these lives, for_chunks() on this thread uses `threads` (null: only this thread).
