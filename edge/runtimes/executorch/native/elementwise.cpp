@@ -1,4 +1,4 @@
-// Activations with their gradients, permutation, and matrix products as operators.
+// Sums and products of equal shapes, permutation, and matrix products as operators.
 #include <algorithm>
 #include <cmath>
 
@@ -9,24 +9,6 @@
 
 namespace apportion {
 namespace {
-
-// f(offset, count) for the vectors of n floats.
-template <class F>
-void each_vector(int64_t n, F f) {
-  for_floats(n, [&](int64_t begin, int64_t end) {
-    for_vectors(end - begin, [&](int64_t i, int64_t count) { f(begin + i, count); });
-  });
-}
-
-// relu_backward(dy, y) -> dx
-void relu_backward(Call& call) {
-  if (!call.resize_like(2, 0)) return;
-  const float *dy = call.in(0), *y = call.in(1);
-  float* dx = call.out(2);
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    store_n(dx + i, select(load_n(y + i, n) > Vector{}, load_n(dy + i, n), Vector{}), n);
-  });
-}
 
 // add(a, b, relu) -> y: equal shapes
 void add(Call& call) {
@@ -40,27 +22,20 @@ void add(Call& call) {
   });
 }
 
-// gelu(x) -> x * Phi(x)
-void gelu(Call& call) {
-  if (!call.resize_like(1, 0)) return;
-  const float* x = call.in(0);
-  float* y = call.out(1);
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector v = load_n(x + i, n);
-    store_n(y + i, v * 0.5f * (error_function(v * 0.70710678f) + 1.0f), n);
-  });
+// multiply(a, b) -> a * b: equal shapes
+void multiply_values(Call& call) {
+  if (!call.require(call.count(0) == call.count(1)) || !call.resize_like(2, 0)) return;
+  const float *a = call.in(0), *b = call.in(1);
+  float* y = call.out(2);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(y + i, load_n(a + i, n) * load_n(b + i, n), n); });
 }
 
-// gelu_backward(dy, x) -> dy * (Phi(x) + x phi(x))
-void gelu_backward(Call& call) {
+// scale(x, factor) -> x * factor
+void scale(Call& call) {
   if (!call.resize_like(2, 0)) return;
-  const float *dy = call.in(0), *x = call.in(1);
-  float* dx = call.out(2);
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector v = load_n(x + i, n);
-    const Vector density = exponential(v * v * -0.5f) * 0.39894228f;
-    store_n(dx + i, load_n(dy + i, n) * (0.5f * (error_function(v * 0.70710678f) + 1.0f) + v * density), n);
-  });
+  const float *x = call.in(0), factor = static_cast<float>(call.number(1));
+  float* y = call.out(2);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(y + i, load_n(x + i, n) * factor, n); });
 }
 
 // divide(x, n) -> x / n
@@ -173,10 +148,9 @@ void linear(Call& call) {
   matrix_product(call.in(0), false, call.in(1), true, y, M, N, K, b != nullptr);
 }
 
-APPORTION_KERNEL("relu_backward", relu_backward);
 APPORTION_KERNEL("add", add);
-APPORTION_KERNEL("gelu", gelu);
-APPORTION_KERNEL("gelu_backward", gelu_backward);
+APPORTION_KERNEL("multiply", multiply_values);
+APPORTION_KERNEL("scale", scale);
 APPORTION_KERNEL("divide", divide);
 APPORTION_KERNEL("embedding_backward", embedding_backward);
 APPORTION_KERNEL("permute", permute);

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "simd.h"
+
 namespace apportion {
 
 // The threads of one session beside the caller's own. They sleep between two jobs: on busy processors a thread that spins
@@ -80,6 +82,14 @@ constexpr int64_t kFloatsPerChunk = 1 << 15;
 template <class F>
 inline void for_floats(int64_t n, const F& f) {
   for_ranges(n, kFloatsPerChunk, f);
+}
+
+// f(offset, count) for the vectors of n floats.
+template <class F>
+inline void each_vector(int64_t n, const F& f) {
+  for_floats(n, [&](int64_t begin, int64_t end) {
+    for_vectors(end - begin, [&](int64_t i, int64_t count) { f(begin + i, count); });
+  });
 }
 
 // f(begin, end) for rows of `width` floats each.
