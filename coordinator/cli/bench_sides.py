@@ -28,7 +28,11 @@ TIMEOUT_S = 300.0
 
 
 class DeviceSide:
-    """A trainer child with the artifact loaded; a context manager that ends it."""
+    """A trainer child with the artifact loaded; a context manager that ends it.
+
+    Attributes:
+        cpu_ms: processor time per step of the last block, of all threads together; the median.
+    """
 
     def __init__(self, inputs: BenchInputs, threads: int) -> None:
         self._inputs, self._threads = inputs, threads
@@ -36,6 +40,7 @@ class DeviceSide:
         runtime = inputs.manifest.runtime
         self._link = TrainerLink(python=str(runtime_python(runtime)), runtime=runtime, deliver=self._events.put)
         self._count = 0
+        self.cpu_ms = 0.0
 
     def __enter__(self) -> DeviceSide:
         return self
@@ -70,6 +75,7 @@ class DeviceSide:
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Failed):
                 raise DeviceRefused(f"the trainer failed: {event.reply.reason}")
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Trained):
+                self.cpu_ms = event.reply.step_cpu_ms_p50
                 return event.reply.step_ms_p50
 
 

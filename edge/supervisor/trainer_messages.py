@@ -108,6 +108,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         digest, size: of the uncompressed update; ``encoded_size`` of the file.
         labels: classes with local examples, where the order asks for them.
         evaluation: sums over the held-out share, where the order asks for them.
+        step_cpu_ms_p50: processor time of a step, of all threads together.
     """
 
     assignment_id: str
@@ -126,6 +127,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     threads: int
     labels: tuple[int, ...] | None = None
     evaluation: Evaluation | None = None
+    step_cpu_ms_p50: float = 0.0
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "convolution.h"
 #include "crossover.h"
 #include "kernels.h"
 #include "products.h"
@@ -11,17 +12,6 @@
 
 namespace apportion {
 namespace {
-
-struct Geometry {
-  int64_t N, H, W, C, P, Q, O, R, S, groups;
-  int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-
-  int64_t reach_h() const { return (R - 1) * dilation_h; }
-  int64_t reach_w() const { return (S - 1) * dilation_w; }
-  int64_t group_in() const { return C / groups; }
-  int64_t group_out() const { return O / groups; }
-  bool is_depthwise() const { return groups == C && groups == O && groups > 1; }
-};
 
 void set_window(Geometry& g, Ints stride, Ints padding, Ints dilation, int64_t groups) {
   g.stride_h = stride[0], g.stride_w = stride[1], g.pad_h = padding[0], g.pad_w = padding[1];
@@ -32,98 +22,11 @@ int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t pad, i
   return (size + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
 }
 
-// Images with zeros around them, a few whole ones or a band of rows of one at a time, in this thread's scratch memory; where
-// there are no zeros to add, the images themselves.
-struct Padding {
-  int64_t height, width, channels, top, bottom, left, right;
-
-  bool is_none() const { return top + bottom + left + right == 0; }
-  int64_t row() const { return (left + width + right) * channels; }
-  // `rows` padded rows from padded row `first` on, of each of `count` images that follow each other in memory.
-  const float* of(const float* images, int64_t count, int64_t first, int64_t rows) const {
-    const int64_t line = width * channels;
-    if (is_none()) return images + first * line;
-    float* buffer = scratch(1, count * rows * row());
-    float* to = buffer;
-    for (int64_t n = 0; n < count; ++n)
-      for (int64_t h = first - top; h < first - top + rows; ++h, to += row()) {
-        if (h < 0 || h >= height) {
-          std::fill_n(to, row(), 0.0f);
-          continue;
-        }
-        std::fill_n(to, left * channels, 0.0f);
-        std::copy_n(images + (n * height + h) * line, line, to + left * channels);
-        std::fill_n(to + left * channels + line, right * channels, 0.0f);
-      }
-    return buffer;
-  }
-};
-
-// How the rows of a batch of images are cut in pieces that are worked on one by one: some whole images, so many that weights
-// are worth fetching once for all of them, or a band of rows of one image.
-struct Pieces {
-  int64_t images, rows, together, band;
-
-  Pieces(int64_t images, int64_t rows, int64_t width) : images(images), rows(rows), together(1), band(rows) {
-    constexpr int64_t kFewest = 256, kMost = 1024;  // pixels
-    const int64_t pixels = rows * width;
-    if (pixels < kFewest) {
-      together = std::clamp<int64_t>((kFewest + pixels - 1) / std::max<int64_t>(1, pixels), 1, images);
-    } else if (pixels > kMost) {
-      band = std::max<int64_t>(1, kMost / width);
-    }
-  }
-  int64_t per_image() const { return (rows + band - 1) / band; }
-  int64_t count() const { return (images + together - 1) / together * per_image(); }
-
-  struct Piece {
-    int64_t image, images, row, rows;
-  };
-  Piece at(int64_t i) const {
-    const int64_t image = i / per_image() * together, row = i % per_image() * band;
-    return {image, std::min(together, images - image), row, std::min(band, rows - row)};
-  }
-};
-
 void fill_rows(float* y, int64_t rows, int64_t columns, const float* bias) {
   for (int64_t i = 0; i < rows; ++i) std::copy_n(bias, columns, y + i * columns);
 }
 
 // ---- forward
-
-// [R, S, C] of depthwise weights [C, R, S].
-const float* taps_first(const Geometry& g, const float* w) {
-  float* taps = scratch(0, g.R * g.S * g.C);
-  for (int64_t c = 0; c < g.C; ++c)
-    for (int64_t t = 0; t < g.R * g.S; ++t) taps[t * g.C + c] = w[c * g.R * g.S + t];
-  return taps;
-}
-
-void depthwise_forward(const Geometry& g, const float* x, const float* w, const float* bias, float* y) {
-  const float* taps = taps_first(g, w);
-  const Padding padding{g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w};
-  const Pieces pieces(g.N, g.P, g.Q);
-  for_chunks(pieces.count(), [&](int64_t i) {
-    const auto piece = pieces.at(i);
-    const int64_t rows = (piece.rows - 1) * g.stride_h + g.reach_h() + 1;
-    for (int64_t n = piece.image; n < piece.image + piece.images; ++n) {
-      const float* image = padding.of(x + n * g.H * g.W * g.C, 1, piece.row * g.stride_h, rows);
-      for (int64_t p = 0; p < piece.rows; ++p)
-        for (int64_t q = 0; q < g.Q; ++q) {
-          float* pixel = y + ((n * g.P + piece.row + p) * g.Q + q) * g.C;
-          const float* corner = image + p * g.stride_h * padding.row() + q * g.stride_w * g.C;
-          for_vectors(g.C, [&](int64_t c, int64_t count) {
-            Vector sum = bias ? load_n(bias + c, count) : Vector{};
-            for (int64_t r = 0; r < g.R; ++r)
-              for (int64_t s = 0; s < g.S; ++s)
-                sum += load_n(corner + r * g.dilation_h * padding.row() + s * g.dilation_w * g.C + c, count) *
-                       load_n(taps + (r * g.S + s) * g.C + c, count);
-            store_n(pixel + c, sum, count);
-          });
-        }
-    }
-  });
-}
 
 void forward(const Geometry& g, const float* x, const float* w, const float* bias, float* y) {
   if (g.is_depthwise()) return depthwise_forward(g, x, w, bias, y);
@@ -167,22 +70,6 @@ void forward(const Geometry& g, const float* x, const float* w, const float* bia
 
 // ---- gradient of the input
 
-// Floor division.
-int64_t down(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
-
-// Input pixels h = phase + stride * i, all of which the same kernel taps reach: output pixel i + first for each tap.
-struct Reach {
-  int64_t tap, first;
-};
-std::vector<Reach> reaching(int64_t phase, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation) {
-  std::vector<Reach> taps;
-  for (int64_t k = 0; k < kernel; ++k) {
-    const int64_t shifted = phase + pad - k * dilation;
-    if (shifted - down(shifted, stride) * stride == 0) taps.push_back({k, down(shifted, stride)});
-  }
-  return taps;
-}
-
 void input_gradient(const Geometry& g, const float* dy, const float* w, float* dx) {
   const int64_t columns = g.group_in(), depth = g.group_out(), width = padded_columns(columns), area = g.R * g.S;
   const int64_t top = std::max<int64_t>(0, -down(g.pad_h - g.reach_h(), g.stride_h));
@@ -193,7 +80,8 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
   // Rows counted in strides: row i of a piece stands for the input rows phase + stride * i of every phase.
   const int64_t strides_h = (g.H + g.stride_h - 1) / g.stride_h, strides_w = (g.W + g.stride_w - 1) / g.stride_w;
   const Pieces pieces(g.N, strides_h, strides_w * g.stride_h * g.stride_w);
-  const int64_t reach = top + g.P + bottom - strides_h;  // padded rows that a band needs beside its own
+  // Padded rows that a band needs beside its own: as far as any tap reads.
+  const int64_t reach = top + std::max<int64_t>(0, down(g.stride_h - 1 + g.pad_h, g.stride_h));
   const int64_t image_size = padding.is_none() ? g.P * g.Q * g.O : (pieces.band + reach) * padding.row();
   float* packed_weights = scratch(0, g.groups * area * depth * width);
 
@@ -244,85 +132,7 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
   });
 }
 
-void depthwise_input_gradient(const Geometry& g, const float* dy, const float* w, float* dx) {
-  const float* taps = taps_first(g, w);
-  // The taps that reach each input row and column, and the output row or column that each comes from.
-  const auto all = [](int64_t size, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation, int64_t limit) {
-    std::vector<std::vector<Reach>> found;
-    for (int64_t pixel = 0; pixel < size; ++pixel) {
-      found.push_back(reaching(pixel % stride, kernel, stride, pad, dilation));
-      for (Reach& reach : found.back()) reach.first += pixel / stride;
-      std::erase_if(found.back(), [&](const Reach& reach) { return reach.first < 0 || reach.first >= limit; });
-    }
-    return found;
-  };
-  const auto down_taps = all(g.H, g.R, g.stride_h, g.pad_h, g.dilation_h, g.P);
-  const auto across_taps = all(g.W, g.S, g.stride_w, g.pad_w, g.dilation_w, g.Q);
-  for_rows(g.N * g.H, g.W * g.C, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      for (int64_t v = 0; v < g.W; ++v)
-        for_vectors(g.C, [&](int64_t c, int64_t count) {
-          Vector sum{};
-          for (const Reach& r : down_taps[static_cast<size_t>(row % g.H)])
-            for (const Reach& s : across_taps[static_cast<size_t>(v)])
-              sum += load_n(dy + ((row / g.H * g.P + r.first) * g.Q + s.first) * g.C + c, count) *
-                     load_n(taps + (r.tap * g.S + s.tap) * g.C + c, count);
-          store_n(dx + (row * g.W + v) * g.C + c, sum, count);
-        });
-  });
-}
-
 // ---- gradient of the weights
-
-// Sums over all pieces are made in shares, each in its own memory, which are then added in order: shares are of as many
-// pieces whatever the number of threads. No more than so many floats for all shares together; 1 where they are too large.
-int64_t shares_of(int64_t pieces, int64_t floats) {
-  constexpr int64_t kShares = 8, kFloats = 3 << 17;
-  int64_t shares = std::min(kShares, pieces);
-  while (shares > 1 && shares * floats > kFloats) shares /= 2;
-  return shares < 4 ? 1 : shares;
-}
-
-// f(piece, sums of its share); then the shares are added up in the first one.
-template <class F>
-void in_shares(const Pieces& pieces, int64_t shares, float* sums, int64_t floats, F f) {
-  for_chunks(shares, [&](int64_t share) {
-    float* own = sums + share * floats;
-    std::fill_n(own, floats, 0.0f);
-    for (int64_t i = share * pieces.count() / shares; i < (share + 1) * pieces.count() / shares; ++i) f(pieces.at(i), own);
-  });
-  if (shares > 1)
-    for_floats(floats, [&](int64_t begin, int64_t end) {
-      for (int64_t share = 1; share < shares; ++share)
-        for (int64_t i = begin; i < end; ++i) sums[i] += sums[share * floats + i];
-    });
-}
-
-void depthwise_weight_gradient(const Geometry& g, const float* x, const float* dy, float* dw) {
-  const Padding padding{g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w};
-  const Pieces pieces(g.N, g.P, g.Q);
-  const int64_t size = g.R * g.S * g.C, shares = shares_of(pieces.count(), size);
-  float* sums = scratch(0, shares * size);
-  in_shares(pieces, shares, sums, size, [&](const Pieces::Piece& piece, float* own) {
-    const int64_t rows = (piece.rows - 1) * g.stride_h + g.reach_h() + 1;
-    for (int64_t n = piece.image; n < piece.image + piece.images; ++n) {
-      const float* image = padding.of(x + n * g.H * g.W * g.C, 1, piece.row * g.stride_h, rows);
-      for (int64_t t = 0; t < g.R * g.S; ++t) {
-        const float* origin = image + t / g.S * g.dilation_h * padding.row() + t % g.S * g.dilation_w * g.C;
-        for_vectors(g.C, [&](int64_t c, int64_t count) {
-          Vector sum = load_n(own + t * g.C + c, count);
-          for (int64_t p = 0; p < piece.rows; ++p)
-            for (int64_t q = 0; q < g.Q; ++q)
-              sum += load_n(origin + p * g.stride_h * padding.row() + q * g.stride_w * g.C + c, count) *
-                     load_n(dy + ((n * g.P + piece.row + p) * g.Q + q) * g.C + c, count);
-          store_n(own + t * g.C + c, sum, count);
-        });
-      }
-    }
-  });
-  for (int64_t c = 0; c < g.C; ++c)
-    for (int64_t t = 0; t < g.R * g.S; ++t) dw[c * g.R * g.S + t] = sums[t * g.C + c];
-}
 
 void weight_gradient(const Geometry& g, const float* x, const float* dy, float* dw) {
   if (g.is_depthwise()) return depthwise_weight_gradient(g, x, dy, dw);
