@@ -33,7 +33,7 @@ def fuse(graph: fx.Graph) -> None:
 
 
 def _join_relu(relu: fx.Node, places: dict[fx.Node, int]) -> None:
-    """A ReLU of a batch norm, of a batch norm and a residual, or of another sum; whatever else reads the sum needs it."""
+    """A ReLU of a batch norm, of a batch norm and a residual, or of another sum, where nothing else reads that."""
     before: Any = relu.args[0]
     if len(before.users) > 1 or any(user.op == "output" for user in relu.users):
         return
@@ -43,7 +43,12 @@ def _join_relu(relu: fx.Node, places: dict[fx.Node, int]) -> None:
         for value, addend in (before.args[:2], before.args[1::-1]):
             norm = _norm_of(value)
             # The sum is where the norm is, so what is added must be there already.
-            if norm is not None and len(value.users) == 1 and places[addend] < places[norm] and norm.args[_ADDEND] is None:
+            if (
+                norm is not None
+                and len(value.users) == 1
+                and places[addend] < places[norm]
+                and norm.args[_ADDEND] is None
+            ):
                 _set(norm, _ADDEND, addend)
                 _set(norm, _RELU, True)
                 relu.replace_all_uses_with(value)
@@ -77,9 +82,7 @@ def _join_sum_of_gradients(graph: fx.Graph, masked: fx.Node) -> None:
     if total.target is not NATIVE.add.default or total.args[2] or len(total.users) > 1:
         return
     with graph.inserting_before(masked):
-        joined = graph.call_function(
-            NATIVE.add_relu_backward.default, (total.args[0], total.args[1], masked.args[1])
-        )
+        joined = graph.call_function(NATIVE.add_relu_backward.default, (total.args[0], total.args[1], masked.args[1]))
     joined.meta = dict(masked.meta)
     masked.replace_all_uses_with(joined)
 

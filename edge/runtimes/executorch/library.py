@@ -76,7 +76,7 @@ def crossovers() -> dict[str, float]:
 
 
 class NativeThreads:
-    """The threads that a session's kernels share their work out over; results are the same bits whatever their number."""
+    """The threads of a session's kernels; results are the same bits whatever their number."""
 
     def __init__(self, count: int) -> None:
         """Args: count: with the caller's own."""

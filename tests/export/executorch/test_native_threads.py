@@ -38,12 +38,15 @@ def _step(x: Tensor, w: Tensor, wide: Tensor, deep: Tensor, a: Tensor, b: Tensor
     found += _convolution(few, deep, 1, 1)
     c = a @ b
     rows, means, rstds = ATEN.native_layer_norm(c, [c.shape[-1]], None, None, 1e-5)
-    row_gradient = ATEN.native_layer_norm_backward(c.abs(), c, [c.shape[-1]], means, rstds, None, None, [True, False, False])
+    row_gradient = ATEN.native_layer_norm_backward(
+        c.abs(), c, [c.shape[-1]], means, rstds, None, None, [True, False, False]
+    )
     weights = torch.softmax(c, -1)
     found += [c, c.t() @ a, rows, row_gradient[0], weights, ATEN._softmax_backward_data(c, weights, 1, torch.float32)]
     return [*found, torch.nn.functional.gelu(c), c.sum(0), c.sum(1), torch.log_softmax(c, -1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 7])
 def test_bits_do_not_depend_on_threads(batch: int, tmp_path: Path) -> None:
     torch.manual_seed(0)
