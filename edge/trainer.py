@@ -137,6 +137,7 @@ class Trainer:
             metrics=outcome.metrics,
             step_ms_p50=outcome.step_ms_p50,
             step_ms_p95=outcome.step_ms_p95,
+            step_cpu_ms_p50=outcome.step_cpu_ms_p50,
             peak_bytes=peak_rss_bytes(),
             idle_bytes=self._idle_bytes,
             torch_loaded=is_torch_loaded(),

@@ -72,8 +72,13 @@ StepFunction = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, 
 """Named inputs to (outputs, hidden values), both in the order in which the graph is to give them."""
 
 
-def capture(function: StepFunction, inputs: Sequence[StepInput], module: nn.Module) -> Capture:
+def capture(
+    function: StepFunction, inputs: Sequence[StepInput], module: nn.Module, whole: frozenset[Any] = frozenset()
+) -> Capture:
     """Trace ``function`` on the examples of ``inputs``.
+
+    Args:
+        whole: operators that are not written out in simpler ones, beside those that never are.
 
     Raises:
         ExportRefused: naming the layer whose shapes or control flow depend on data, or that fixes the batch size.
@@ -104,7 +109,7 @@ def capture(function: StepFunction, inputs: Sequence[StepInput], module: nn.Modu
         interpret = fx.Interpreter(joint).run
         graph = make_fx(
             functionalize(interpret),
-            decomposition_table=decomposition_table(),
+            decomposition_table=decomposition_table(whole),
             tracing_mode="fake",
             _allow_non_fake_inputs=True,
         )(*fakes)

@@ -39,9 +39,26 @@ _SPELLED_OUT = (
 )  # fmt: skip
 
 
+WITH_KERNELS = frozenset({
+    ATEN._softmax_backward_data.default, ATEN.native_layer_norm_backward.default, ATEN.hardswish_backward.default,
+    ATEN.hardsigmoid_backward.default,
+})  # fmt: skip
+"""Operators that a format may ask for as they are, because it has kernels for them."""
+
+
+def written_out(overload: Any) -> Callable[..., Any]:
+    """The function that writes ``overload`` out."""
+    return get_decompositions([overload])[overload]
+
+
 @cache
-def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """Operator -> function that writes it out."""
+def decomposition_table(whole: frozenset[Any] = frozenset()) -> dict[Any, Callable[..., Any]]:
+    """Operator -> function that writes it out; none for those that are ``whole``."""
+    return {operator: function for operator, function in _table().items() if operator not in whole}
+
+
+@cache
+def _table() -> dict[Any, Callable[..., Any]]:
     return {
         **get_decompositions(_SPELLED_OUT),
         ATEN._weight_norm_interface_backward.default: _weight_norm_backward,

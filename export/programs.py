@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,17 +72,20 @@ class ProgramFunction:
     gradients: GradientFunction | None = None
 
 
-def capture_programs(module: nn.Module, spec: StepSpec, *, loops: frozenset[str] = LOOPS) -> dict[str, Capture]:
+def capture_programs(
+    module: nn.Module, spec: StepSpec, *, loops: frozenset[str] = LOOPS, whole: frozenset[Any] = frozenset()
+) -> dict[str, Capture]:
     """Program name -> traced program, of every program of :func:`program_functions`.
 
     Args:
         loops: recurrent layers the format takes as one operation.
+        whole: as :func:`export.capture.capture`.
 
     Raises:
         ExportRefused: as :func:`export.prepared_module.prepared_module` and :func:`export.capture.capture`.
     """
     programs = program_functions(module, spec, loops=loops)
-    return {name: capture(p.function, p.inputs, p.module) for name, p in programs.items()}
+    return {name: capture(p.function, p.inputs, p.module, whole) for name, p in programs.items()}
 
 
 def program_functions(

@@ -4,11 +4,16 @@ A fair comparison: torch in train mode, float32, the faster of contiguous and ch
 sides include the optimizer and reading the loss; blocks of ten steps alternate; the median of the blocks counts. Each
 side is a process of its own, so that its memory is its own. The device's memory is that of a real agent carrying out
 one order through a broker: the trainer's peak alone, and the sum of supervisor and trainer.
+
+``cpu_s`` is the processor time of a step on the device, of all its threads. ``share_of_peak`` sets the step's
+multiply-adds per second of that time against what one core does at most, as :mod:`edge.measuring.fma_peak` measures
+between the blocks; it is null where there is no C++ compiler.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +36,7 @@ from edge.commands.profile import (
     RUNTIME_HELP,
     THREADS_HELP,
 )
+from edge.contracts.errors import DeviceRefused
 from edge.measuring.ladder import ladder_path
 from edge.measuring.report import LadderArguments
 from edge.runtimes import DEFAULT
@@ -40,6 +46,7 @@ from export.step_form import StepForm
 
 if TYPE_CHECKING:
     from coordinator.cli.model_arguments import ModelArguments
+    from edge.measuring.fma_peak import FmaPeak
 
 EXAMPLE = "Example: apportion bench step --model resnet20 --threads 1 --json"
 
@@ -96,8 +103,10 @@ def bench_step(
     if not as_json:
         print(
             f"{model} on {runtime}, {form.name}, batch {batch}, {threads} threads: {values['step_ms']:.1f} ms, "
-            f"{values['ratio_to_torch']:.2f} x torch ({values['torch_step_ms']:.1f} ms, {values['torch_layout']}); "
-            f"trainer {values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
+            f"{values['ratio_to_torch']:.2f} x torch ({values['torch_step_ms']:.1f} ms, {values['torch_layout']}), "
+            f"{1e3 * values['cpu_s']:.1f} ms of processor time"
+            + (f", {values['share_of_peak']:.0%} of a core's peak; " if values["share_of_peak"] else "; ")
+            + f"trainer {values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
             f"torch {values['torch_peak_rss_mb']:.0f} MB"
         )
     return values
@@ -139,16 +148,20 @@ def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks:
         manifest = inputs.manifest
         with DeviceSide(inputs, threads) as device, TorchSide(inputs, threads) as torch_side:
             device.block(), torch_side.block()
-            device_ms, torch_ms, device_cpu, torch_cpu = [], [], [], []
+            device_ms, torch_ms, cpu_ms, torch_cpu, peak = [], [], [], [], _peak(folder)
             for _ in range(blocks):
                 device_ms.append(device.block())
                 torch_ms.append(torch_side.block())
-                device_cpu.append(device.cpu_ms)
+                cpu_ms.append(device.cpu_ms)
                 torch_cpu.append(torch_side.cpu_ms)
+                if peak:
+                    peak.measure()
             torch_peak, layout = torch_side.peak_bytes, torch_side.layout
         memory = measure_agent(inputs, folder, threads)
     # Steps of seconds are measured on machines that do something else, too.
-    compared = (device_cpu, torch_cpu) if inputs.base else (device_ms, torch_ms)
+    compared = (cpu_ms, torch_cpu) if inputs.base else (device_ms, torch_ms)
+    cpu_s, work = statistics.median(cpu_ms) / 1e3, manifest.cost.step_work
+    macs = work.convolution_macs + work.matrix_macs if work else 0
     return {
         "model": arguments.model,
         "runtime": runtime,
@@ -161,6 +174,8 @@ def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks:
         "step_ms": round(statistics.median(device_ms), 3),
         "torch_step_ms": round(statistics.median(torch_ms), 3),
         "torch_layout": layout,
+        "cpu_s": round(cpu_s, 6),
+        "share_of_peak": round(macs / cpu_s / peak.macs_per_s, 3) if peak and cpu_s and macs else None,
         "trainer_peak_mb": _mb(memory.trainer_peak_bytes),
         "process_peak_mb": _mb(memory.trainer_peak_bytes + memory.supervisor_peak_bytes),
         "idle_rss_mb": _mb(memory.trainer_idle_bytes),
@@ -169,9 +184,20 @@ def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks:
         "max_grad_rel_err": manifest.parity.max_grad_rel_err,
         "torch_fp32_rel_err": manifest.parity.torch_fp32_rel_err,
         "parameters": manifest.cost.parameters,
-        "cpu_ms": round(statistics.median(device_cpu), 3),
+        "cpu_ms": round(statistics.median(cpu_ms), 3),
         "torch_cpu_ms": round(statistics.median(torch_cpu), 3),
     }
+
+
+def _peak(folder: Path) -> FmaPeak | None:
+    """None where it cannot be measured; stderr says why."""
+    from edge.measuring.fma_peak import FmaPeak
+
+    try:
+        return FmaPeak(folder)
+    except DeviceRefused as error:
+        print(f"share_of_peak is null: {error}", file=sys.stderr)
+        return None
 
 
 def _mb(count: int) -> float:

@@ -35,7 +35,7 @@ class DeviceSide:
     """A trainer child with the artifact loaded; a context manager that ends it.
 
     Attributes:
-        cpu_ms: processor time of a step of the last block, loading included.
+        cpu_ms: processor time per step of the last block, of all threads together; the median.
     """
 
     def __init__(self, inputs: BenchInputs, threads: int) -> None:
@@ -61,7 +61,6 @@ class DeviceSide:
         self._count += 1
         inputs = self._inputs
         steps = steps_per_block(inputs)
-        before = processor_ms(self._link.pid)
         self._link.send(
             Train(
                 order=bench_order(inputs, self._count, steps, self._threads),
@@ -82,7 +81,7 @@ class DeviceSide:
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Failed):
                 raise DeviceRefused(f"the trainer failed: {event.reply.reason}")
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Trained):
-                self.cpu_ms = (processor_ms(self._link.pid) - before) / steps
+                self.cpu_ms = event.reply.step_cpu_ms_p50
                 return event.reply.step_ms_p50
 
 

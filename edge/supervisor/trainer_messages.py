@@ -112,6 +112,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         labels: classes with local examples, where the order asks for them.
         evaluation: sums over the held-out share, where the order asks for them.
         cpu_s: processor time of the order; ``joules`` of the board in that time, None where nothing counts them.
+        step_cpu_ms_p50: processor time of a step, of all threads together.
     """
 
     assignment_id: str
@@ -132,6 +133,7 @@ class Trained(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     evaluation: Evaluation | None = None
     cpu_s: float = 0.0
     joules: float | None = None
+    step_cpu_ms_p50: float = 0.0
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

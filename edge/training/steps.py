@@ -39,6 +39,7 @@ class Outcome:
     metrics: dict[str, float]
     step_ms_p50: float
     step_ms_p95: float
+    step_cpu_ms_p50: float = 0.0  # processor time, of all threads together
 
 
 def train(
@@ -64,16 +65,18 @@ def train(
     feeders = {turn.program: Feeder(manifest, turn.program, order, examples) for turn in turns}
     means = _Means(manifest)
     step_ms: list[float] = []
+    step_cpu_ms: list[float] = []
     step = 0
     for number, indices in enumerate(plan.batches(count)):
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         x, y = examples.batch(indices, plan.augment_seed(number))
         while True:
             turn = turns[step % len(turns)]
             values = run_step(session, manifest, turn.program, feeders[turn.program].feeds(x, y, step))
-            finished = time.perf_counter()
+            finished, cpu_finished = time.perf_counter(), time.process_time()
             step_ms.append((finished - started) * 1000)
-            started = finished
+            step_cpu_ms.append((cpu_finished - cpu_started) * 1000)
+            started, cpu_started = finished, cpu_finished
             step += 1
             means.add(values, targets=y.size)
             progress(step, total, values.get("loss", float("nan")))
@@ -85,6 +88,7 @@ def train(
         metrics=means.metrics(),
         step_ms_p50=percentile(step_ms, 0.50),
         step_ms_p95=percentile(step_ms, 0.95),
+        step_cpu_ms_p50=percentile(step_cpu_ms, 0.50),
     )
 
 

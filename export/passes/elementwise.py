@@ -1,4 +1,4 @@
-"""Activations, residual sums and bookkeeping."""
+"""Sums and products of equal shapes, and bookkeeping."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import SymInt, Tensor
-from torch._decomp import get_decompositions
 
 from export.passes.operators import NATIVE
 from export.passes.rewriter import rewrites
@@ -34,16 +33,6 @@ def view(x: Any, shape: Any) -> Tensor:
     return tensor_of(x).reshape(shape)
 
 
-@rewrites(ATEN.threshold_backward.default)
-def relu_backward(dy: Any, y: Any, threshold: float) -> Any:
-    """The gradient where the ReLU's output is positive."""
-    if threshold != 0:
-        return NotImplemented
-    if isinstance(y, Image) or isinstance(dy, Image):
-        return Image(NATIVE.relu_backward(image_of(dy).pixels, image_of(y).pixels))
-    return NATIVE.relu_backward(tensor_of(dy), tensor_of(y))
-
-
 @rewrites(ATEN.add.Tensor)
 def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
     """Sums of equal shapes."""
@@ -57,19 +46,23 @@ def add(a: Any, b: Any, *, alpha: float = 1) -> Any:
     return NATIVE.add(left, right, False)
 
 
-@rewrites(ATEN.gelu.default)
-def gelu(x: Any, *, approximate: str = "none") -> Any:
-    """The exact GELU."""
-    return NotImplemented if approximate != "none" else NATIVE.gelu(tensor_of(x))
-
-
-@rewrites(ATEN.gelu_backward.default)
-def gelu_backward(dy: Any, x: Any, *, approximate: str = "none") -> Any:
-    """The gradient of the exact GELU; that of its approximation written out, the runtime has no kernel for either."""
-    if approximate == "none":
-        return NATIVE.gelu_backward(tensor_of(dy), tensor_of(x))
-    written_out = get_decompositions([ATEN.gelu_backward])[ATEN.gelu_backward.default]
-    return written_out(tensor_of(dy), tensor_of(x), approximate=approximate)
+@rewrites(ATEN.mul.Tensor, ATEN.mul.Scalar)
+def multiply(a: Any, b: Any) -> Any:
+    """Products of equal shapes, and with a number."""
+    if isinstance(a, float | int) or (isinstance(a, Tensor) and not a.dim()):
+        a, b = b, a
+    if not _is_value(a) or not len(a.shape):
+        return NotImplemented
+    is_number = isinstance(b, float | int) and not isinstance(b, bool)
+    if not is_number and not (_is_value(b) and tuple(a.shape) == tuple(b.shape)):
+        return NotImplemented
+    if isinstance(a, Image) or (not is_number and isinstance(b, Image)):
+        pixels = image_of(a).pixels
+        return Image(NATIVE.scale(pixels, float(b)) if is_number else NATIVE.multiply(pixels, image_of(b).pixels))
+    left, right = tensor_of(a), b if is_number else tensor_of(b)
+    if left.dtype != torch.float32 or (not is_number and right.dtype != torch.float32):
+        return NotImplemented
+    return NATIVE.scale(left, float(b)) if is_number else NATIVE.multiply(left, right)
 
 
 @rewrites(ATEN.expand.default)

@@ -160,6 +160,8 @@ define(
 )
 define("channel_sum(Tensor x)", 1, lambda x: x.new_empty((x.shape[-1],)), lambda x: x.reshape(-1, x.shape[-1]).sum(0))
 define("row_sum(Tensor x)", 1, lambda x: x.new_empty(x.shape[:-1]), lambda x: x.sum(-1))
+define("softmax(Tensor x)", 1, _like(0), lambda x: F.softmax(x, -1))
+define("softmax_backward(Tensor dy, Tensor y)", 1, _like(0), lambda dy, y: y * (dy - (dy * y).sum(-1, keepdim=True)))
 define("log_softmax(Tensor x)", 1, _like(0), lambda x: F.log_softmax(x, -1))
 
 
@@ -177,6 +179,38 @@ define(
     2,
     _like(1, 1),
     _running_statistics,
+)
+
+# ---- layer norm over the rows of [M, N]
+
+
+def _layer_norm_shape(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[:1]), x.new_empty(x.shape[:1])
+
+
+def _layer_norm(x: Tensor, w: Any, b: Any, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    y, mean, rstd = torch.ops.aten.native_layer_norm(x, x.shape[1:], w, b, eps)
+    return y, mean.reshape(-1), rstd.reshape(-1)
+
+
+def _layer_norm_backward(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Any) -> Tensor:
+    g, scaled = dy if w is None else dy * w, (x - mean[:, None]) * rstd[:, None]
+    return rstd[:, None] * (g - g.mean(1, keepdim=True) - scaled * (g * scaled).mean(1, keepdim=True))
+
+
+def _layer_norm_weight_gradient(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
+    return (dy * (x - mean[:, None]) * rstd[:, None]).sum(0), dy.sum(0)
+
+
+define("layer_norm(Tensor x, Tensor? w, Tensor? b, float eps)", 3, _layer_norm_shape, _layer_norm)
+define(
+    "layer_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? w)", 1, _like(0), _layer_norm_backward
+)
+define(
+    "layer_norm_weight_gradient(Tensor dy, Tensor x, Tensor mean, Tensor rstd)",
+    2,
+    lambda dy, *_: (dy.new_empty(dy.shape[1:]), dy.new_empty(dy.shape[1:])),
+    _layer_norm_weight_gradient,
 )
 
 # ---- pooling
@@ -251,10 +285,25 @@ define(
 
 # ---- elementwise, permutation, products
 
+define("relu(Tensor x)", 1, _like(0), lambda x: x.relu())
 define("relu_backward(Tensor dy, Tensor y)", 1, _like(0), lambda dy, y: dy * (y > 0))
+define("add_relu_backward(Tensor a, Tensor b, Tensor y)", 1, _like(0), lambda a, b, y: (a + b) * (y > 0))
 define("add(Tensor a, Tensor b, bool relu)", 1, _like(0), lambda a, b, relu: (a + b).relu() if relu else a + b)
 define("gelu(Tensor x)", 1, _like(0), lambda x: F.gelu(x))
 define("gelu_backward(Tensor dy, Tensor x)", 1, _like(0), lambda dy, x: torch.ops.aten.gelu_backward(dy, x))
+define("hardswish(Tensor x)", 1, _like(0), lambda x: F.hardswish(x))
+define(
+    "hardswish_backward(Tensor dy, Tensor x)",
+    1,
+    _like(0),
+    lambda dy, x: torch.where(x <= -3, 0.0, torch.where(x < 3, dy * (x / 3 + 0.5), dy)),
+)
+define("hardsigmoid(Tensor x)", 1, _like(0), lambda x: F.hardsigmoid(x))
+define(
+    "hardsigmoid_backward(Tensor dy, Tensor x)", 1, _like(0), lambda dy, x: torch.where((x > -3) & (x < 3), dy / 6, 0.0)
+)
+define("multiply(Tensor a, Tensor b)", 1, _like(0), lambda a, b: a * b)
+define("scale(Tensor x, float factor)", 1, _like(0), lambda x, factor: x * factor)
 define("divide(Tensor x, SymInt divisor)", 1, _like(0), lambda x, divisor: x / divisor)
 define(
     "permute(Tensor x, int[] order)",

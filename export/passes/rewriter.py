@@ -21,7 +21,17 @@ from export.alternatives import SUPPORTED, alternative
 from export.capture import layer_of
 from export.passes.values import Image, PooledMaximum, SparseWeight, Transposed, Unsupported, image_of, tensor_of
 
-REWRITE_FILES = ("convolution", "normalisation", "pooling", "products", "recurrent", "elementwise", "reductions")
+REWRITE_FILES = (
+    "activations",
+    "convolution",
+    "elementwise",
+    "normalisation",
+    "pooling",
+    "products",
+    "recurrent",
+    "reductions",
+    "row_norms",
+)
 """Files of this package that register rewrites; order does not matter, no operation has two."""
 
 __all__ = ["REWRITE_FILES", "Rewriter", "Unsupported", "rewrites"]

@@ -21,7 +21,7 @@ DESIGNED = {
     "max_grad_rel_err",
 }
 OURS = {"schema", "ok", "model", "runtime", "batch", "threads", "torch_layout", "torch_fp32_rel_err", "parameters"}
-OURS |= {"optimizer", "device_threads", "form"}
+OURS |= {"optimizer", "device_threads", "form", "cpu_s", "share_of_peak"}
 
 
 @pytest.mark.slow
@@ -42,6 +42,8 @@ def test_bench_step_has_its_keys_and_sane_figures(command: Command) -> None:
     assert line["trainer_peak_mb"] - line["idle_rss_mb"] > 2 * weights_mb  # weights and momentum at the least
     assert line["torch_peak_rss_mb"] > 3 * weights_mb
     assert 0 < line["max_grad_rel_err"] < 1e-4
+    assert line["cpu_s"] > 0
+    assert 0 < line["share_of_peak"] < 1
 
 
 def test_bench_of_a_model_without_a_step_is_exit_2(command: Command) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from edge.runtimes.traits import RuntimeTraits
 
-# One thread: the kernels in native/ have no other.
 TRAITS = RuntimeTraits(
     format="executorch_program",
     install="make runtime-executorch",
@@ -12,7 +11,6 @@ TRAITS = RuntimeTraits(
     module="executorch",
     has_wheels=True,
     native_build="edge.runtimes.executorch.build",
-    max_threads=1,
     inference="pte",
     why_no_language="its programs hold weights as float32 in memory of their own, and map no base",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edge.contracts.errors import DeviceRefused
-from edge.runtimes.executorch.library import NativeProgram
+from edge.runtimes.executorch.library import NativeProgram, NativeThreads
 from edge.runtimes.executorch.session import version
 
 AT_ONCE = 32
@@ -15,7 +15,7 @@ AT_ONCE = 32
 
 
 def load(path: Path, minimum_version: str, *, threads: int) -> ExecutorchInference:
-    """The model at ``path``; its kernels use one thread, whatever ``threads`` says.
+    """The model at ``path``, run on ``threads``.
 
     Raises:
         DeviceRefused: the runtime is of another release than ``minimum_version``, or cannot load the program.
@@ -24,14 +24,14 @@ def load(path: Path, minimum_version: str, *, threads: int) -> ExecutorchInferen
         raise DeviceRefused(
             f"the model is for executorch {minimum_version}, {version()} is installed; install that release"
         )
-    return ExecutorchInference(path)
+    return ExecutorchInference(path, threads)
 
 
 class ExecutorchInference:
     """Implements :class:`edge.inference.predictor.InferenceSession`; logits are flat, [B, values of one example]."""
 
-    def __init__(self, path: Path) -> None:
-        self._program = NativeProgram(path)
+    def __init__(self, path: Path, threads: int = 1) -> None:
+        self._program = NativeProgram(path, NativeThreads(threads))
 
     def logits(self, inputs: np.ndarray) -> np.ndarray:
         """As :meth:`edge.inference.predictor.InferenceSession.logits`."""

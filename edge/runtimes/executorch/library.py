@@ -22,13 +22,15 @@ _SIGNATURES = {
     "apportion_planned_bytes": (c_int64, [c_void_p]),
     "apportion_run": (
         c_int,
-        [c_void_p, c_int64, POINTER(c_void_p), POINTER(c_int32), POINTER(c_int32), POINTER(c_int32)],
+        [c_void_p, c_void_p, c_int64, POINTER(c_void_p), POINTER(c_int32), POINTER(c_int32), POINTER(c_int32)],
     ),
     "apportion_output": (c_void_p, [c_void_p, c_int64, POINTER(c_int64), POINTER(c_int32)]),
-    "apportion_sgd": (None, [c_void_p] * 4 + [c_int64, c_float, c_float, c_float, c_int]),
+    "apportion_threads_open": (c_void_p, [c_int]),
+    "apportion_threads_close": (None, [c_void_p]),
+    "apportion_sgd": (None, [c_void_p] * 5 + [c_int64, c_float, c_float, c_float, c_int]),
     "apportion_adam": (
         None,
-        [c_void_p] * 5 + [c_int64, c_double, c_float, c_float, c_float, c_float, c_float, c_int],
+        [c_void_p] * 6 + [c_int64, c_double, c_float, c_float, c_float, c_float, c_float, c_int],
     ),
     "apportion_add_squares": (None, [c_void_p, c_void_p, c_int64]),
     "apportion_sum_of_squares": (c_double, [c_void_p, c_int64]),
@@ -73,11 +75,27 @@ def crossovers() -> dict[str, float]:
     return {kind: round(min(1.0, library().apportion_crossover(i)), 2) for i, kind in enumerate(kinds)}
 
 
+class NativeThreads:
+    """The threads of a session's kernels; results are the same bits whatever their number."""
+
+    def __init__(self, count: int) -> None:
+        """Args: count: with the caller's own."""
+        self._library = library()
+        self.handle: int | None = self._library.apportion_threads_open(count - 1) if count > 1 else None
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self._library.apportion_threads_close(self.handle)
+            self.handle = None
+
+
 class NativeProgram:
     """One loaded program; its outputs are views into its arena that the next run overwrites."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, threads: NativeThreads | None = None) -> None:
+        """Args: threads: that it runs on; by default the caller's own alone."""
         self._library = library()
+        self._threads = threads
         error = c_int(0)
         self._handle = self._library.apportion_open(str(path).encode(), ctypes.byref(error))
         if not self._handle:
@@ -106,6 +124,7 @@ class NativeProgram:
         count = len(inputs)
         status = self._library.apportion_run(
             self._handle,
+            self._threads.handle if self._threads else None,
             count,
             (c_void_p * count)(*(array.ctypes.data for array in inputs)),
             (c_int32 * count)(*(_KINDS[array.dtype.name] for array in inputs)),

@@ -9,15 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge.contracts.packing import MASK
-from edge.runtimes.executorch.library import library
+from edge.runtimes.executorch.library import NativeThreads, library
 from edge.runtimes.update_rule import STEP_SLOT, UpdateRule
 
 
 @dataclass(frozen=True)
 class NativeUpdate:
-    """Moves parameters, slots and accumulators by gradients."""
+    """Moves parameters, slots and accumulators by gradients.
+
+    Attributes:
+        threads: that large tensors are shared out over; None: the caller's own alone.
+    """
 
     rule: UpdateRule
+    threads: NativeThreads | None = None
 
     def apply(
         self, gradients: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray], hyper: Mapping[str, float]
@@ -58,9 +63,11 @@ class NativeUpdate:
     ) -> None:
         value, mask, native = state[name], state.get(name + MASK), library()
         kept = None if mask is None else mask.ctypes.data
+        threads = self.threads.handle if self.threads else None
         if self.rule.kind == "sgd":
             velocity = state.get(f"{name}#momentum")
             native.apportion_sgd(
+                threads,
                 value.ctypes.data,
                 gradient.ctypes.data,
                 None if velocity is None else velocity.ctypes.data,
@@ -73,6 +80,7 @@ class NativeUpdate:
             )
             return
         native.apportion_adam(
+            threads,
             value.ctypes.data,
             gradient.ctypes.data,
             state[f"{name}#exp_avg"].ctypes.data,

@@ -2,7 +2,7 @@
 
 No torch: the wheel's C++ libraries are called through :mod:`.library`; its Python part, which imports torch, is not
 touched. State tensors are NumPy arrays that programs read where they lie; a program's other values live in one arena
-planned at export. One thread, whatever is ordered: the kernels of ``native/`` have no other.
+planned at export. The kernels of ``native/`` share their work out over as many threads as are ordered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, GraphOutput, Program
 from edge.contracts.tensors import GRADIENT_SUM, TensorSpec, concrete_shape, is_carried
 from edge.runtimes.executorch.kept_entries import KeptEntries, kept_entries
-from edge.runtimes.executorch.library import NativeProgram, crossovers, library
+from edge.runtimes.executorch.library import NativeProgram, NativeThreads, crossovers, library
 from edge.runtimes.executorch.native_update import NativeUpdate
 from edge.runtimes.leading_parts import FILE_NAME as PARTS_NAME
 from edge.runtimes.leading_parts import moved_parts, parts_from_bytes
@@ -63,7 +63,7 @@ def load(manifest: ArtifactManifest, files: Mapping[str, Path], *, threads: int)
                 f"artifact file {file.name} has digest {found[:12]}, the manifest says {file.sha256[:12]}; "
                 "fetch it again"
             )
-    return ExecutorchSession(manifest.programs, manifest.tensors, files, batch=manifest.batch)
+    return ExecutorchSession(manifest.programs, manifest.tensors, files, batch=manifest.batch, threads=threads)
 
 
 class ExecutorchSession:
@@ -74,15 +74,22 @@ class ExecutorchSession:
     """
 
     def __init__(
-        self, programs: Iterable[Program], tensors: Iterable[TensorSpec], files: Mapping[str, Path], *, batch: int
+        self,
+        programs: Iterable[Program],
+        tensors: Iterable[TensorSpec],
+        files: Mapping[str, Path],
+        *,
+        batch: int,
+        threads: int = 1,
     ) -> None:
         """Args: batch: the largest batch the programs are planned for."""
+        self._threads = NativeThreads(threads)
         self._programs = {program.name: program for program in programs}
         self._specs = {spec.name: spec for spec in tensors}
         self._files = files
         self._batch = batch
         self._loaded: tuple[str, NativeProgram] | None = None
-        self._rule = NativeUpdate(UpdateRule.from_bytes(files[FILE_NAME].read_bytes()))
+        self._rule = NativeUpdate(UpdateRule.from_bytes(files[FILE_NAME].read_bytes()), self._threads)
         self._parts = parts_from_bytes(files[PARTS_NAME].read_bytes()) if PARTS_NAME in files else {}
         used = {n for p in self._programs.values() for n in (*p.inputs, *(o.tensor for o in p.outputs))}
         self._kept = kept_entries(self._specs)
@@ -200,7 +207,7 @@ class ExecutorchSession:
     def _open(self, program: str) -> NativeProgram:
         if self._loaded is None or self._loaded[0] != program:
             self._loaded = None  # its arena goes before the next one comes
-            self._loaded = program, NativeProgram(self._files[self._programs[program].file])
+            self._loaded = program, NativeProgram(self._files[self._programs[program].file], self._threads)
             release_startup_pages()
         return self._loaded[1]
 

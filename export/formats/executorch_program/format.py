@@ -20,6 +20,7 @@ from edge.runtimes.micro_batches import ACCUMULATE
 from edge.runtimes.update_rule import FILE_NAME, RULE_ROLES
 from export.capture import Capture
 from export.cost import forward_macs, step_work
+from export.decompositions import WITH_KERNELS
 from export.formats.executorch_program.gate_run import GateRun
 from export.formats.executorch_program.inference_program import write_inference_program
 from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_capacities, with_outputs
@@ -61,7 +62,8 @@ class ExecutorchProgram:
         Raises:
             ExportRefused: naming the layer that has no training step on this runtime.
         """
-        captures = {n: with_capacities(c, spec.capacities) for n, c in capture_programs(module, spec).items()}
+        traced = capture_programs(module, spec, whole=WITH_KERNELS)
+        captures = {n: with_capacities(c, spec.capacities) for n, c in traced.items()}
         tensors = _tensors(captures, spec)
         roles = {t.name: t.role for t in tensors}
         trained = [tensor.name for tensor in tensors if tensor.role == "parameter"]

@@ -25,6 +25,7 @@ from edge.contracts.tensors import BATCH, TensorSpec, concrete_shape
 from edge.runtimes.update_rule import RULE_ROLES
 from export.alternatives import SUPPORTED, alternative
 from export.capture import MODULE_ITSELF, Capture
+from export.passes.fusion import fuse
 from export.passes.rewriter import Rewriter
 from export.passes.sparse import SparseRewriter
 from export.passes.values import SparseWeight
@@ -86,6 +87,8 @@ def lower(
     rewriter = SparseRewriter(graph, found) if (found := _sparse_gradients(graph, specs, outputs)) else Rewriter(graph)
     with quietly():
         exported = _exported(rewriter, specs, batch, constants or {})
+        fuse(exported.graph_module.graph)
+        exported.graph_module.recompile()
         try:
             manager = compiled(exported)
         except RuntimeError as error:

@@ -53,3 +53,17 @@ def test_embedding_gradient_skips_the_padding_row(tmp_path: Path) -> None:
     assert_rewrite_agrees(
         lambda dy, indices: [ATEN.embedding_dense_backward(dy, indices, 9, 3, False)], [dy, indices], tmp_path
     )
+
+
+def test_hard_activations_and_their_gradients(tmp_path: Path) -> None:
+    x, dy = torch.linspace(-5, 5, 1001), torch.linspace(2, -1, 1001)
+    x[500], x[200], x[800] = 0.0, -3.0, 3.0
+
+    def activations(x: Tensor, dy: Tensor) -> list[Tensor]:
+        aten = torch.ops.aten
+        forward = [torch.nn.functional.hardswish(x), torch.nn.functional.hardsigmoid(x), x.relu()]
+        return [*forward, aten.hardswish_backward(dy, x), aten.hardsigmoid_backward(dy, x), x * dy, x * 0.25]
+
+    kernels = assert_rewrite_agrees(activations, [x, dy], tmp_path)
+    names = ("hardswish", "hardsigmoid", "hardswish_backward", "hardsigmoid_backward", "relu", "multiply", "scale")
+    assert {f"apportion_native::{name}.out" for name in names} <= kernels

@@ -1,23 +1,14 @@
-// Activations with their gradients, permutation, and matrix products as operators.
+// Sums and products of equal shapes, permutation, and matrix products as operators.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels.h"
 #include "products.h"
 #include "simd.h"
+#include "threads.h"
 
 namespace apportion {
 namespace {
-
-// relu_backward(dy, y) -> dx
-void relu_backward(Call& call) {
-  if (!call.resize_like(2, 0)) return;
-  const float *dy = call.in(0), *y = call.in(1);
-  float* dx = call.out(2);
-  for_vectors(call.count(0), [&](int64_t i, int64_t n) {
-    store_n(dx + i, select(load_n(y + i, n) > Vector{}, load_n(dy + i, n), Vector{}), n);
-  });
-}
 
 // add(a, b, relu) -> y: equal shapes
 void add(Call& call) {
@@ -25,33 +16,26 @@ void add(Call& call) {
   const float *a = call.in(0), *b = call.in(1);
   float* y = call.out(3);
   const bool relu = call.flag(2);
-  for_vectors(call.count(0), [&](int64_t i, int64_t n) {
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
     const Vector sum = load_n(a + i, n) + load_n(b + i, n);
     store_n(y + i, relu ? maximum(sum, Vector{}) : sum, n);
   });
 }
 
-// gelu(x) -> x * Phi(x)
-void gelu(Call& call) {
-  if (!call.resize_like(1, 0)) return;
-  const float* x = call.in(0);
-  float* y = call.out(1);
-  for_vectors(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector v = load_n(x + i, n);
-    store_n(y + i, v * 0.5f * (error_function(v * 0.70710678f) + 1.0f), n);
-  });
+// multiply(a, b) -> a * b: equal shapes
+void multiply_values(Call& call) {
+  if (!call.require(call.count(0) == call.count(1)) || !call.resize_like(2, 0)) return;
+  const float *a = call.in(0), *b = call.in(1);
+  float* y = call.out(2);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(y + i, load_n(a + i, n) * load_n(b + i, n), n); });
 }
 
-// gelu_backward(dy, x) -> dy * (Phi(x) + x phi(x))
-void gelu_backward(Call& call) {
+// scale(x, factor) -> x * factor
+void scale(Call& call) {
   if (!call.resize_like(2, 0)) return;
-  const float *dy = call.in(0), *x = call.in(1);
-  float* dx = call.out(2);
-  for_vectors(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector v = load_n(x + i, n);
-    const Vector density = exponential(v * v * -0.5f) * 0.39894228f;
-    store_n(dx + i, load_n(dy + i, n) * (0.5f * (error_function(v * 0.70710678f) + 1.0f) + v * density), n);
-  });
+  const float *x = call.in(0), factor = static_cast<float>(call.number(1));
+  float* y = call.out(2);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(y + i, load_n(x + i, n) * factor, n); });
 }
 
 // divide(x, n) -> x / n
@@ -60,7 +44,7 @@ void divide(Call& call) {
   const float* x = call.in(0);
   float* y = call.out(2);
   const float share = static_cast<float>(call.integer(1));
-  for (int64_t i = 0; i < call.count(0); ++i) y[i] = x[i] / share;
+  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(y + i, load_n(x + i, n) / share, n); });
 }
 
 // embedding_backward(dy [..., E], indices [...], rows, padding) -> [rows, E]
@@ -76,6 +60,20 @@ void embedding_backward(Call& call) {
     if (indices[i] == padding) continue;
     for (int64_t e = 0; e < E; ++e) dw[indices[i] * E + e] += dy[i * E + e];
   }
+}
+
+// y [rows, columns] from elements x[i * row_step + j * column_step].
+void transpose_block(const float* x, int64_t rows, int64_t row_step, int64_t columns, int64_t column_step, float* y) {
+  if (column_step == 1) {
+    for (int64_t i = 0; i < rows; ++i) std::copy_n(x + i * row_step, columns, y + i * columns);
+    return;
+  }
+  constexpr int64_t kBlock = 16;
+  for (int64_t i0 = 0; i0 < rows; i0 += kBlock)
+    for (int64_t j0 = 0; j0 < columns; j0 += kBlock)
+      for (int64_t i = i0; i < std::min(i0 + kBlock, rows); ++i)
+        for (int64_t j = j0; j < std::min(j0 + kBlock, columns); ++j)
+          y[i * columns + j] = x[i * row_step + j * column_step];
 }
 
 // permute(x, order) -> y
@@ -104,27 +102,16 @@ void permute(Call& call) {
   while (used < 2) dims[used] = 1, steps[used++] = 0;
   const int64_t inner = dims[used - 1], step = steps[used - 1], middle = dims[used - 2], jump = steps[used - 2];
   const int64_t outer = call.count(0) / std::max<int64_t>(1, inner * middle);
-  std::array<int64_t, 8> at{};
-  int64_t base = 0;
-  for (int64_t o = 0; o < outer; ++o, y += inner * middle) {
-    if (step == 1) {
-      for (int64_t i = 0; i < middle; ++i) std::copy_n(x + base + i * jump, inner, y + i * inner);
-    } else {
-      constexpr int64_t kBlock = 16;
-      for (int64_t i0 = 0; i0 < middle; i0 += kBlock)
-        for (int64_t j0 = 0; j0 < inner; j0 += kBlock)
-          for (int64_t i = i0; i < std::min(i0 + kBlock, middle); ++i)
-            for (int64_t j = j0; j < std::min(j0 + kBlock, inner); ++j)
-              y[i * inner + j] = x[base + i * jump + j * step];
+  for_rows(outer, inner * middle, [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o) {
+      int64_t base = 0, left = o;
+      for (int64_t d = used - 3; d >= 0; --d) base += left % dims[d] * steps[d], left /= dims[d];
+      transpose_block(x + base, middle, jump, inner, step, y + o * inner * middle);
     }
-    for (int64_t d = used - 3; d >= 0; --d) {
-      base += steps[d];
-      if (++at[d] < dims[d]) break;
-      base -= steps[d] * dims[d];
-      at[d] = 0;
-    }
-  }
+  });
 }
+
+constexpr int64_t kGroups = 8, kWorkPerFloat = 16;  // multiply-adds that take as long as a float of a loop over memory
 
 // matrix_product(a [G, M, K], b [G, K, N], transpose_a, transpose_b) -> [G, M, N]; a transposed is [G, K, M]; no G: one
 void batched_product(Call& call) {
@@ -135,8 +122,17 @@ void batched_product(Call& call) {
   if (!call.require(call.rank(0) == call.rank(1) && call.size(1, first + tb) == K && (!first || call.size(1, 0) == G)) ||
       !(first ? call.resize(4, {G, M, N}) : call.resize(4, {M, N})))
     return;
-  for (int64_t g = 0; g < G; ++g)
-    matrix_product(call.in(0) + g * M * K, ta, call.in(1) + g * K * N, tb, call.out(4) + g * M * N, M, N, K);
+  const float *a = call.in(0), *b = call.in(1);
+  float* c = call.out(4);
+  // Each product on one thread where there are enough of them, each on all otherwise.
+  const auto product = [&](int64_t g) { matrix_product(a + g * M * K, ta, b + g * K * N, tb, c + g * M * N, M, N, K); };
+  if (G < kGroups) {
+    for (int64_t g = 0; g < G; ++g) product(g);
+  } else {
+    for_rows(G, M * N * K / kWorkPerFloat, [&](int64_t begin, int64_t end) {
+      for (int64_t g = begin; g < end; ++g) product(g);
+    });
+  }
 }
 
 // linear(x [M, K], w [N, K], b? [N]) -> [M, N]
@@ -145,14 +141,16 @@ void linear(Call& call) {
   if (!call.require(call.size(1, 1) == K) || !call.resize(3, {M, N})) return;
   const float* b = call.in_or_null(2);
   float* y = call.out(3);
-  for (int64_t i = 0; b && i < M; ++i) std::copy_n(b, N, y + i * N);
+  if (b)
+    for_rows(M, N, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) std::copy_n(b, N, y + i * N);
+    });
   matrix_product(call.in(0), false, call.in(1), true, y, M, N, K, b != nullptr);
 }
 
-APPORTION_KERNEL("relu_backward", relu_backward);
 APPORTION_KERNEL("add", add);
-APPORTION_KERNEL("gelu", gelu);
-APPORTION_KERNEL("gelu_backward", gelu_backward);
+APPORTION_KERNEL("multiply", multiply_values);
+APPORTION_KERNEL("scale", scale);
 APPORTION_KERNEL("divide", divide);
 APPORTION_KERNEL("embedding_backward", embedding_backward);
 APPORTION_KERNEL("permute", permute);

@@ -3,39 +3,20 @@
 #include <cmath>
 #include <vector>
 
+#include "channel_sums.h"
 #include "kernels.h"
 #include "simd.h"
+#include "threads.h"
 
 namespace apportion {
 namespace {
 
-constexpr int64_t kRows = 64;  // summed in float32 before they join the float64 total
-
-// totals[c] += sum over rows of f(offset, count) for vectors at offset row * C + c.
-template <int kSums, class F>
-void channel_sums(int64_t M, int64_t C, double* totals, F f) {
-  std::fill_n(totals, kSums * C, 0.0);
-  for (int64_t m0 = 0; m0 < M; m0 += kRows) {
-    const int64_t end = std::min(M, m0 + kRows);
-    for_vectors(C, [&](int64_t c, int64_t count) {
-      constexpr int kLanes = 4;  // independent sums hide the latency of addition
-      Vector sums[kLanes][kSums] = {};
-      int64_t m = m0;
-      for (; m + kLanes <= end; m += kLanes)
-        for (int lane = 0; lane < kLanes; ++lane) f((m + lane) * C + c, c, count, sums[lane]);
-      for (; m < end; ++m) f(m * C + c, c, count, sums[0]);
-      for (int s = 0; s < kSums; ++s) {
-        const Vector all = (sums[0][s] + sums[1][s]) + (sums[2][s] + sums[3][s]);
-        for (int64_t i = 0; i < count; ++i) totals[s * C + c + i] += all[i];
-      }
-    });
-  }
-}
-
 template <class F>
 void each_row_vector(int64_t M, int64_t C, F f) {
-  for (int64_t m = 0; m < M; ++m)
-    for_vectors(C, [&](int64_t c, int64_t count) { f(m * C + c, c, count); });
+  for_rows(M, C, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m)
+      for_vectors(C, [&](int64_t c, int64_t count) { f(m * C + c, c, count); });
+  });
 }
 
 // Centred before it is scaled: one sum x * scale + shift loses digits where the mean is large.

@@ -3,7 +3,19 @@
 #include <cmath>
 #include <cstdint>
 
+#include "threads.h"
+
 namespace {
+
+using apportion::for_floats;
+using apportion::Threads;
+using apportion::ThreadsInUse;
+
+// The place in an array that may be missing.
+template <class T>
+T* from(T* array, int64_t begin) {
+  return array ? array + begin : nullptr;
+}
 
 template <bool kMasked>
 void sgd(float* value, const float* gradient, float* velocity, const uint8_t* mask, int64_t count, float lr,
@@ -51,21 +63,28 @@ void adam(float* value, const float* gradient, float* mean, float* square, const
 
 extern "C" {
 
-// velocity may be null (no momentum).
-void apportion_sgd(float* value, const float* gradient, float* velocity, const uint8_t* mask, int64_t count, float lr,
+// velocity may be null (no momentum). threads: as apportion_run has them.
+void apportion_sgd(void* threads, float* value, const float* gradient, float* velocity, const uint8_t* mask, int64_t count, float lr,
                    float momentum, float decay, int nesterov) {
   const auto rule = mask ? sgd<true> : sgd<false>;
-  rule(value, gradient, velocity, mask, count, lr, momentum, decay, nesterov);
+  const ThreadsInUse in_use(static_cast<Threads*>(threads));
+  for_floats(count, [&](int64_t begin, int64_t end) {
+    rule(value + begin, gradient + begin, from(velocity, begin), from(mask, begin), end - begin, lr, momentum, decay, nesterov);
+  });
 }
 
 // step: this step's number, from 1. decoupled: the decay shrinks the value (AdamW) instead of joining the gradient.
-void apportion_adam(float* value, const float* gradient, float* mean, float* square, const uint8_t* mask, int64_t count,
+void apportion_adam(void* threads, float* value, const float* gradient, float* mean, float* square, const uint8_t* mask, int64_t count,
                     double step, float lr, float beta1, float beta2, float eps, float decay, int decoupled) {
   const float step_size = static_cast<float>(lr / (1.0 - std::pow(static_cast<double>(beta1), step)));
   const float root = static_cast<float>(std::sqrt(1.0 - std::pow(static_cast<double>(beta2), step)));
   const float shrink = decoupled ? 1.0f - lr * decay : 1.0f, joined = decoupled ? 0.0f : decay;
   const auto rule = mask ? adam<true> : adam<false>;
-  rule(value, gradient, mean, square, mask, count, step_size, root, beta1, beta2, eps, shrink, joined);
+  const ThreadsInUse in_use(static_cast<Threads*>(threads));
+  for_floats(count, [&](int64_t begin, int64_t end) {
+    rule(value + begin, gradient + begin, mean + begin, square + begin, from(mask, begin), end - begin, step_size, root, beta1,
+         beta2, eps, shrink, joined);
+  });
 }
 
 void apportion_add_squares(float* sums, const float* gradient, int64_t count) {

@@ -4,6 +4,7 @@
 
 #include "kernels.h"
 #include "simd.h"
+#include "threads.h"
 
 namespace apportion {
 namespace {
@@ -33,25 +34,33 @@ Window window(Ints kernel, Ints stride, Ints pad, Ints dilation, int64_t P, int6
   return {{kernel[0], kernel[1]}, {stride[0], stride[1]}, {pad[0], pad[1]}, {dilation[0], dilation[1]}, {P, Q}};
 }
 
-// Calls f(output offset, input offsets of the window in scan order given by a callable each(g)).
+// Calls f(output offset, input offsets of the window in scan order given by a callable each(g)). Windows of one image are
+// on one thread, so those that overlap may write what they share.
 template <class F>
 void for_windows(const Window& w, int64_t N, int64_t H, int64_t W, int64_t C, int64_t P, int64_t Q, F f) {
-  for (int64_t n = 0; n < N; ++n)
-    for (int64_t p = 0; p < P; ++p) {
-      const Range rows = inside(w, 0, p, H);
-      for (int64_t q = 0; q < Q; ++q) {
-        const Range columns = inside(w, 1, q, W);
-        const auto each = [&](auto g) {
-          for (int64_t r = rows.begin; r < rows.end; ++r)
-            for (int64_t s = columns.begin; s < columns.end; ++s) {
-              const int64_t h = p * w.stride[0] - w.pad[0] + r * w.dilation[0];
-              const int64_t v = q * w.stride[1] - w.pad[1] + s * w.dilation[1];
-              g(((n * H + h) * W + v) * C);
-            }
-        };
-        f(((n * P + p) * Q + q) * C, each);
+  for_rows(N, H * W * C, [&](int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; ++n)
+      for (int64_t p = 0; p < P; ++p) {
+        const Range rows = inside(w, 0, p, H);
+        for (int64_t q = 0; q < Q; ++q) {
+          const Range columns = inside(w, 1, q, W);
+          const auto each = [&](auto g) {
+            for (int64_t r = rows.begin; r < rows.end; ++r)
+              for (int64_t s = columns.begin; s < columns.end; ++s) {
+                const int64_t h = p * w.stride[0] - w.pad[0] + r * w.dilation[0];
+                const int64_t v = q * w.stride[1] - w.pad[1] + s * w.dilation[1];
+                g(((n * H + h) * W + v) * C);
+              }
+          };
+          f(((n * P + p) * Q + q) * C, each);
+        }
       }
-    }
+  });
+}
+
+// Gradients that windows add to begin at 0.
+void clear(float* dx, int64_t n) {
+  for_floats(n, [&](int64_t begin, int64_t end) { std::fill(dx + begin, dx + end, 0.0f); });
 }
 
 // max_pool(x, kernel, stride, padding, dilation, size [P, Q]) -> y
@@ -82,7 +91,7 @@ void max_pool_backward(Call& call) {
   if (!call.resize_like(7, 1)) return;
   const float *dy = call.in(0), *x = call.in(1), *y = call.in(2);
   float* dx = call.out(7);
-  std::fill_n(dx, N * H * W * C, 0.0f);
+  clear(dx, N * H * W * C);
   const Window w = window(call.ints(3), call.ints(4), call.ints(5), call.ints(6), call.size(0, 1), call.size(0, 2));
   for_windows(w, N, H, W, C, call.size(0, 1), call.size(0, 2), [&](int64_t at, auto each) {
     for_vectors(C, [&](int64_t c, int64_t n) {
@@ -136,7 +145,7 @@ void average_pool_backward(Call& call) {
   if (!call.resize(7, {N, H, W, C})) return;
   const float* dy = call.in(0);
   float* dx = call.out(7);
-  std::fill_n(dx, N * H * W * C, 0.0f);
+  clear(dx, N * H * W * C);
   const Window w = window(call.ints(2), call.ints(3), call.ints(4), {ones, 2}, P, Q);
   for_windows(w, N, H, W, C, P, Q, [&](int64_t at, auto each) {
     const float share = 1.0f / divisor(w, at / C / Q % P, at / C % Q, H, W, call.flag(5), call.integer(6));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "simd.h"
+#include "threads.h"
 
 namespace apportion {
 namespace {
@@ -18,7 +19,8 @@ constexpr int kWide = 4, kTall1 = 8, kTall2 = 6;  // 32 registers
 #else
 constexpr int kWide = 2, kTall1 = 4, kTall2 = 4;
 #endif
-constexpr int64_t kDepthBlock = 256;
+constexpr int64_t kPanel = kWide * VL;  // columns that a tile has
+constexpr int64_t kDepthBlock = 256;    // of a panel that stays in the first-level cache
 
 struct Target {
   float* data;
@@ -77,21 +79,28 @@ void rows_of(Operand a, int64_t rows, const float* b, int64_t b_row, Target c) {
 }
 
 template <bool kUnit>
-void panels(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c,
-            const int64_t* c_rows, bool accumulate) {
-  int64_t j = 0;
-  while (j < columns) {
-    const int64_t left = columns - j;
-    if (left > VL * (kWide - 1)) {
-      const int64_t n = std::min<int64_t>(left, kWide * VL);
-      rows_of<kTall2, kWide, kUnit>(a, rows, b + j, b_row, {c + j, c_rows, n, accumulate});
-      j += n;
+void panels(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
+            bool accumulate) {
+  for (int64_t j = 0; j < columns; j += kPanel) {
+    const int64_t n = std::min(columns - j, kPanel);
+    const int64_t row = columns - j < kPanel ? b.last_row : b.row;
+    const float* panel = b.data + j / kPanel * b.panel + b.first * row;
+    const Target target{c + j, c_rows, n, accumulate};
+    if (n > VL * (kWide - 1)) {
+      rows_of<kTall2, kWide, kUnit>(a, rows, panel, row, target);
     } else {
-      const int64_t n = std::min<int64_t>(left, VL);
-      rows_of<kTall1, 1, kUnit>(a, rows, b + j, b_row, {c + j, c_rows, n, accumulate});
-      j += n;
+      for (int64_t v = 0; v < n; v += VL)
+        rows_of<kTall1, 1, kUnit>(a, rows, panel + v, row, {c + j + v, c_rows, std::min<int64_t>(n - v, VL), accumulate});
     }
   }
+}
+
+constexpr int64_t kWorkPerChunk = 1 << 21;  // multiply-adds
+
+// Columns, a multiple of `step`, that are a chunk's work in a product of m rows and depth k.
+int64_t columns_of_chunk(int64_t m, int64_t n, int64_t k, int64_t step) {
+  const int64_t columns = kWorkPerChunk / std::max<int64_t>(1, m * k);
+  return std::min((n + step - 1) / step, std::max<int64_t>(1, columns / step)) * step;
 }
 
 // A dot product is summed in eight lanes on every processor, lane l holding k = l, l + 8, ...: its bits do not depend on
@@ -167,29 +176,76 @@ void dot_columns(const float* a, const float* b, float* c, int64_t n, int64_t c_
 // Blocks along k keep the rows of A in the first-level cache while B streams through once.
 void dot_product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, bool accumulate) {
   constexpr int64_t kBlock = 512;
-  for (int64_t k0 = 0; k0 < k; k0 += kBlock) {
-    const int64_t depth = std::min(kBlock, k - k0);
-    const bool add = accumulate || k0 > 0;
-    for (int64_t j = 0; j < n; j += kDotColumns) {
-      const int64_t columns = std::min<int64_t>(kDotColumns, n - j);
-      const float* pb = b + j * k + k0;
-      int64_t i = 0;
-      for (; i + kDotRows <= m; i += kDotRows)
-        dot_columns<kDotRows, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
-      for (; i < m; ++i) dot_columns<1, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
+  const int64_t columns_per_chunk = columns_of_chunk(m, n, k, kDotColumns);
+  for_ranges(n, columns_per_chunk, [&](int64_t begin, int64_t end) {
+    for (int64_t k0 = 0; k0 < k; k0 += kBlock) {
+      const int64_t depth = std::min(kBlock, k - k0);
+      const bool add = accumulate || k0 > 0;
+      for (int64_t j = begin; j < end; j += kDotColumns) {
+        const int64_t columns = std::min<int64_t>(kDotColumns, end - j);
+        const float* pb = b + j * k + k0;
+        int64_t i = 0;
+        for (; i + kDotRows <= m; i += kDotRows)
+          dot_columns<kDotRows, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
+        for (; i < m; ++i) dot_columns<1, kDotColumns>(a + i * k + k0, pb, c + i * n + j, columns, n, k, depth, add);
+      }
     }
+  });
+}
+
+// As pack(), of the panel that begins at column j.
+void pack_panel(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, int64_t j, float* to, int64_t depth,
+                int64_t first) {
+  const int64_t columns = std::min(n - j, kPanel), width = columns < kPanel ? padded_columns(columns) : kPanel;
+  b += j * n_stride;
+  to += j * depth + first * width;
+  if (n_stride == 1) {
+    for (int64_t i = 0; i < k; ++i, b += k_stride, to += width) {
+      std::copy_n(b, columns, to);
+      std::fill_n(to + columns, width - columns, 0.0f);
+    }
+    return;
   }
+  constexpr int64_t kBlock = 16;
+  for (int64_t j0 = 0; j0 < width; j0 += kBlock)
+    for (int64_t i = 0; i < k; ++i)
+      for (int64_t c = j0; c < std::min(j0 + kBlock, width); ++c)
+        to[i * width + c] = c < columns ? b[i * k_stride + c * n_stride] : 0.0f;
 }
 
 }  // namespace
 
-void multiply(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c,
-              const int64_t* c_rows, bool accumulate) {
+void multiply(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
+              bool accumulate) {
   if (a.rows == nullptr) {
-    panels<true>(a, rows, b, b_row, columns, c, c_rows, accumulate);
+    panels<true>(a, rows, b, columns, c, c_rows, accumulate);
   } else {
-    panels<false>(a, rows, b, b_row, columns, c, c_rows, accumulate);
+    panels<false>(a, rows, b, columns, c, c_rows, accumulate);
   }
+}
+
+Right as_it_lies(const float* b, int64_t row) { return {b, row, kPanel, row}; }
+
+Right packed(const float* data, int64_t depth, int64_t columns) {
+  return {data, kPanel, depth * kPanel, padded_columns(columns % kPanel)};
+}
+
+void multiply_in_parts(Operand a, int64_t rows, Right b, int64_t columns, float* c, const int64_t* c_rows, bool accumulate) {
+  const float* data = a.data;
+  const int64_t* segments = a.segments;
+  const int64_t depth = a.depth, all = a.segment_count;
+  const int64_t splits = std::max<int64_t>(1, (depth + kDepthBlock - 1) / kDepthBlock), longest = (depth + splits - 1) / splits;
+  const int64_t together = splits > 1 ? 1 : std::max<int64_t>(1, kDepthBlock / std::max<int64_t>(1, depth));
+  const int64_t first = b.first;
+  for (int64_t s = 0; s < all; s += together)
+    for (int64_t k = 0; k < depth; k += longest) {
+      a.data = data + k * a.step;
+      a.segments = segments + s;
+      a.segment_count = std::min(together, all - s);
+      a.depth = std::min(longest, depth - k);
+      b.first = first + s * depth + k;
+      multiply(a, rows, b, columns, c, c_rows, accumulate || s > 0 || k > 0);
+    }
 }
 
 void matrix_product(const float* a, bool transpose_a, const float* b, bool transpose_b, float* c, int64_t m, int64_t n,
@@ -197,31 +253,42 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
   if (transpose_b && !transpose_a && m <= 64) return dot_product(a, b, c, m, n, k, accumulate);
   const int64_t* a_rows = transpose_a ? nullptr : offsets(0, m, k);
   const int64_t* c_rows = offsets(1, m, n);
-  const int64_t a_step = transpose_a ? m : 1;
-  const bool packs = transpose_b || n % VL != 0;
-  const int64_t b_row = packs ? padded_columns(n) : n;
+  const int64_t a_step = transpose_a ? m : 1, none = 0;
   if (k == 0 && !accumulate) std::fill_n(c, m * n, 0.0f);
+  // Chunks are some rows of C where it is tall, else some columns.
+  constexpr int64_t kRows = 48, kTall = 64;
+  const bool tall = m >= 4 * kRows || m >= n, packs = transpose_b || n % VL != 0 || (m >= kTall && n > kPanel);
+  const int64_t work = std::max<int64_t>(1, n * std::min(k, kDepthBlock));
+  const int64_t columns = tall ? n : columns_of_chunk(m, n, std::min(k, kDepthBlock), kPanel);
+  const int64_t rows = tall ? std::max<int64_t>(1, kWorkPerChunk / work / kRows) * kRows : m;
+  const int64_t across = (n + columns - 1) / columns, down = (m + rows - 1) / rows;
+  float* room = packs ? scratch(0, std::min(k, kDepthBlock) * padded_columns(n)) : nullptr;
   for (int64_t k0 = 0; k0 < k; k0 += kDepthBlock) {
-    const int64_t depth = std::min(kDepthBlock, k - k0), none = 0;
+    const int64_t depth = std::min(kDepthBlock, k - k0);
     const float* block = transpose_b ? b + k0 : b + k0 * n;
-    if (packs) {
-      float* packed = scratch(0, depth * b_row);
-      pack(block, transpose_b ? 1 : n, transpose_b ? k : 1, depth, n, packed);
-      block = packed;
-    }
-    multiply({a + k0 * a_step, a_rows, a_step, &none, 1, depth}, m, block, b_row, n, c, c_rows, accumulate || k0 > 0);
+    const Right right = packs ? pack_all(block, transpose_b ? 1 : n, transpose_b ? k : 1, depth, n, room) : as_it_lies(block, n);
+    for_chunks(across * down, [&](int64_t chunk) {
+      const int64_t i = chunk / across * rows, j = chunk % across * columns;
+      Right part = right;
+      part.data += j / kPanel * right.panel;
+      multiply({a + k0 * a_step + (transpose_a ? i : 0), transpose_a ? nullptr : a_rows + i, a_step, &none, 1, depth},
+               std::min(rows, m - i), part, std::min(columns, n - j), c + j, c_rows + i, accumulate || k0 > 0);
+    });
   }
 }
 
 int64_t padded_columns(int64_t columns) { return (columns + VL - 1) / VL * VL; }
 
-void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* packed) {
-  constexpr int64_t kBlock = 16;
-  const int64_t width = padded_columns(n);
-  for (int64_t j0 = 0; j0 < width; j0 += kBlock)
-    for (int64_t i = 0; i < k; ++i)
-      for (int64_t j = j0; j < std::min(j0 + kBlock, width); ++j)
-        packed[i * width + j] = j < n ? b[i * k_stride + j * n_stride] : 0.0f;
+void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* to, int64_t depth, int64_t first) {
+  for (int64_t j = 0; j < n; j += kPanel) pack_panel(b, k_stride, n_stride, k, n, j, to, depth, first);
+}
+
+Right pack_all(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* to) {
+  for_rows((n + kPanel - 1) / kPanel, k * kPanel, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel)
+      pack_panel(b, k_stride, n_stride, k, n, panel * kPanel, to, k, 0);
+  });
+  return packed(to, k, n);
 }
 
 const int64_t* offsets(int slot, int64_t count, int64_t stride) {

@@ -18,10 +18,23 @@ struct Operand {
   int64_t depth;            // k per segment
 };
 
-// b: rows of b_row floats, columns readable up to a multiple of VL. c: columns written exactly. A sum begins at 0 and joins
-// C at its end, so that a long sum split into several calls keeps its digits.
-void multiply(const Operand& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, float* c,
-              const int64_t* c_rows, bool accumulate);
+// B in panels of as many columns as a tile of C has; made by one of the functions below.
+struct Right {
+  const float* data;
+  int64_t row;       // from one row to the next within a panel
+  int64_t panel;     // from one panel to the next
+  int64_t last_row;  // as row, of a last panel that is narrower
+  int64_t first = 0;  // row that the product begins with
+};
+Right as_it_lies(const float* b, int64_t row);  // readable up to a multiple of VL columns
+Right packed(const float* data, int64_t depth, int64_t columns);  // by pack(), of depth rows in all
+
+// c: columns written exactly. A sum begins at 0 and joins C at its end, so that a long sum split into several calls keeps
+// its digits.
+void multiply(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
+              bool accumulate);
+// The same with sums so long that their rows of B stay in the cache.
+void multiply_in_parts(Operand a, int64_t rows, Right b, int64_t columns, float* c, const int64_t* c_rows, bool accumulate);
 
 // C [m, n] (+)= op(A) op(B), row-major; A is [m, k] or, transposed, [k, m]; B is [k, n] or, transposed, [n, k].
 void matrix_product(const float* a, bool transpose_a, const float* b, bool transpose_b, float* c, int64_t m, int64_t n,
@@ -30,8 +43,11 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
 // Columns rounded up to whole vectors.
 int64_t padded_columns(int64_t columns);
 
-// packed [k, padded_columns(n)] from elements b[i * k_stride + j * n_stride]; padding is 0.
-void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* packed);
+// Rows first .. first + k - 1 of a matrix of depth rows and n columns, in panels one after the other, from elements
+// b[i * k_stride + j * n_stride]. All take depth * padded_columns(n) floats; padding is 0.
+void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* to, int64_t depth, int64_t first);
+// All of it, on all threads.
+Right pack_all(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* to);
 
 // 0, stride, 2 * stride, ... (count of them); in one of a few tables of this thread.
 const int64_t* offsets(int slot, int64_t count, int64_t stride);

@@ -1,31 +1,14 @@
-// Sums along the last dimension, and the log-softmax over it. A sum is made in eight lanes whatever a vector holds, so its
-// bits are the same on every processor. Legend: M rows of N.
+// Sums along the last dimension, and softmax and log-softmax over it. Legend: M rows of N.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels.h"
+#include "rows.h"
 #include "simd.h"
+#include "threads.h"
 
 namespace apportion {
 namespace {
-
-constexpr int kLanes = 8;
-typedef float Lanes __attribute__((vector_size(kLanes * 4)));
-
-float row_sum(const float* x, int64_t n) {
-  Lanes sums{};
-  for (int64_t i = 0; i < n; i += kLanes) {
-    Lanes part{};
-    if (i + kLanes <= n) {
-      std::memcpy(&part, x + i, sizeof part);
-    } else {
-      std::memcpy(&part, x + i, static_cast<size_t>(n - i) * 4);
-    }
-    sums += part;
-  }
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
-}
 
 // row_sum(x [..., N]) -> [...]
 void row_sums(Call& call) {
@@ -34,29 +17,77 @@ void row_sums(Call& call) {
   if (!call.resized(1, {sizes.data(), sizes.size() - 1})) return;
   const float* x = call.in(0);
   float* sums = call.out(1);
-  for (int64_t m = 0; m < call.count(1); ++m) sums[m] = row_sum(x + m * N, N);
+  for_rows(call.count(1), N, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) sums[m] = row_sum(x + m * N, N);
+  });
+}
+
+void log_softmax_row(const float* x, int64_t N, float* y) {
+  const Vector top = splat(*std::max_element(x, x + N));
+  for_vectors(N, [&](int64_t i, int64_t n) {
+    const Vector below = load_n(x + i, n) - top;
+    // A NaN stays one: the exponential has none to give.
+    store_n(y + i, select(below == below, exponential(below), below), n);
+  });
+  const Vector total = splat(static_cast<float>(std::log(static_cast<double>(row_sum(y, N)))));
+  for_vectors(N, [&](int64_t i, int64_t n) { store_n(y + i, (load_n(x + i, n) - top) - total, n); });
 }
 
 // log_softmax(x [..., N]) -> x - max - log(sum(e^(x - max)))
 void log_softmax(Call& call) {
   if (!call.resize_like(1, 0)) return;
   const int64_t N = call.size(0, call.rank(0) - 1), M = N > 0 ? call.count(0) / N : 0;
-  for (int64_t m = 0; m < M; ++m) {
-    const float* x = call.in(0) + m * N;
-    float* y = call.out(1) + m * N;
-    const Vector top = splat(*std::max_element(x, x + N));
-    for_vectors(N, [&](int64_t i, int64_t n) {
-      const Vector below = load_n(x + i, n) - top;
-      // A NaN stays one: the exponential has none to give.
-      store_n(y + i, select(below == below, exponential(below), below), n);
-    });
-    const Vector total = splat(static_cast<float>(std::log(static_cast<double>(row_sum(y, N)))));
-    for_vectors(N, [&](int64_t i, int64_t n) { store_n(y + i, (load_n(x + i, n) - top) - total, n); });
-  }
+  const float* x = call.in(0);
+  float* y = call.out(1);
+  for_rows(M, N, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) log_softmax_row(x + m * N, N, y + m * N);
+  });
+}
+
+// softmax(x [..., N]) -> e^(x - max) / sum(e^(x - max))
+void softmax(Call& call) {
+  if (!call.resize_like(1, 0)) return;
+  const int64_t N = call.size(0, call.rank(0) - 1), M = N > 0 ? call.count(0) / N : 0;
+  const float* x = call.in(0);
+  float* y = call.out(1);
+  for_rows(M, N, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) {
+      const float* row = x + m * N;
+      float* to = y + m * N;
+      const Vector top = splat(row_maximum(row, N));
+      for_vectors(N, [&](int64_t i, int64_t n) {
+        const Vector below = load_n(row + i, n) - top;
+        store_n(to + i, select(below == below, exponential(below), below), n);
+      });
+      const float share = 1.0f / row_sum(to, N);
+      for_vectors(N, [&](int64_t i, int64_t n) { store_n(to + i, load_n(to + i, n) * share, n); });
+    }
+  });
+}
+
+// softmax_backward(dy [..., N], y) -> y (dy - sum(dy y))
+void softmax_backward(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const int64_t N = call.size(0, call.rank(0) - 1), M = N > 0 ? call.count(0) / N : 0;
+  const float *dy = call.in(0), *y = call.in(1);
+  float* dx = call.out(2);
+  for_rows(M, N, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) {
+      const int64_t at = m * N;
+      RowLanes sums{};
+      for (int64_t i = 0; i < N; i += kRowLanes) sums += load_lanes(dy + at + i, N - i) * load_lanes(y + at + i, N - i);
+      const Vector mean = splat(total(sums));
+      for_vectors(N, [&](int64_t i, int64_t n) {
+        store_n(dx + at + i, load_n(y + at + i, n) * (load_n(dy + at + i, n) - mean), n);
+      });
+    }
+  });
 }
 
 APPORTION_KERNEL("row_sum", row_sums);
 APPORTION_KERNEL("log_softmax", log_softmax);
+APPORTION_KERNEL("softmax", softmax);
+APPORTION_KERNEL("softmax_backward", softmax_backward);
 
 }  // namespace
 }  // namespace apportion

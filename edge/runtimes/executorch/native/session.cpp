@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "threads.h"
+
 using executorch::aten::ScalarType;
 using executorch::aten::SizesType;
 using executorch::extension::Module;
@@ -84,11 +86,24 @@ int64_t apportion_planned_bytes(void* handle) {
   return total;
 }
 
+// Threads beside the caller's own, for apportion_run and the optimizers; null where there is no memory for them.
+void* apportion_threads_open(int others) {
+  try {
+    return new apportion::Threads(others);
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void apportion_threads_close(void* threads) { delete static_cast<apportion::Threads*>(threads); }
+
 // Reads the inputs where they lie. sizes: all dimensions, one input after the other; kinds: their types, as kTypes has them.
-int apportion_run(void* handle, int64_t count, void** data, const int32_t* kinds, const int32_t* ranks,
+// threads: null for the caller's own alone.
+int apportion_run(void* handle, void* threads, int64_t count, void** data, const int32_t* kinds, const int32_t* ranks,
                   const int32_t* sizes) {
-  // One thread: the kernels here have no other, and the wheel's own would take one per core.
+  // Kernels here share their work out over the session's threads; the wheel's own would take one per core.
   const executorch::extension::threadpool::NoThreadPoolGuard guard;
+  const apportion::ThreadsInUse in_use(static_cast<apportion::Threads*>(threads));
   try {
     Program& program = *of(handle);
     std::vector<TensorPtr> tensors;

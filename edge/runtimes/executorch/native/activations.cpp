@@ -1,0 +1,120 @@
+// Activations and their gradients.
+#include "kernels.h"
+#include "simd.h"
+#include "threads.h"
+
+namespace apportion {
+namespace {
+
+// relu(x) -> max(x, 0); a NaN stays one
+void relu(Call& call) {
+  if (!call.resize_like(1, 0)) return;
+  const float* x = call.in(0);
+  float* y = call.out(1);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    store_n(y + i, select(v <= Vector{}, Vector{}, v), n);
+  });
+}
+
+// relu_backward(dy, y) -> dx
+void relu_backward(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const float *dy = call.in(0), *y = call.in(1);
+  float* dx = call.out(2);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    store_n(dx + i, select(load_n(y + i, n) > Vector{}, load_n(dy + i, n), Vector{}), n);
+  });
+}
+
+// add_relu_backward(a, b, y) -> a + b where y > 0
+void add_relu_backward(Call& call) {
+  if (!call.require(call.count(0) == call.count(1)) || !call.resize_like(3, 0)) return;
+  const float *a = call.in(0), *b = call.in(1), *y = call.in(2);
+  float* dx = call.out(3);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    store_n(dx + i, select(load_n(y + i, n) > Vector{}, load_n(a + i, n) + load_n(b + i, n), Vector{}), n);
+  });
+}
+
+// gelu(x) -> x * Phi(x)
+void gelu(Call& call) {
+  if (!call.resize_like(1, 0)) return;
+  const float* x = call.in(0);
+  float* y = call.out(1);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    store_n(y + i, v * 0.5f * (error_function(v * 0.70710678f) + 1.0f), n);
+  });
+}
+
+// gelu_backward(dy, x) -> dy * (Phi(x) + x phi(x))
+void gelu_backward(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const float *dy = call.in(0), *x = call.in(1);
+  float* dx = call.out(2);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    const Vector density = exponential(v * v * -0.5f) * 0.39894228f;
+    store_n(dx + i, load_n(dy + i, n) * (0.5f * (error_function(v * 0.70710678f) + 1.0f) + v * density), n);
+  });
+}
+
+// min(max(x / 6 + 1/2, 0), 1)
+inline Vector hard_gate(Vector x) { return minimum(maximum((x + 3.0f) * (1.0f / 6.0f), Vector{}), splat(1.0f)); }
+
+// hardswish(x) -> x gate(x)
+void hardswish(Call& call) {
+  if (!call.resize_like(1, 0)) return;
+  const float* x = call.in(0);
+  float* y = call.out(1);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    store_n(y + i, v * hard_gate(v), n);
+  });
+}
+
+// hardswish_backward(dy, x) -> 0 up to -3, dy (x / 3 + 1/2) up to 3, dy beyond
+void hardswish_backward(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const float *dy = call.in(0), *x = call.in(1);
+  float* dx = call.out(2);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n), g = load_n(dy + i, n);
+    const Vector inside = select(v < splat(3.0f), g * (v * (1.0f / 3.0f) + 0.5f), g);
+    store_n(dx + i, select(v <= splat(-3.0f), Vector{}, inside), n);
+  });
+}
+
+// hardsigmoid(x) -> gate(x)
+void hardsigmoid(Call& call) {
+  if (!call.resize_like(1, 0)) return;
+  const float* x = call.in(0);
+  float* y = call.out(1);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(y + i, hard_gate(load_n(x + i, n)), n); });
+}
+
+// hardsigmoid_backward(dy, x) -> dy / 6 between -3 and 3
+void hardsigmoid_backward(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const float *dy = call.in(0), *x = call.in(1);
+  float* dx = call.out(2);
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    const IntVector inside = (v > splat(-3.0f)) & (v < splat(3.0f));
+    store_n(dx + i, select(inside, load_n(dy + i, n) * (1.0f / 6.0f), Vector{}), n);
+  });
+}
+
+APPORTION_KERNEL("relu", relu);
+APPORTION_KERNEL("relu_backward", relu_backward);
+APPORTION_KERNEL("add_relu_backward", add_relu_backward);
+APPORTION_KERNEL("gelu", gelu);
+APPORTION_KERNEL("gelu_backward", gelu_backward);
+APPORTION_KERNEL("hardswish", hardswish);
+APPORTION_KERNEL("hardswish_backward", hardswish_backward);
+APPORTION_KERNEL("hardsigmoid", hardsigmoid);
+APPORTION_KERNEL("hardsigmoid_backward", hardsigmoid_backward);
+
+}  // namespace
+}  // namespace apportion
