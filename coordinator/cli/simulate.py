@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
@@ -15,9 +15,10 @@ from coordinator.config.run_config import RunConfig, canonical_toml
 from edge.contracts.errors import ApportionError
 
 if TYPE_CHECKING:
-    from coordinator.simulation.assembly import SimulationOptions
+    from coordinator.simulation.assembly import Engine, SimulationOptions
     from coordinator.simulation.record import Record
 
+ENGINES = ("processes", "ray")
 EXAMPLE = "Example: apportion simulate examples/digits.toml --rounds 2 --run-dir runs/simulated --json"
 
 
@@ -37,6 +38,8 @@ def simulate(
     rounds: Annotated[int | None, typer.Option(min=1, help="instead of federation.rounds")] = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="processes that train; results do not depend on it")] = 1,
     device: Annotated[str, typer.Option(help="where torch computes: cpu or cuda")] = "cpu",
+    engine: Annotated[str, typer.Option(help="whose processes train: processes of this machine, or ray")] = "processes",
+    address: Annotated[str, typer.Option(help="of a Ray cluster; unset: one is started here")] = "",
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
@@ -45,7 +48,13 @@ def simulate(
     from coordinator.simulation.assembly import SimulationOptions
 
     settings = with_rounds(with_seed(load_config(config), seed), rounds)
-    options = SimulationOptions(workers=workers, device=device, quiet=quiet)
+    if engine not in ENGINES:
+        raise parse_problem("--engine", f"'{engine}' is not known; use {' or '.join(ENGINES)}")
+    if address and engine != "ray":
+        raise parse_problem("--address", f"'{address}' is of a Ray cluster; add --engine ray")
+    options = SimulationOptions(
+        workers=workers, device=device, quiet=quiet, engine=cast("Engine", engine), address=address
+    )
     summary = simulate_in(settings, run_dir or default_run_dir(settings), options)
     if not as_json:
         print(describe(summary))

@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import nn
 
-from coordinator.config.run_config import RunConfig
+from coordinator.config.run_config import RunConfig, canonical_toml
 from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import open_proxy
 from coordinator.exporting.base_file import base_size
@@ -44,18 +44,29 @@ from coordinator.submodels.width import shape_of_cut
 from coordinator.tracking.tracked_run import check_trackers, tracked_run
 from edge.contracts.errors import ConfigError
 
+if TYPE_CHECKING:
+    from coordinator.simulation.ray_workers import RayWorkers
+
+
+Engine = Literal["processes", "ray"]
+"""Whose processes train."""
+
 
 @dataclass(frozen=True)
 class SimulationOptions:
     """What a command line adds to a configuration: where and by how many processes it is computed.
 
     Attributes:
+        workers: processes that train; of a cluster the most.
+        engine: ``processes`` of this machine, or ``ray``: of the cluster at ``address``, or of one started here.
         watchers: stages that only look; they come after the simulation's own.
     """
 
     workers: int = 1
     device: str = "cpu"
     quiet: bool = False
+    engine: Engine = "processes"
+    address: str = ""
     watchers: tuple[RoundStage, ...] = ()
 
 
@@ -117,7 +128,7 @@ def open_simulation(
             processes.give(data)
         progress.say(
             f"{config.cohort.local_devices} simulated devices, {config.cohort.size} in a round, "
-            f"{options.workers} process(es) on {options.device}; run directory {run_dir}"
+            f"{options.workers} process(es) {_where(options)} on {options.device}; run directory {run_dir}"
         )
         yield Simulation(
             config=config,
@@ -138,6 +149,10 @@ def open_simulation(
         )
 
 
+def _where(options: SimulationOptions) -> str:
+    return "here" if options.engine == "processes" else "at most of a Ray cluster"
+
+
 def _shape(method: Method, level: Level) -> Cut:
     return method.cut_shape(level, round_index=0, device="", seed=0)
 
@@ -149,8 +164,17 @@ def _shares(config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _worker_processes(config: RunConfig, run_dir: Path, options: SimulationOptions) -> Iterator[WorkerProcesses | None]:
+def _worker_processes(
+    config: RunConfig, run_dir: Path, options: SimulationOptions
+) -> Iterator[WorkerProcesses | RayWorkers | None]:
     """The processes that train, which start at once; None where this one does."""
+    if options.engine == "ray":
+        from coordinator.simulation.ray_workers import RayWorkers
+
+        text, batch = canonical_toml(config), config.evaluation.batch
+        with RayWorkers(options.workers, text, options.address, options.device, batch=batch) as trainers:
+            yield trainers
+        return
     if options.workers == 1:
         yield None
         return
