@@ -6,7 +6,6 @@ The device side is the trainer itself; the torch side is this module run as a pr
 from __future__ import annotations
 
 import json
-import os
 import queue
 import statistics
 import subprocess
@@ -186,15 +185,6 @@ class TorchStep:
 def steps_per_block(inputs: BenchInputs) -> int:
     """Steps that a block of either side has."""
     return LANGUAGE_STEPS_PER_BLOCK if inputs.base else STEPS_PER_BLOCK
-
-
-def processor_ms(process: int | None) -> float:
-    """Processor time that ``process`` has taken so far, its threads' together; 0 where the system does not tell."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) * 1e3 / os.sysconf("SC_CLK_TCK")
 
 
 def _with_values(module: nn.Module, base: Path, weights: Path) -> nn.Module:

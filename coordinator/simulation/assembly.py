@@ -65,9 +65,9 @@ class SimulationOptions:
     workers: int = 1
     device: str = "cpu"
     quiet: bool = False
+    watchers: tuple[RoundStage, ...] = ()
     engine: Engine = "processes"
     address: str = ""
-    watchers: tuple[RoundStage, ...] = ()
 
 
 def simulate(config: RunConfig, run_dir: Path, record: Record, options: SimulationOptions) -> dict[str, Any]:
