@@ -119,31 +119,6 @@ def format_for(runtime: str) -> Format:
     return format_named(written)
 
 
-def format_of(module: nn.Module, runtime: str) -> Format:
-    """The format that writes ``module`` for ``runtime``: a language model's where it is one.
-
-    Raises:
-        ConfigError: as :func:`format_for`.
-        ExportRefused: a language model, and a runtime that trains none.
-    """
-    from edge.contracts.errors import ExportRefused
-    from edge.runtimes import KNOWN, traits_of
-    from export.language.causal_model import CausalModel
-
-    ordinary = format_for(runtime)
-    if not isinstance(module, CausalModel):
-        return ordinary
-    traits = traits_of(runtime)
-    if traits.language_format:
-        return format_named(traits.language_format)
-    able = [name for name in KNOWN if traits_of(name).language_format]
-    raise ExportRefused(
-        "(the module itself)",
-        f"{runtime} trains no language model: {traits.why_no_language}",
-        instead=f"runtime {' or '.join(able)}",
-    )
-
-
 def format_named(name: str) -> Format:
     """The format registered as ``name``.
 
