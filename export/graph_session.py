@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import onnx
 from edge.contracts.errors import ParityError
 from edge.contracts.tensors import BATCH
 
+SetOptions = Callable[[Any], None]
 LOADING = {"disabled_optimizers": ["CommonSubexpressionElimination"]}
 """As a device's session loads graphs: what a graph has twice is computed twice on purpose."""
 
@@ -19,19 +20,19 @@ class GraphSession:
     """An ONNX model ready to run on one thread; ``extra`` values of the graph become outputs too.
 
     Args:
-        in_file_order: as of :class:`edge.contracts.manifest.Program`, as a device loads such a program.
+        set_options: sets options of the session, where a device has others for the program.
 
     Raises:
         ParityError: the model cannot be loaded, or has no such values.
     """
 
     def __init__(
-        self, model: onnx.ModelProto | bytes, extra: Sequence[str] = (), *, in_file_order: bool = False
+        self, model: onnx.ModelProto | bytes, extra: Sequence[str] = (), *, set_options: SetOptions | None = None
     ) -> None:
         import onnxruntime as ort
 
         try:
-            self._session: Any = self._load(ort, model, extra, in_file_order)
+            self._session: Any = self._load(ort, model, extra, set_options)
         except Exception as error:  # the runtime raises pybind classes without a common base of its own
             raise ParityError(f"the graph cannot be loaded ({error}); it is wrong, do not use it") from error
         self.inputs = [i.name for i in self._session.get_inputs()]
@@ -39,7 +40,7 @@ class GraphSession:
         self.outputs = [o.name for o in self._session.get_outputs()]
 
     @staticmethod
-    def _load(ort: Any, model: onnx.ModelProto | bytes, extra: Sequence[str], in_file_order: bool) -> Any:
+    def _load(ort: Any, model: onnx.ModelProto | bytes, extra: Sequence[str], set_options: SetOptions | None) -> Any:
         proto = onnx.load_from_string(model) if isinstance(model, bytes) else model
         if extra:
             widened = onnx.ModelProto()
@@ -51,10 +52,8 @@ class GraphSession:
         options.inter_op_num_threads = 1
         options.enable_mem_pattern = False
         options.log_severity_level = 3
-        if in_file_order:
-            from edge.runtimes.onnxruntime.file_order import ask_for_file_order
-
-            ask_for_file_order(options)
+        if set_options:
+            set_options(options)
         return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"], **LOADING)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from edge.contracts.tensors import GRADIENT_SUM
 from edge.runtimes.micro_batches import ACCUMULATE, TRAIN, micro_batches
-from export.graph_session import GraphSession
+from export.graph_session import GraphSession, SetOptions
 from export.training_step import StepSpec
 
 
@@ -25,17 +25,17 @@ class ProgramRun(Protocol):
 
 @dataclass(frozen=True)
 class MicroBatched:
-    """The two ONNX models of a step by micro-batches; ``in_file_order`` as of their programs."""
+    """The two ONNX models of a step by micro-batches; ``set_options`` as of a :class:`GraphSession`."""
 
     accumulate: bytes
     train: bytes
     count: int
-    in_file_order: bool = False
+    set_options: SetOptions | None = None
 
     def opened(self) -> ProgramRun:
         """The step as one program; its outputs include the whole batch's gradients."""
         accumulate, train = (
-            GraphSession(model, in_file_order=self.in_file_order) for model in (self.accumulate, self.train)
+            GraphSession(model, set_options=self.set_options) for model in (self.accumulate, self.train)
         )
         return _WholeBatch(accumulate, train, self.count)
 

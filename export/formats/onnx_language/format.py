@@ -22,7 +22,7 @@ from export.training_step import StepSpec
 from export.written_programs import WrittenPrograms
 from profiles.step_work import StepWork
 
-_NODE_BYTES, _PAGES = 5120, 16 << 20
+_NODE_BYTES, _PAGES = 5120, 4 << 20
 """What ONNX Runtime 1.32 takes beyond live tensors: its graph, and pages of the base that are read between two
 releases. Measured, docs/measurements/2026-11-26-language-models.md."""
 

@@ -18,6 +18,7 @@ from edge.contracts.errors import ParityError
 from edge.contracts.manifest import Parity, SelfTest
 from edge.contracts.tensors import TensorSpec
 from edge.runtimes.micro_batches import ACCUMULATE, TRAIN
+from edge.runtimes.onnxruntime.file_order import ask_for_file_order
 from export.formats.onnx_language.update_reference import UpdateReference
 from export.gate_values import Setting, gate_values, self_test_on
 from export.graph_session import GraphSession
@@ -108,8 +109,10 @@ def _values(spec: StepSpec, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray
 
 def _opened(programs: Mapping[str, bytes], spec: StepSpec, extra: Sequence[str] = ()) -> ProgramRun:
     if spec.accumulates:
-        return MicroBatched(programs[ACCUMULATE], programs[TRAIN], spec.micro_batches, in_file_order=True).opened()
-    return GraphSession(programs[TRAIN], extra, in_file_order=True)
+        return MicroBatched(
+            programs[ACCUMULATE], programs[TRAIN], spec.micro_batches, set_options=ask_for_file_order
+        ).opened()
+    return GraphSession(programs[TRAIN], extra, set_options=ask_for_file_order)
 
 
 def _written(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -153,7 +156,7 @@ def _check_loss(step: int, outputs: Mapping[str, np.ndarray], torch_losses: Sequ
 def _check_evaluation(
     module: CausalModel, spec: StepSpec, program: bytes, values: Mapping[str, np.ndarray], trained: Sequence[str]
 ) -> None:
-    outputs = GraphSession(program, in_file_order=True).run(values)
+    outputs = GraphSession(program, set_options=ask_for_file_order).run(values)
     sums = []
     for dtype in (torch.float64, torch.float32):
         reference = LanguageReference(module, values, dtype)

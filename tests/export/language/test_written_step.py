@@ -15,6 +15,7 @@ from edge.contracts.errors import ArtifactCorrupt, ExportRefused, ParityError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.tensor_file import encode_tensors
 from edge.runtimes.onnxruntime import session as onnxruntime
+from edge.runtimes.onnxruntime.file_order import ask_for_file_order
 from edge.runtimes.weights_file import WeightsFile
 from edge.training.artifact_folder import read_artifact_folder
 from edge.training.self_test import check_self_test
@@ -77,7 +78,9 @@ def test_gradients_are_those_of_the_whole_module_in_torch(family: str) -> None:
     loss = F.cross_entropy(torch_model(torch.from_numpy(values["input"])), torch.from_numpy(values["target"]))
     loss.backward()
     exact = {n: p.grad.numpy() for n, p in torch_model.named_parameters() if p.grad is not None}
-    outputs = GraphSession(files["train.onnx"], [f"grad:{n}" for n in exact], in_file_order=True).run(values)
+    outputs = GraphSession(files["train.onnx"], [f"grad:{n}" for n in exact], set_options=ask_for_file_order).run(
+        values
+    )
     assert float(outputs["loss"]) == pytest.approx(float(loss.detach()), rel=1e-6)
     largest = max(np.abs(value).max() for value in exact.values())
     for name, value in exact.items():
@@ -95,7 +98,7 @@ def test_eight_steps_beside_torch(family: str) -> None:
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.002, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
     x, y = (torch.from_numpy(values[name]) for name in ("input", "target"))
-    session, feeds = GraphSession(files["train.onnx"], in_file_order=True), dict(values)
+    session, feeds = GraphSession(files["train.onnx"], set_options=ask_for_file_order), dict(values)
     for _ in range(8):
         loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad()
@@ -224,7 +227,7 @@ def test_every_number_of_examples_runs_in_the_same_graph() -> None:
     module = small_cut("gemma3")
     spec = step_of(module)
     files, values = values_of(module, spec)
-    session = GraphSession(files["eval.onnx"], in_file_order=True)
+    session = GraphSession(files["eval.onnx"], set_options=ask_for_file_order)
     whole = session.run(values)
     parts = [session.run(values | {n: values[n][i : i + 1] for n in ("input", "target")}) for i in range(4)]
     for name in ("loss", "sum:entropy", "sum:positions"):
