@@ -60,6 +60,16 @@ CLAIMS = (
         ),
         (("power", "softmax"), ("softmax", "uniform"), ("power", "uniform")),
     ),
+    Comparison(
+        "femnist-like",
+        "PriSM at 0.2 within 1 % of the whole model, on the code's network (MNIST by writer)",
+        (
+            Entry("prism", "femnist_like"),
+            Entry("orthdrop", "femnist_like", method="orthdrop", options={"levels": [0.2]}),
+            Entry("fedavg", "femnist_like", method="fedavg", options={}),
+        ),
+        (("prism", "orthdrop"), ("fedavg", "prism")),
+    ),
 )
 
 
