@@ -9,7 +9,7 @@ import typer
 
 from coordinator.cli.command import verb
 
-EXAMPLE = "Example: apportion forecast examples/fleet.toml --json"
+EXAMPLE = "Example: apportion forecast examples/fleets/million.toml --json"
 
 
 def register(app: typer.Typer) -> None:

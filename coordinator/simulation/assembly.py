@@ -128,7 +128,7 @@ def open_simulation(
             processes.give(data)
         progress.say(
             f"{config.cohort.local_devices} simulated devices, {config.cohort.size} in a round, "
-            f"{options.workers} process(es) {_where(options)} on {options.device}; run directory {run_dir}"
+            f"{options.workers} process(es){_where(options)} on {options.device}; run directory {run_dir}"
         )
         yield Simulation(
             config=config,
@@ -150,7 +150,7 @@ def open_simulation(
 
 
 def _where(options: SimulationOptions) -> str:
-    return "here" if options.engine == "processes" else "at most of a Ray cluster"
+    return "" if options.engine == "processes" else " of a Ray cluster, at most,"
 
 
 def _shape(method: Method, level: Level) -> Cut:

@@ -12,6 +12,7 @@ import pytest
 from coordinator.config.cohort import PlannerConfig
 from coordinator.config.run_config import RunConfig
 from docs.book import configuration
+from tests.examples.run_files import FILES
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +34,7 @@ def test_keys_that_only_the_file_has_are_described() -> None:
 
 def test_keys_of_the_examples_are_in_the_reference() -> None:
     named = {table.name: {key.name for key in table.keys} for table in configuration.tables()}
-    for path in sorted((ROOT / "examples").rglob("*.toml")):
+    for path in FILES:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         for table, values in document.items():
             if isinstance(values, dict) and table not in ("method", "task"):

@@ -37,7 +37,7 @@ def test_pages_get_drawings_as_parts_of_the_page() -> None:
 def test_the_layers_of_the_architecture_page_are_drawn() -> None:
     page = finished("architecture", (DOCS / "architecture.md").read_text(encoding="utf-8"))
     assert "mermaid" not in page
-    for folder in ("deployment · loadtest", "audit_log", "contracts"):
+    for folder in ("forecast · loadtest", "audit_log", "contracts"):
         assert folder in page
     two = layers('  subgraph a\n    x["b"] --> y["c"]\n  end\n  a --> d')
     assert two.count("<rect") == 2

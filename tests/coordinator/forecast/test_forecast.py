@@ -15,7 +15,7 @@ from coordinator.forecast.simulate import coordinators_for, simulate_fleet, work
 from coordinator.forecast.totals import totals
 from edge.contracts.errors import ConfigError
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "fleet.toml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "fleets" / "million.toml"
 
 BOARD = DeviceGroup(name="board", share=1.0, step_ms=100.0, download_mb_s=2.0, upload_mb_s=1.0)
 FLEET = Fleet(
