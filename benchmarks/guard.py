@@ -185,7 +185,7 @@ def simulated_step() -> float:
     from coordinator.simulation.local_training import repeatable_torch
 
     repeatable_torch(1, "cpu")
-    plain, simulated = compared_steps("resnet8", 8)
+    plain, simulated = compared_steps("resnet8", 8, 1e-4)
 
     def repeated(one: Callable[[], float]) -> Callable[[], None]:
         def run() -> None:

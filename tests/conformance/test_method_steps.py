@@ -176,7 +176,7 @@ def simulated(config: RunConfig, work: Work, data: Path, *, wide: bool) -> dict[
     """The same order by the simulation's session, in float32 or float64."""
     module = apply_cut(dense_module(config), work.submodel.cut)
     artifact = TorchArtifact(module, CutExporter(config).step(work.submodel.program), classes=class_names(config))
-    session = Float64Session(artifact.functions, artifact.manifest, "cpu") if wide else artifact.session("cpu")
+    session = Float64Session(artifact, "cpu") if wide else artifact.session("cpu")
     session.load_state(work.submodel.tensors)
     train(session, artifact.manifest, work.order, Examples(read_local_data(str(data)), artifact.manifest))
     return {name: np.array(session.read(name)) for name in work.order.upload}

@@ -187,7 +187,7 @@ def in_float64(simulation: Simulation, work: Work) -> dict[str, np.ndarray]:
     dataset = tiny_convnet.digit_images(None, config.federation.seed)
     data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
     local = LocalData("here", data.x_train[work.indices], data.y_train[work.indices])
-    session = Float64Session(artifact.functions, artifact.manifest, "cpu")
+    session = Float64Session(artifact, "cpu")
     session.load_state(work.submodel.tensors)
     order: WorkOrder = work.order
     train_on_session(session, artifact.manifest, order, Examples(local, artifact.manifest))
