@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import export.passes.layer_norm_operators  # noqa: F401  registers what is called here
 from export.decompositions import written_out
 from export.passes.operators import NATIVE
 from export.passes.rewriter import rewrites
