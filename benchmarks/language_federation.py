@@ -41,6 +41,7 @@ from export.language.causal_model import ADAPTED, CausalModel
 
 RANKS, BUDGETS_MB = (16, 8, 4, 2), (512, 384, 256, 192)
 DEVICES_OF_EACH = 3
+PREPARED = "prepared.json"
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         "shape": msgspec.structs.replace(
@@ -60,7 +61,15 @@ SIZES: dict[str, dict[str, Any]] = {
         "batch": 8,
         "rounds": 6,
     },
-    "gpt2": {"shape": GPT2, "length": 128, "pretraining_steps": 300, "batch": 4, "rounds": 6},
+    "gpt2": {
+        "shape": GPT2,
+        "length": 128,
+        "pretraining_steps": 160,
+        "pretraining_batch": 8,
+        "batch": 4,
+        "rounds": 3,
+        "device_windows": 480,
+    },
 }
 RUN = """
 [federation]
@@ -141,19 +150,31 @@ def prepare(out: Path, size: dict[str, Any]) -> dict[str, float]:
     for name, texts in (("first", [first]), ("train", devices), ("test", held_out)):
         x, y = zip(*(windows(tokenizer.encode(part).ids, size["length"]) for part in texts), strict=True)
         made[f"x_{name}"], made[f"y_{name}"] = np.concatenate(x), np.concatenate(y)
+    if most := size.get("device_windows"):
+        for side in ("x", "y"):
+            made[f"{side}_train"] = made[f"{side}_train"][:most]
+            made[f"{side}_test"] = made[f"{side}_test"][: most // 4]
     np.savez(out / "windows.npz", **{key: value.astype(np.int32) for key, value in made.items()})
     folder = out / "model"
     folder.mkdir()
-    values, loss = pretrained(shape, made["x_first"], made["y_first"], steps=size["pretraining_steps"])
+    values, loss = pretrained(
+        shape,
+        made["x_first"],
+        made["y_first"],
+        steps=size["pretraining_steps"],
+        batch=size.get("pretraining_batch", 16),
+    )
     write_folder(folder, shape, values)
     tokenizer.save(str(folder / "tokenizer.json"))
-    return {
+    figures = {
         "pretraining_loss": loss,
         "device_windows": len(made["x_train"]),
         "held_out_windows": len(made["x_test"]),
         "roles": len(devices),
         "held_out_roles": len(held_out),
     }
+    (out / PREPARED).write_text(json.dumps(figures))
+    return figures
 
 
 def by_role(path: Path, seed: int, holdout: float) -> Dataset:
@@ -217,7 +238,8 @@ def main() -> None:
     """Run it and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=sorted(SIZES), default="small")
-    parser.add_argument("--out", type=Path, required=True, help="an empty or new folder")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder, or one prepared before")
+    parser.add_argument("--only-prepare", action="store_true", help="the base and the windows, for a later run")
     parser.add_argument("--method", default="fedlora")
     parser.add_argument("--options", default="weight-by-examples = true", help="further lines of [method]")
     parser.add_argument("--rounds", type=int, default=0)
@@ -228,7 +250,10 @@ def main() -> None:
     size = SIZES[chosen.size]
     rounds = chosen.rounds or size["rounds"]
     chosen.out.mkdir(parents=True, exist_ok=True)
-    made = prepare(chosen.out, size)
+    prepared = chosen.out / PREPARED
+    made = json.loads(prepared.read_text()) if prepared.is_file() else prepare(chosen.out, size)
+    if chosen.only_prepare:
+        return
     text = RUN.format(
         rounds=rounds,
         folder=(chosen.out / "model").resolve(),
