@@ -181,7 +181,7 @@ def whole_model_peak(run: Run) -> int:
     with tempfile.TemporaryDirectory(prefix="apportion-fleet-") as name:
         folder = Path(name)
         inputs = exported_inputs(ModelArguments(run.model, (), 0, run.batch), RUNTIME, folder)
-        report = measure_agent(inputs, folder, 1)
+        report = measure_agent(inputs, folder, 1).report
     return report.trainer_peak_bytes + report.supervisor_peak_bytes
 
 

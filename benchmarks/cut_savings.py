@@ -32,7 +32,7 @@ def measured(model: str, runtime: str, batch: int, cut: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="apportion-savings-") as name:
         folder = Path(name)
         inputs = exported_inputs(ModelArguments(model, (), 0, batch, 0, cut), runtime, folder)
-        report, manifest = measure_agent(inputs, folder, 1), inputs.manifest
+        report, manifest = measure_agent(inputs, folder, 1).report, inputs.manifest
     values = {
         "step_ms": report.step_ms_p50,
         "trainer_peak_mb": report.trainer_peak_bytes / MB,

@@ -95,7 +95,7 @@ def gate_values(
     batch, symbols = gate_batch(spec, setting), symbols_of(spec)
     values: dict[str, np.ndarray] = {}
     for tensor in tensors:
-        if tensor.role in ("loss", "metric"):
+        if tensor.role in ("loss", "metric", "rows"):
             continue
         if tensor.role == "hyper":
             values[tensor.name] = np.array(hyper.get(tensor.name, 0.5), np.float32)

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 
 from edge.contracts.errors import ParityError
-from edge.contracts.tensors import BATCH
+from edge.contracts.tensors import BATCH, ROWS
+from edge.runtimes.mapped_rows import rows_of
 
 SetOptions = Callable[[Any], None]
 LOADING = {"disabled_optimizers": ["CommonSubexpressionElimination"]}
@@ -35,8 +36,9 @@ class GraphSession:
             self._session: Any = self._load(ort, model, extra, set_options)
         except Exception as error:  # the runtime raises pybind classes without a common base of its own
             raise ParityError(f"the graph cannot be loaded ({error}); it is wrong, do not use it") from error
-        self.inputs = [i.name for i in self._session.get_inputs()]
-        self.batched = [i.name for i in self._session.get_inputs() if i.shape[:1] == [BATCH]]
+        self._rows = [i.name for i in self._session.get_inputs() if ROWS in i.name]
+        self.inputs = [i.name for i in self._session.get_inputs() if i.name not in self._rows]
+        self.batched = [i.name for i in self._session.get_inputs() if i.shape[:1] == [BATCH] and i.name in self.inputs]
         self.outputs = [o.name for o in self._session.get_outputs()]
 
     @staticmethod
@@ -57,7 +59,7 @@ class GraphSession:
         return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"], **LOADING)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs by name; of ``feeds`` only what the graph takes is read.
+        """All outputs by name; of ``feeds`` only what the graph takes is read, rows of tables as a device reads them.
 
         Raises:
             ParityError: the graph takes something else, or cannot be executed.
@@ -66,7 +68,10 @@ class GraphSession:
         if missing:
             raise ParityError(f"the graph takes inputs {missing[:3]} that the step has not; it is wrong, do not use it")
         try:
-            values = self._session.run(self.outputs, {name: feeds[name] for name in self.inputs})
+            given = {name: feeds[name] for name in self.inputs} | {
+                name: rows_of(name, feeds, feeds) for name in self._rows
+            }
+            values = self._session.run(self.outputs, given)
         except Exception as error:  # as above
             raise ParityError(f"the graph cannot be executed ({error}); it is wrong, do not use it") from error
         return dict(zip(self.outputs, values, strict=True))

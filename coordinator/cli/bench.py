@@ -45,9 +45,11 @@ from edge.sharing.sharing import EXAMPLE as DEVICE_EXAMPLE
 from export.step_form import StepForm
 
 if TYPE_CHECKING:
+    from coordinator.cli.bench_device import BenchInputs
     from coordinator.cli.model_arguments import ModelArguments
     from edge.measuring.fma_peak import FmaPeak
 
+AGENT_CEILING_HELP = "once more with an agent that the kernel holds to N MB (2^20 bytes), file pages counted; 0: not"
 EXAMPLE = "Example: apportion bench step --model resnet20 --threads 1 --json"
 
 
@@ -83,6 +85,7 @@ def bench_step(
     ] = False,
     base: Annotated[str, typer.Option(help="of a language model: float32, float16, int8 or int4")] = "",
     seq: Annotated[int, typer.Option(min=0, help="symbols of an example of a language model; 0: 128")] = 0,
+    ceiling_mb: Annotated[float, typer.Option(metavar="N", min=0, help=AGENT_CEILING_HELP)] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Time and memory of a training step, as ratios to torch.
@@ -99,7 +102,7 @@ def bench_step(
     shape = (seq,) if seq else parse_shape(input_shape)
     arguments = ModelArguments(model, shape, classes, batch, freeze, cut, optimizer, form, options)
     with waiting(f"exporting {model}, then {blocks} blocks of ten steps on either side"):
-        values = measured_step(arguments, runtime, threads, blocks)
+        values = measured_step(arguments, runtime, threads, blocks, ceiling_mb)
     if not as_json:
         print(
             f"{model} on {runtime}, {form.name}, batch {batch}, {threads} threads: {values['step_ms']:.1f} ms, "
@@ -108,6 +111,12 @@ def bench_step(
             + (f", {values['share_of_peak']:.0%} of a core's peak; " if values["share_of_peak"] else "; ")
             + f"trainer {values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
             f"torch {values['torch_peak_rss_mb']:.0f} MB"
+            + (
+                f"; below {ceiling_mb:g} MB ({values['ceiling_kind']}): loss {values['ceiling_loss']:.6g}, "
+                f"{values['loss']:.6g} without"
+                if ceiling_mb
+                else ""
+            )
         )
     return values
 
@@ -133,11 +142,16 @@ def bench_device(
     return share(ShareArguments(arguments, file, yes), to_stderr, asked)
 
 
-def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks: int) -> dict[str, Any]:
+def measured_step(
+    arguments: ModelArguments, runtime: str, threads: int, blocks: int, ceiling_mb: float = 0.0
+) -> dict[str, Any]:
     """Time and memory of a step on ``runtime`` and in torch, each with ``threads``; the medians of ``blocks`` blocks.
 
+    Args:
+        ceiling_mb: a second agent works below so many MB (2^20 bytes); 0: there is none.
+
     Raises:
-        ConfigError: as :meth:`ModelArguments.prepare`; ExportRefused; ParityError.
+        ConfigError: as :meth:`ModelArguments.prepare`, or a ceiling that cannot be; ExportRefused; ParityError.
     """
     from coordinator.cli.bench_device import exported_inputs, measure_agent
     from coordinator.cli.bench_sides import DeviceSide, TorchSide
@@ -157,7 +171,8 @@ def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks:
                 if peak:
                     peak.measure()
             torch_peak, layout = torch_side.peak_bytes, torch_side.layout
-        memory = measure_agent(inputs, folder, threads)
+        memory = measure_agent(inputs, folder, threads).report
+        below = _below(inputs, folder / "below", threads, ceiling_mb) if ceiling_mb else {}
     # Steps of seconds are measured on machines that do something else, too.
     compared = (cpu_ms, torch_cpu) if inputs.base else (device_ms, torch_ms)
     cpu_s, work = statistics.median(cpu_ms) / 1e3, manifest.cost.step_work
@@ -186,6 +201,25 @@ def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks:
         "parameters": manifest.cost.parameters,
         "cpu_ms": round(statistics.median(cpu_ms), 3),
         "torch_cpu_ms": round(statistics.median(torch_cpu), 3),
+        "loss": memory.loss,
+    } | below
+
+
+def _below(inputs: BenchInputs, folder: Path, threads: int, ceiling_mb: float) -> dict[str, Any]:
+    """The same order once more, with both processes of the agent and the file pages they read below a ceiling."""
+    from coordinator.cli.bench_device import measure_agent
+    from coordinator.local_devices.control_groups import Limits
+
+    folder.mkdir()
+    run = measure_agent(inputs, folder, threads, Limits(memory_bytes=int(ceiling_mb * MB)))
+    assert run.ceiling is not None
+    return {
+        "ceiling_mb": ceiling_mb,
+        "ceiling_kind": run.ceiling.kind,
+        "ceiling_kills": run.ceiling.kills,
+        "ceiling_charged_mb": _mb(run.ceiling.peak_bytes),
+        "ceiling_loss": run.report.loss,
+        "ceiling_trainer_peak_mb": _mb(run.report.trainer_peak_bytes),
     }
 
 

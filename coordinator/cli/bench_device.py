@@ -16,6 +16,7 @@ from coordinator.brokers.opening import open_broker
 from coordinator.config.run_config import BrokerConfig
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
+from coordinator.local_devices.control_groups import UNLIMITED, CeilingReport, Limits
 from coordinator.local_devices.processes import LocalDevice, LocalDevices, connection_address
 from coordinator.messaging.cohort import Cohort
 from coordinator.messaging.inbox import Inbox
@@ -165,10 +166,19 @@ def _ref(data: bytes) -> BlobRef:
     return BlobRef(hashlib.sha256(data).hexdigest(), len(data), "raw", len(data))
 
 
-def measure_agent(inputs: BenchInputs, folder: Path, threads: int) -> TrainReport:
-    """The report of a real agent that carried out one order over the embedded broker.
+@dataclass(frozen=True)
+class AgentRun:
+    """What an agent reported of one order, and what its ceiling did; None without one."""
+
+    report: TrainReport
+    ceiling: CeilingReport | None = None
+
+
+def measure_agent(inputs: BenchInputs, folder: Path, threads: int, limits: Limits = UNLIMITED) -> AgentRun:
+    """A real agent carries out one order over the embedded broker, both of its processes below ``limits``.
 
     Raises:
+        ConfigError: limits that this machine cannot enforce.
         DeviceRefused: the agent refused the order.
         DeadlineExpired: no report in time.
     """
@@ -206,9 +216,10 @@ def measure_agent(inputs: BenchInputs, folder: Path, threads: int) -> TrainRepor
         transport.start(events.put)
         stack.callback(transport.stop)
         runtime = inputs.manifest.runtime
-        device = LocalDevice(DEVICE, device_folder, budget_bytes=0, threads=threads, runtime=runtime)
-        stack.enter_context(LocalDevices([device], address, FEDERATION))
-        return _await_report(ledger, inbox, device_folder)
+        device = LocalDevice(DEVICE, device_folder, budget_bytes=0, threads=threads, runtime=runtime, limits=limits)
+        devices = stack.enter_context(LocalDevices([device], address, FEDERATION))
+        report = _await_report(ledger, inbox, device_folder)
+        return AgentRun(report, devices.ceilings().get(DEVICE))
 
 
 def _assignment(order: WorkOrder) -> Assignment:

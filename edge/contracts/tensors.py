@@ -15,6 +15,7 @@ Role = Literal[
     "parameter",
     "frozen",
     "mapped",
+    "rows",
     "buffer",
     "slot",
     "accumulator",
@@ -62,6 +63,11 @@ device's own; of role ``teacher``."""
 
 GRADIENT_SUM = "#gradient"
 """``<name>#gradient`` is the sum of the gradients of ``<name>`` over the micro-batches of the step so far, a slot."""
+
+
+ROWS = "@"
+"""``<table>@<index>``, of role ``rows``: rows of mapped tensor ``<table>`` at the whole numbers of ``<index>``, which a
+session reads from the base's file; below 0 stands for row 0."""
 
 
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
+import weakref
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -93,6 +95,10 @@ class WeightsFile(Mapping[str, np.ndarray]):
         else:
             expand(self[name + KEPT], self._mask(name), target, where=self._where)
 
+    def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Rows ``rows`` [N], from 0 on, of tensor ``name``, read from its file: no page of the mapping is touched."""
+        return self._files[name].read_rows(name, rows)
+
     def release(self) -> None:
         """Give back every page of the files that is in memory; what is read again is read from them again."""
         for file in {id(file): file for file in self._files.values()}.values():
@@ -117,6 +123,8 @@ class _MappedFile:
             if path.stat().st_size == 0:
                 raise ArtifactCorrupt(f"{where}: {path.name} is empty; send it again")
             self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
         # One symbol's row of an embedding would map the 2 MB around it where the file lies in huge pages: measured, 140
         # of 168 MB of a table for 128 rows.
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
@@ -129,6 +137,15 @@ class _MappedFile:
         dtype, shape, begin, end = self.header[name]
         body = memoryview(self._mapped)[self._start + begin : self._start + end]
         return np.frombuffer(body, dtype=dtype).reshape(shape)
+
+    def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """As :meth:`WeightsFile.read_rows`."""
+        dtype, shape, begin, _ = self.header[name]
+        found = np.empty((len(rows), *shape[1:]), dtype)
+        row_bytes = found[:1].nbytes
+        for row, target in zip(rows.tolist(), found.reshape(len(rows), -1).view(np.uint8), strict=True):
+            os.preadv(self._descriptor, [memoryview(target)], self._start + begin + row * row_bytes)
+        return found
 
     def release(self) -> None:
         """Give back every page that is in memory."""

@@ -35,7 +35,7 @@ def load_self_test(session: Session, manifest: ArtifactManifest, *, batch: int =
             feeds[name] = scalar(spec, test.hyper.get(name, 0.0))
         elif spec.role in ("input", "target", "label_mask", "draw"):
             feeds[name] = _value(spec, manifest, batch)
-        else:
+        elif spec.role != "rows":
             state[name] = _value(spec, manifest, batch)
     session.load_state(state)
     return {name: feeds[name] for program in programs for name in program.inputs if name in feeds}

@@ -22,6 +22,7 @@ from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.tensors import GRADIENT_SUM, TensorSpec, concrete_shape, is_carried
 from edge.runtimes.graph_file import check_is_whole
 from edge.runtimes.mapped_base import PageRelease, mapped_values
+from edge.runtimes.mapped_rows import row_values
 from edge.runtimes.onnxruntime.file_order import ask_for_file_order
 from edge.runtimes.state_values import load_value
 from edge.runtimes.weights_file import WeightsFile
@@ -73,6 +74,7 @@ class OnnxSession:
         self._present = dict.fromkeys(self._carried, 0)
         self._mapped = {spec.name: spec for spec in manifest.tensors if spec.role == "mapped"}
         self._base: dict[str, ort.OrtValue] = {}
+        self._tables: Mapping[str, np.ndarray] = {}
         self._pages: PageRelease | None = None
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
@@ -93,6 +95,8 @@ class OnnxSession:
             binding = loaded.bindings[parity] = self._bind(loaded, parity)
         for name in loaded.fed:
             binding.bind_cpu_input(name, feeds[name])
+        for name, rows in row_values(loaded.rows, self._tables, feeds).items():
+            binding.bind_cpu_input(name, rows)
         try:
             with self._pages.running() if self._pages else nullcontext():
                 loaded.session.run_with_iobinding(binding)
@@ -145,6 +149,7 @@ class OnnxSession:
         """Take the base's tensors as views of ``tensors``."""
         values = mapped_values(self._mapped, tensors)
         self._base = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in values.items()}
+        self._tables = tensors
         for loaded in self._programs.values():  # what they are bound to is another file, perhaps a deleted one
             loaded.bindings.clear()
         if self._pages:
@@ -178,9 +183,9 @@ class _LoadedProgram:
         self.bindings: dict[tuple[int, ...], ort.IOBinding] = {}
         self.read = frozenset(n for n in program.inputs if is_carried(specs[n]) and n in accepted)
         self.mapped = tuple(n for n in program.inputs if specs[n].role == "mapped" and n in accepted)
-        self.fed = tuple(
-            n for n in program.inputs if not is_carried(specs[n]) and n in accepted and specs[n].role != "mapped"
-        )
+        self.rows = tuple(specs[n] for n in program.inputs if specs[n].role == "rows" and n in accepted)
+        given = {n for n in program.inputs if is_carried(specs[n]) or specs[n].role in ("mapped", "rows")}
+        self.fed = tuple(n for n in program.inputs if n in accepted and n not in given)
         self.written = {o.tensor: o.name for o in program.outputs if is_carried(specs[o.tensor])}
         self.consumed = tuple(n for n in self.read if n.endswith(GRADIENT_SUM) and n not in self.written)
         self.carried = tuple(sorted(self.read | self.written.keys()))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edge.contracts.tensors import TensorSpec
+from edge.contracts.tensors import ROWS, TensorSpec
 from export.formats.onnx_language.graph import MICROSOFT, StepGraph
 from export.language.architecture import INT4_BLOCK
 from export.language.base_weights import SCALE
@@ -60,29 +60,43 @@ class Base:
             scale = graph.rows(scale, *rows)
         return graph.one("DequantizeLinear", held, scale, shape=graph.shapes[held], axis=0)
 
-    def rows_of(self, name: str, index: str) -> str:
-        """Rows of matrix ``name`` at ``index`` [M], float32 [M, I]."""
-        graph, held = self._graph, self._graph.input(self._specs[name])
+    def rows_of(self, name: str, index: TensorSpec) -> str:
+        """Rows of matrix ``name`` at input ``index`` [batch, T], float32 [M, I]; a device reads them from its file."""
+        graph, held = self._graph, self._rows(name, index)
         kind = graph.dtypes[held]
-        if kind == "uint8":
-            return self._gathered_blocks(name, index)
-        shape = (*graph.shapes[index], graph.shapes[held][1])
-        picked = graph.one("Gather", held, index, shape=shape, dtype=kind, axis=0)
         if kind == "float32":
-            return picked
-        picked = graph.cast(picked, "float32")
+            return held
         if kind == "float16":
-            return picked
-        scale = graph.input(self._specs[name + SCALE])
-        steps = graph.one("Gather", scale, index, shape=graph.shapes[index], axis=0)
-        steps = graph.one("Unsqueeze", steps, [-1], shape=(*graph.shapes[index], 1))
-        return graph.mul(picked, steps)
+            return graph.cast(held, "float32")
+        scale = self._rows(name + SCALE, index)
+        if kind == "uint8":
+            size = graph.one("Shape", held, shape=(1,), dtype="int64", start=0, end=1)
+            stop = graph.one("Squeeze", size, shape=(), dtype="int64")
+            every = graph.one("Range", _scalar(0), stop, _scalar(1), shape=graph.shapes[held][:1], dtype="int64")
+            return self._blocks(held, scale, every)
+        return graph.mul(graph.cast(held, "float32"), scale)
+
+    def _rows(self, name: str, index: TensorSpec) -> str:
+        """Rows of a held tensor as they are held, [M, I], or of a vector [M, 1]."""
+        spec, sizes = self._specs[name], index.shape
+        self._graph.tables[name] = spec
+        width = spec.shape[1:] or (1,)
+        rows = TensorSpec(f"{name}{ROWS}{index.name}", (*sizes, *spec.shape[1:]), spec.dtype, "rows")
+        return self._graph.reshape(self._graph.input(rows), [-1, *(int(size) for size in width)])
 
     def _gathered_blocks(self, name: str, index: str) -> str:
-        graph, held = self._graph, self._graph.input(self._specs[name])
-        scale = graph.input(self._specs[name + SCALE])
+        graph = self._graph
+        return self._blocks(graph.input(self._specs[name]), graph.input(self._specs[name + SCALE]), index)
+
+    def _blocks(self, held: str, scale: str, index: str) -> str:
+        """Rows ``index`` of int4 blocks as float32."""
+        graph = self._graph
         return graph.one(
             "GatherBlockQuantized", held, index, scale,
             shape=(*graph.shapes[index], 2 * graph.shapes[held][1]),
             domain=MICROSOFT, bits=4, block_size=INT4_BLOCK, gather_axis=0, quantize_axis=1,
         )  # fmt: skip
+
+
+def _scalar(value: int) -> np.ndarray:
+    return np.array(value, np.int64)

@@ -22,7 +22,7 @@ from export.training_step import StepSpec
 from export.written_programs import WrittenPrograms
 from profiles.step_work import StepWork
 
-_NODE_BYTES, _PAGES = 5120, 4 << 20
+_NODE_BYTES, _PAGES = 5120, 2 << 20
 """What ONNX Runtime 1.32 takes beyond live tensors: its graph, and pages of the base that are read between two
 releases. Measured, docs/measurements/2026-11-26-language-models.md."""
 
@@ -51,7 +51,7 @@ class OnnxLanguage:
         known: dict[str, TensorSpec] = {}
         for name in (TRAIN, ACCUMULATE, "eval"):
             if name in graphs:
-                known |= graphs[name].inputs
+                known |= graphs[name].inputs | graphs[name].tables
         reported = {s.name: s for s in graphs["eval"].outputs.values()} | {LOSS.name: LOSS}
         specs = (*known.values(), *(s for n, s in reported.items() if n not in known))
         programs = tuple(_program(name, graph, micro_batch(spec, name)) for name, graph in graphs.items())

@@ -51,6 +51,7 @@ class StepGraph:
     Attributes:
         scope: what names of nodes begin with.
         shapes, dtypes: of every value by name, at ``batch`` examples.
+        tables: tensors that the graph reads rows of, which are its inputs in their stead.
     """
 
     def __init__(self, batch: int) -> None:
@@ -60,6 +61,7 @@ class StepGraph:
         self.dtypes: dict[str, DType] = {}
         self.inputs: dict[str, TensorSpec] = {}
         self.outputs: dict[str, TensorSpec] = {}
+        self.tables: dict[str, TensorSpec] = {}
         self.constant_bytes = 0
         self._nodes: list[onnx.NodeProto] = []
         self._order: list[Written] = []

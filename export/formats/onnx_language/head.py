@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edge.contracts.tensors import TensorSpec
 from export.formats.onnx_language.base import Base
 from export.formats.onnx_language.graph import StepGraph
 from export.tasks.class_places import IGNORED
@@ -31,7 +32,7 @@ class Scored:
         mixed: mean row of the table under the predicted distribution, [M, D]; empty where no gradient is asked for.
         wanted: the targets' rows, [M, D].
         best: the symbol of the highest score, [M, 1]; empty unless asked for.
-        target: [M, 1], 0 where a position does not count.
+        target: [M, 1], :data:`IGNORED` where a position does not count.
     """
 
     entropy: str
@@ -52,8 +53,8 @@ class Head:
     def __init__(self, graph: StepGraph, base: Base, table: str, vocabulary: int) -> None:
         self._graph, self._base, self._table, self._vocabulary = graph, base, table, vocabulary
 
-    def scored(self, y: str, target: str, *, is_trained: bool, wants_best: bool = False) -> Scored:
-        """Entropy of normalised positions ``y`` [M, D] against ``target`` [M].
+    def scored(self, y: str, target: TensorSpec, *, is_trained: bool, wants_best: bool = False) -> Scored:
+        """Entropy of normalised positions ``y`` [M, D] against input ``target`` [batch, T].
 
         Args:
             is_trained: whether the gradient will be asked for.
@@ -61,11 +62,10 @@ class Head:
         """
         graph = self._graph
         graph.scope = "head"
-        column = graph.reshape(target, [-1, 1])
+        column = graph.reshape(graph.input(target), [-1, 1])
         ignored = graph.pair("Equal", column, graph.constant(IGNORED), dtype="bool")
         counted = graph.cast(graph.map("Not", ignored), "float32")
-        place = graph.pair("Max", target, graph.constant(0), dtype="int64")
-        wanted = self._base.rows_of(self._table, place)
+        wanted = self._base.rows_of(self._table, target)
         own = graph.reduce("ReduceSum", graph.mul(y, wanted))
         top = total = mixed = best = ""
         for rows in self._chunks(graph.shapes[y][0], graph.shapes[y][1]):
@@ -86,7 +86,7 @@ class Head:
             top = above
         each = graph.sub(graph.add(graph.map("Log", total), top), own)
         mean = graph.div(mixed, total) if is_trained else ""
-        return Scored(graph.mul(each, counted), counted, mean, wanted, best, graph.reshape(place, [-1, 1]))
+        return Scored(graph.mul(each, counted), counted, mean, wanted, best, column)
 
     def loss(self, scored: Scored, *, share: float = 1.0, name: str = "") -> tuple[str, str]:
         """The mean over counted positions times ``share``, and what each of them weighs in it [M, 1]."""

@@ -41,7 +41,7 @@ def memory_of(graphs: Iterable[StepGraph], tensors: Iterable[TensorSpec], batch:
     return MemoryPlan(
         state=sum(spec.byte_count() for spec in carried),
         written=sum(spec.byte_count() for spec in written.values()),
-        batch=sum(s.byte_count(batch) for s in tensors if s.role in ("input", "target")),
+        batch=sum(s.byte_count(batch) for s in tensors if s.role in ("input", "target", "rows")),
         intermediate=peak + max(graph.constant_bytes for graph in known),
         peak_node=node,
         nodes=sum(len(graph.order) for graph in known),

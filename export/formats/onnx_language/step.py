@@ -111,8 +111,8 @@ class _Model:
         """What the first block reads, [M, D]."""
         graph, shape, length = self._graph, self._shape, self._tensors.length
         graph.scope = "embedding"
-        symbols = graph.reshape(graph.input(self._tensors.symbols), [-1])
-        x = self._base.rows_of("embedding.weight", symbols)
+        graph.input(self._tensors.symbols)
+        x = self._base.rows_of("embedding.weight", self._tensors.symbols)
         if shape.embedding_scale != 1.0:
             x = graph.mul(x, shape.embedding_scale)
         if shape.positions == "learned":
@@ -123,8 +123,7 @@ class _Model:
 
     def scored(self, y: str, *, is_trained: bool, wants_best: bool = False) -> Scored:
         """What the head makes of normalised positions."""
-        target = self._graph.reshape(self._graph.input(self._tensors.target), [-1])
-        return self.head.scored(y, target, is_trained=is_trained, wants_best=wants_best)
+        return self.head.scored(y, self._tensors.target, is_trained=is_trained, wants_best=wants_best)
 
 
 def _nothing(parameter: TensorSpec, gradient: str) -> None:
