@@ -144,7 +144,7 @@ class _MappedFile:
         found = np.empty((len(rows), *shape[1:]), dtype)
         row_bytes = found[:1].nbytes
         for row, target in zip(rows.tolist(), found.reshape(len(rows), -1).view(np.uint8), strict=True):
-            os.preadv(self._descriptor, [memoryview(target)], self._start + begin + row * row_bytes)
+            os.preadv(self._descriptor, [target.data], self._start + begin + row * row_bytes)
         return found
 
     def release(self) -> None:

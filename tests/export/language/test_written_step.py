@@ -21,6 +21,7 @@ from edge.training.artifact_folder import read_artifact_folder
 from edge.training.self_test import check_self_test
 from export.bundle import export_artifact, verify_artifact
 from export.formats.onnx_language.format import OnnxLanguage
+from export.formats.onnx_language.update_reference import UpdateReference
 from export.gate_values import gate_values
 from export.graph_session import GraphSession
 from export.language.architecture import Precision
@@ -235,3 +236,15 @@ def test_every_number_of_examples_runs_in_the_same_graph() -> None:
     for name in ("loss", "sum:entropy", "sum:positions"):
         assert float(whole[name]) == pytest.approx(sum(float(part[name]) for part in parts), rel=1e-5)
     assert values["input"].shape == (4, LENGTH)
+
+
+def test_reference_of_adams_decay_rounds_as_graphs_do() -> None:
+    module = small_cut("gpt2")
+    spec = step_of(module, optimizer=Optimizer(kind="adam"))
+    name = next(n for n, _ in module.named_parameters() if n.endswith(".u"))
+    value = np.linspace(0.05, 0.06, 1000, dtype=np.float32)
+    hyper = {n: np.array(v, np.float32) for n, v in {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}.items()}
+    hyper["weight_decay"] = np.array(0.01, np.float32)
+    rule = UpdateReference(spec, {name: torch.from_numpy(value.copy())}, hyper)
+    moved = rule.step({name: -(value * hyper["weight_decay"])})[name]
+    np.testing.assert_array_equal(moved, value)  # a fused product and sum leaves what was rounded, and Adam enlarges it
