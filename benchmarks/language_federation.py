@@ -264,7 +264,10 @@ def main() -> None:
         lr=chosen.lr,
         **{key: size[key] for key in ("length", "batch")},
     )
-    text += "".join(f'[[cohort.local]]\ncount = {DEVICES_OF_EACH}\nlevel = "{rank}"\n' for rank in RANKS)
+    text += "".join(
+        f'[[cohort.local]]\ncount = {DEVICES_OF_EACH}\nlevel = "{rank}"\nbudget-mb = {budget}\nceiling = "budget"\n'
+        for rank, budget in zip(RANKS, BUDGETS_MB, strict=True)
+    )
     config, data = load_config_text(text), by_role(chosen.out, 1, 0.0)
     base = computing_module(config)
     before = perplexity(base, data)
@@ -293,6 +296,7 @@ def main() -> None:
                 "federated_to_central": federated / reached,
                 "by_rank": devices,
                 "within_budgets": {rank: row["peak_mb"] <= budgets[rank] for rank, row in devices.items()},
+                "memory_kills": summary["memory_kills"],
                 "wall_s": time.monotonic() - started,
                 "environment": environment(),
             }

@@ -3,8 +3,8 @@
     python -m benchmarks.language_parity --shapes gpt2,smollm-135m --bases float32,float16,int8,int4
 
 Every shape and precision of the base is a process of its own: factors of rank 8, 128 symbols, batch 1, Adam. The gate
-compares every factor's gradient with torch float64 on the same dequantised base, and three steps in a row. A copy in float64
-of one block at a time is the most that it holds of the base.
+compares every factor's gradient with torch float64 on the same dequantised base, and three steps in a row. It holds one
+block of the base at a time as float64.
 
 Prints one JSON line for each.
 """
