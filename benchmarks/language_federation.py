@@ -68,7 +68,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "pretraining_batch": 8,
         "batch": 4,
         "rounds": 3,
-        "device_windows": 480,
+        "device_windows": 288,
     },
 }
 RUN = """

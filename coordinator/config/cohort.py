@@ -20,8 +20,8 @@ class LocalGroup(msgspec.Struct, frozen=True, kw_only=True):
         budget_mb: memory that each may use, in MB; 0 = no limit. Example: ``114``.
         threads: most threads of a step; 0 = no limit. Example: ``1``.
         runtime: one of the run's runtimes; empty = the first of them. Example: ``DEFAULT``.
-        level: what the group's devices hold, a level of the method by name or value, in place of a budget. Example:
-            ``"8"``.
+        level: what the group's devices hold, a level of the method by name or value; with a budget beside it, only
+            devices that it fits are given it. Example: ``"8"``.
         ceiling: with ``budget``, the kernel holds each device to its budget
             (:mod:`coordinator.local_devices.ceilings`). Example: ``"budget"``.
         cpu_share: share of one core to which the kernel holds each device; 0 = no limit. Example: ``0.5``.
@@ -205,6 +205,4 @@ def _group_level(group: TableReader) -> str:
     if not isinstance(value, str):
         group.problem("level", f"a level's name or value expected, {value!r} found")
         value = ""
-    if value and group.raw("budget-mb"):
-        group.problem("level", "give a level or a budget-mb, not both")
     return value

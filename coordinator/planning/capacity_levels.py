@@ -102,16 +102,16 @@ def _level_of_group(
     config: RunConfig, index: int, group: LocalGroup, levels: Sequence[Level], costs_of: Callable[[Level], Costs]
 ) -> Level:
     given = group_level(config, index, levels)
-    if given is not None or not group.budget_mb:
+    if not group.budget_mb:
         return given or levels[0]
-    needs = {level: _predicted_bytes(config, costs_of(level)) / MB for level in levels}
+    needs = {level: _predicted_bytes(config, costs_of(level)) / MB for level in ([given] if given else levels)}
     for level, needed_mb in needs.items():
         if needed_mb <= group.budget_mb:
             return level
     told = ", ".join(f"'{level.name}' {needed_mb:.0f} MB" for level, needed_mb in needs.items())
     raise PlanError(
         f"$.cohort.local[{index}]: budget {group.budget_mb:g} MB fits no level; they need about {told}; "
-        "raise it, or give a level instead"
+        "raise it, or give a smaller level"
     )
 
 

@@ -52,6 +52,14 @@ def test_budget_takes_the_largest_level_that_is_predicted_to_fit() -> None:
         capacities(CohortConfig(size=1, local=(LocalGroup(count=1, budget_mb=59.0),)))
 
 
+def test_level_with_a_budget_is_given_only_where_it_fits() -> None:
+    for budget, level in ((91, "rank 1/2"), (131, "8")):
+        group = LocalGroup(count=1, level=level, budget_mb=budget)
+        assert capacities(CohortConfig(size=1, local=(group,))).level("device-00", 0).name.startswith("rank")
+    with pytest.raises(PlanError, match=r"budget 89 MB fits no level; they need about 'rank 1/2' 90 MB; raise it"):
+        capacities(CohortConfig(size=1, local=(LocalGroup(count=1, level="rank 1/2", budget_mb=89.0),)))
+
+
 def test_dynamic_level_is_drawn_each_round_with_the_groups_shares() -> None:
     groups = (LocalGroup(count=2, level="full"), LocalGroup(count=6, level="rank 1/8"))
     found = capacities(CohortConfig(size=8, local=groups, capacity="dynamic"))

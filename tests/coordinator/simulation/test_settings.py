@@ -35,7 +35,6 @@ def test_canonical_form_reads_as_the_same_configuration() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("level = 4", "level = 4\nbudget-mb = 100", "$.cohort.local[1].level: give a level or a budget-mb, not both"),
         ("level = 4", "level = [4]", "$.cohort.local[1].level: a level's name or value expected"),
         ("lr-milestones = [2, 5]", "", "$.training.lr-milestones"),
         ("alpha = 0.5", "alpha = 0", "$.data.alpha: must be more than 0"),
