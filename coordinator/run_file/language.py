@@ -14,8 +14,8 @@ def check_language(config: RunConfig, problems: list[str]) -> None:
     if not is_language(build):
         if config.training.cached_features:
             problems.append(
-                f"$.training.cached-features: '{config.training.cached_features}' given, and only devices of a language "
-                f"model keep features; leave it out for {build}"
+                f"$.training.cached-features: '{config.training.cached_features}' given, and only a language model's "
+                f"devices keep features; leave it out for {build}"
             )
         return
     if config.task.name != "next-token":

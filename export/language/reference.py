@@ -53,7 +53,8 @@ class LanguageReference:
         Args:
             begun: what the lowest blocks gave, which are then not run.
         """
-        entropy, counted, _ = self._scored(self.hidden(factors, symbols, begun=begun), factors, target, wants_best=False)
+        hidden = self.hidden(factors, symbols, begun=begun)
+        entropy, counted, _ = self._scored(hidden, factors, target, wants_best=False)
         return (entropy * counted).sum() / torch.clamp(counted.sum(), min=1.0)
 
     def sums(self, factors: Mapping[str, Tensor], symbols: np.ndarray, target: np.ndarray) -> dict[str, float]:

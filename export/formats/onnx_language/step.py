@@ -1,4 +1,4 @@
-"""The programs of a language model's step as graphs: ``train`` (or ``accumulate`` and its end), ``features``, ``eval``."""
+"""The programs of a language model's step: ``train`` (or ``accumulate`` and its end), ``features`` and ``eval``."""
 
 from __future__ import annotations
 
