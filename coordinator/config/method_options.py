@@ -44,7 +44,7 @@ class Options:
         """One or more different numbers from ``low`` up; a single one may stand without a list."""
 
         def valid(value: object) -> bool:
-            values = value if isinstance(value, list | tuple) else [value]
+            values: Any = value if isinstance(value, list | tuple) else [value]
             return (
                 len(values) > 0
                 and all(is_number(v) and math.isfinite(v) and v >= low for v in values)

@@ -42,7 +42,7 @@ def features_key(manifest: ArtifactManifest, order: WorkOrder, session: Session,
     for name in program.inputs:
         if is_carried(specs[name]):
             found.update(name.encode() + b"\0")
-            found.update(np.ascontiguousarray(session.read(name)).reshape(-1).view(np.uint8))
+            found.update(np.ascontiguousarray(session.read(name)).reshape(-1).view(np.uint8).data)
     return found.digest()
 
 

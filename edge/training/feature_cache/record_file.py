@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class RecordFile:
             return False
         head = bytearray(_HEAD_BYTES)
         try:
-            count = os.preadv(self._file, [head, memoryview(target).cast("B")], slot * self._record_bytes)
+            count = os.preadv(self._file, [head, _raw(target)], slot * self._record_bytes)
         except OSError as error:
             log.warning("features of example %d cannot be read, they are computed again: %s", place, error)
             return False
@@ -83,7 +84,7 @@ class RecordFile:
         slot = self._count if is_new else self._free[-1]
         if slot >= self._most:
             return
-        parts = [self._head(place, example, features), memoryview(features).cast("B")]
+        parts: list[Any] = [self._head(place, example, features), _raw(features)]
         try:
             is_whole = os.pwritev(self._file, parts, slot * self._record_bytes) == self._record_bytes
         except OSError as error:
@@ -115,5 +116,10 @@ class RecordFile:
 
     def _head(self, place: int, example: bytes, features: np.ndarray) -> bytes:
         seal = hashlib.blake2b(example, digest_size=_SEAL_BYTES, key=self._key)
-        seal.update(memoryview(features).cast("B"))
+        seal.update(_raw(features))
         return place.to_bytes(8, "little") + seal.digest()
+
+
+def _raw(array: np.ndarray) -> memoryview:
+    """The bytes of a contiguous array, not copied."""
+    return array.reshape(-1).view(np.uint8).data

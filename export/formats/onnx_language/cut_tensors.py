@@ -84,8 +84,8 @@ def cut_tensors(module: CausalModel, spec: StepSpec) -> CutTensors:
     tensors = CutTensors({s.name: s for s in base_specs(module)}, factors, whole, target)
     if not spec.cached_features or not tensors.first:
         return tensors
-    stream = (BATCH, *spec.input.shape, module.architecture.hidden)
-    return replace(tensors, features=TensorSpec(FEATURES, stream, spec.cached_features, "features"))
+    features = TensorSpec(FEATURES, (*whole.shape, module.architecture.hidden), spec.cached_features, "features")
+    return replace(tensors, features=features)
 
 
 def language_model(module: nn.Module) -> CausalModel:
