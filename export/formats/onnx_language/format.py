@@ -31,8 +31,9 @@ releases. Measured, docs/measurements/2026-11-26-language-models.md."""
 class OnnxLanguage:
     """Writes ``train.onnx`` (and ``accumulate.onnx``) and ``eval.onnx`` of a cut of a language model.
 
-    Every block is computed again in the backward pass, whatever the step says of recomputation. Where features are
-    cached and the lowest blocks have no factor that moves, ``features.onnx`` runs those and the step begins above them.
+    Every block is computed again in the backward pass, whatever the step says of recomputation. But where features are
+    cached and the lowest blocks have no factor that moves, ``features.onnx`` runs those and the step begins above them;
+    the few blocks of it are then computed again only where the step says so.
     """
 
     name = "onnx_language"

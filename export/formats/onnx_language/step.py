@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edge.contracts.tensors import FEATURES, TensorSpec
 from edge.runtimes.micro_batches import gradient_sum
 from export.formats.onnx_language.base import Base
-from export.formats.onnx_language.block import Block
+from export.formats.onnx_language.block import Block, Computed
 from export.formats.onnx_language.cut_tensors import CutTensors
 from export.formats.onnx_language.graph import StepGraph
 from export.formats.onnx_language.head import Head, Scored
@@ -89,19 +89,24 @@ class StepWriter:
         model = _Model(graph, self._shape, self._tensors, learn)
         first, stored = self._tensors.first, self._tensors.features
         x = model.stored(stored) if stored else model.embedded()
+        keeps = stored is not None and not self._spec.recompute
         read: dict[int, str] = {}
+        kept: dict[int, Computed] = {}
         for number, block in enumerate(model.blocks):
+            if number < first and stored:
+                continue
+            computed = block.computed(x)
             if number >= first:
                 read[number] = x
-            if number >= first or not stored:
-                x = block.forward(x)
+                kept |= {number: computed} if keeps else {}
+            x = block.output(computed)
         normalised = model.norm.forward(x)
         scored = model.scored(normalised.value, is_trained=True)
         loss, weight = model.head.loss(scored, share=share, name=LOSS.name)
         graph.output(loss, LOSS)
         dx = model.norm.backward(model.head.gradient(scored, weight), x, normalised)
         for number in reversed(range(first, len(model.blocks))):
-            dx = model.blocks[number].backward(dx, read[number], goes_on=number > first)
+            dx = model.blocks[number].backward(dx, read[number], goes_on=number > first, kept=kept.get(number))
 
 
 class _Model:
