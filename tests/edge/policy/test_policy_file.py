@@ -95,7 +95,7 @@ def test_zero_megabytes_of_features_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[metods]\nallow = []", r"\$.metods = {'allow': \[\]}: there is no such rule; known: bytes, disk, federations"),
+        ("[metods]\nallow = []", r"\$.metods = {'allow': \[\]}: there is no such rule; known: bytes, disk"),
         ("[bytes]\nupload-per-week-mb = 3", r"\$.bytes.upload-per-week-mb = 3: there is no such rule; known: download"),
         ('[methods]\nallow = "fedavg"', r"\$.methods.allow = 'fedavg': Expected `array \| null`, got `str`"),
         ("[bytes]\nupload-per-day-mb = -1", r"\$.bytes.upload-per-day-mb = -1.0: a number of megabytes above 0"),
