@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from edge.system.atomic_files import FULL
-
 log = logging.getLogger("apportion.features")
 
 _SEAL_BYTES = 16
@@ -86,16 +84,15 @@ class RecordFile:
             return
         parts: list[Any] = [self._head(place, example, features), _raw(features)]
         try:
-            is_whole = os.pwritev(self._file, parts, slot * self._record_bytes) == self._record_bytes
+            written = os.pwritev(self._file, parts, slot * self._record_bytes)
+            why = "" if written == self._record_bytes else f"{written} of {self._record_bytes} bytes were written"
         except OSError as error:
-            if error.errno not in FULL:
-                raise
-            is_whole = False
-        if not is_whole:
-            log.warning("features of %d examples are kept, the disk takes no more", self._count)
+            why = str(error)
+        if why:
+            log.warning("features of %d examples are kept, and no more: %s", self._count, why)
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._count * self._record_bytes)
-            self._most = min(self._most, self._count)
+            self._most = 0
             return
         self._slots[place] = slot
         if is_new:
