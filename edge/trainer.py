@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -46,6 +46,8 @@ from edge.system.pipe_frames import write_frame
 from edge.training.assignment_run import AssignmentRun, carry_out
 from edge.training.batches import Examples
 from edge.training.control_variates import CorrectedWeights, NextVariates
+from edge.training.feature_cache.folder import features_key, features_spec, open_records
+from edge.training.feature_cache.record_file import RecordFile
 from edge.training.local_data import LocalData, read_local_data
 from edge.training.self_test import check_self_test
 from edge.training.steps import uploaded
@@ -119,7 +121,8 @@ class Trainer:
                 last_sent = time.monotonic()
                 self._send(Progress(order.assignment_id, step, total, loss))
 
-        run = carry_out(session, manifest, order, examples, progress=progress)
+        with self._features(request, manifest, session, examples) as kept:
+            run = carry_out(session, manifest, order, examples, progress=progress, kept_features=kept)
         outcome = run.outcome
         variates: Mapping[str, np.ndarray] = {}
         if request.new_variates and isinstance(begun, CorrectedWeights):
@@ -147,6 +150,25 @@ class Trainer:
             cpu_s=spent.cpu_s,
             joules=spent.joules,
         )
+
+    @contextlib.contextmanager
+    def _features(
+        self, request: Train, manifest: ArtifactManifest, session: Session, examples: Examples
+    ) -> Iterator[RecordFile | None]:
+        """What is kept of frozen blocks' features while ``request`` is carried out."""
+        spec = features_spec(manifest)
+        if spec is None or not request.features:
+            yield None
+            return
+        runtime = f"{self._runtime.NAME} {self._runtime.version()}"
+        key = features_key(manifest, request.order, session, runtime)
+        folder, limit = Path(request.features), request.features_bytes
+        records = open_records(folder, key, spec, examples=examples.in_data, limit_bytes=limit)
+        try:
+            yield records
+        finally:
+            if records is not None:
+                records.close()
 
     def _written(
         self,

@@ -60,7 +60,8 @@ def check_feature(spec: StepSpec, feature: str, runtime: str, exporter: Format |
     """
     if getattr(spec, feature) and feature not in (exporter or format_for(runtime)).features:
         able = [name for name in KNOWN if feature in format_for(name).features]
-        raise ExportRefused(STEP, f"{runtime} cannot carry {FEATURES[feature]}", instead=f"runtime {' or '.join(able)}")
+        instead = f"runtime {' or '.join(able)}" if able else "a language model"
+        raise ExportRefused(STEP, f"{runtime} cannot carry {FEATURES[feature]}", instead=instead)
 
 
 def _refuse_batch_statistics(module: nn.Module, spec: StepSpec) -> None:

@@ -11,13 +11,18 @@ from typing import Any, Literal
 import msgspec
 
 from edge.contracts.manifest import InputSpec
+from edge.contracts.tensors import FEATURES
 
 Loss = Literal["cross_entropy", "bce_one_hot", "label_masked_cross_entropy"]
+
+CachedFeatures = Literal["", "float32", "float16"]
 
 INPUT, TARGET = "input", "target"
 """Tensors of the programs that hold ``x`` and ``y`` of the data."""
 _TENSOR_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_TAKEN = frozenset({"x", INPUT, TARGET, "label_mask", "loss", "correct", "logits", "lr", "momentum", "examples"})
+_TAKEN = frozenset(
+    {"x", INPUT, TARGET, FEATURES, "label_mask", "loss", "correct", "logits", "lr", "momentum", "examples"}
+)
 """Names that mean something else in programs."""
 
 
@@ -198,6 +203,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         task_options: handed to the task's class.
         tensors: of a batch beside ``x``, as the task says.
         groups: parameters with a learning rate or a weight decay of their own.
+        cached_features: type in which steps read what enters the first trained block, from program ``features``; empty:
+            a step runs the frozen blocks itself. A cut whose first block is trained has nothing to cache.
     """
 
     input: InputSpec
@@ -225,6 +232,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     tensors: tuple[BatchTensor, ...] = ()
     corrected: bool = False
     groups: tuple[ParameterGroup, ...] = ()
+    cached_features: CachedFeatures = ""
 
     def __post_init__(self) -> None:
         if self.task:
@@ -294,7 +302,7 @@ def symbols_of(spec: StepSpec) -> dict[str, int]:
 def step_values(spec: StepSpec) -> dict[str, Any]:
     """The step as manifests and keys have it: what came after the first releases is left out where it is not used."""
     values: dict[str, Any] = msgspec.to_builtins(spec)
-    for later in ("proximal", "corrected"):
+    for later in ("proximal", "corrected", "cached_features"):
         if not values[later]:
             del values[later]
     if not spec.task:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from coordinator.cli.command import verb
+from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.ladder import written_values
 from coordinator.cli.profile import WRITTEN_FIRST
 from coordinator.cli.waiting import waiting
@@ -86,21 +87,29 @@ def bench_step(
     base: Annotated[str, typer.Option(help="of a language model: float32, float16, int8 or int4")] = "",
     seq: Annotated[int, typer.Option(min=0, help="symbols of an example of a language model; 0: 128")] = 0,
     ceiling_mb: Annotated[float, typer.Option(metavar="N", min=0, help=AGENT_CEILING_HELP)] = 0.0,
+    cached: Annotated[
+        str, typer.Option(help="keep what frozen blocks of a language model give, as float32 or float16")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Time and memory of a training step, as ratios to torch.
 
-    A language model has random values in its public shape, and the ratio is one of processor time.
+    A language model has random values in its public shape, and the ratio is one of processor time. With --cached its
+    steps are those after the first epoch, and those of the same cut without kept features alternate with them.
     """
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
     from coordinator.language.source import PREFIX
     from export.language.architecture import PUBLIC
+    from export.training_step import CachedFeatures
 
     form = StepForm(micro_batches, recompute)
     model = PREFIX + model if model in PUBLIC else model
     options = (*(option or ()), *([f"base={base}"] if base else []))
     shape = (seq,) if seq else parse_shape(input_shape)
-    arguments = ModelArguments(model, shape, classes, batch, freeze, cut, optimizer, form, options)
+    if cached not in (kinds := get_args(CachedFeatures)):
+        raise parse_problem("--cached", f"'{cached}' is unknown, known are {' and '.join(filter(None, kinds))}")
+    kept = cast("CachedFeatures", cached)
+    arguments = ModelArguments(model, shape, classes, batch, freeze, cut, optimizer, form, options, kept)
     with waiting(f"exporting {model}, then {blocks} blocks of ten steps on either side"):
         values = measured_step(arguments, runtime, threads, blocks, ceiling_mb)
     if not as_json:
@@ -109,6 +118,7 @@ def bench_step(
             f"{values['ratio_to_torch']:.2f} x torch ({values['torch_step_ms']:.1f} ms, {values['torch_layout']}), "
             f"{1e3 * values['cpu_s']:.1f} ms of processor time"
             + (f", {values['share_of_peak']:.0%} of a core's peak; " if values["share_of_peak"] else "; ")
+            + (f"{values['ratio_to_uncached']:.2f} x the step without kept features; " if cached else "")
             + f"trainer {values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
             f"torch {values['torch_peak_rss_mb']:.0f} MB"
             + (
@@ -154,20 +164,31 @@ def measured_step(
         ConfigError: as :meth:`ModelArguments.prepare`, or a ceiling that cannot be; ExportRefused; ParityError.
     """
     from coordinator.cli.bench_device import exported_inputs, measure_agent
+    from coordinator.cli.bench_features import PlainSide
     from coordinator.cli.bench_sides import DeviceSide, TorchSide
 
     with tempfile.TemporaryDirectory(prefix="apportion-bench-") as name:
         folder = Path(name)
         inputs = exported_inputs(arguments, runtime, folder)
         manifest = inputs.manifest
-        with DeviceSide(inputs, threads) as device, TorchSide(inputs, threads) as torch_side:
+        with ExitStack() as stack:
+            device = stack.enter_context(DeviceSide(inputs, threads))
+            torch_side = stack.enter_context(TorchSide(inputs, threads))
+            plain: PlainSide | None = None
+            if arguments.cached_features:
+                plain = stack.enter_context(PlainSide(arguments, inputs, device, folder, threads))
+                plain.first_epoch()
             device.block(), torch_side.block()
+            if plain:
+                plain.block()
             device_ms, torch_ms, cpu_ms, torch_cpu, peak = [], [], [], [], _peak(folder)
             for _ in range(blocks):
                 device_ms.append(device.block())
                 torch_ms.append(torch_side.block())
                 cpu_ms.append(device.cpu_ms)
                 torch_cpu.append(torch_side.cpu_ms)
+                if plain:
+                    plain.block()
                 if peak:
                     peak.measure()
             torch_peak, layout = torch_side.peak_bytes, torch_side.layout
@@ -202,7 +223,9 @@ def measured_step(
         "cpu_ms": round(statistics.median(cpu_ms), 3),
         "torch_cpu_ms": round(statistics.median(torch_cpu), 3),
         "loss": memory.loss,
-    } | below
+        **(plain.values(cpu_ms, arguments.cached_features) if plain else {}),
+        **below,
+    }
 
 
 def _below(inputs: BenchInputs, folder: Path, threads: int, ceiling_mb: float) -> dict[str, Any]:

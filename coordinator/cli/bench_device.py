@@ -61,6 +61,31 @@ class BenchInputs:
     base: Path | None = None
     base_ref: BlobRef | None = None
 
+    @property
+    def reads_features(self) -> bool:
+        """Whether the artifact's steps read features of frozen blocks."""
+        return bool(self.manifest.specs("features"))
+
+
+def exported(arguments: ModelArguments, runtime: str, artifact: Path) -> tuple[Prepared, ArtifactManifest]:
+    """What a command line's model is, and its artifact in the new folder ``artifact``.
+
+    Raises:
+        ExportRefused, ParityError, ConfigError: as :func:`exported_inputs`.
+    """
+    from export.bundle import export_artifact
+
+    prepared = arguments.prepare()
+    manifest = export_artifact(
+        prepared.module,
+        prepared.step,
+        artifact,
+        build=prepared.build,
+        classes=prepared.class_names,
+        runtime=runtime,
+    )
+    return prepared, manifest
+
 
 def exported_inputs(arguments: ModelArguments, runtime: str, folder: Path) -> BenchInputs:
     """The artifact of a command line's model for ``runtime`` in ``folder``, with weights and examples.
@@ -69,17 +94,7 @@ def exported_inputs(arguments: ModelArguments, runtime: str, folder: Path) -> Be
         ExportRefused: the runtime cannot train the model; also ParityError.
         ConfigError: an argument that cannot be.
     """
-    from export.bundle import export_artifact
-
-    prepared = arguments.prepare()
-    manifest = export_artifact(
-        prepared.module,
-        prepared.step,
-        folder / "artifact",
-        build=prepared.build,
-        classes=prepared.class_names,
-        runtime=runtime,
-    )
+    prepared, manifest = exported(arguments, runtime, folder / "artifact")
     if not manifest.specs("mapped"):
         return write_inputs(folder, manifest, prepared.module)
     return _write_language_inputs(folder, manifest, prepared)

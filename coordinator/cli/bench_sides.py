@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 STEPS_PER_BLOCK = 10
 LANGUAGE_STEPS_PER_BLOCK = 2
 """Of a language model, each of which takes seconds."""
+FEATURES_BYTES = 1 << 30
+"""What kept features may take: all that a bench has."""
 TIMEOUT_S = 300.0
 
 
@@ -35,6 +37,7 @@ class DeviceSide:
 
     Attributes:
         cpu_ms: processor time per step of the last block, of all threads together; the median.
+        update: digest of what the last block trained.
     """
 
     def __init__(self, inputs: BenchInputs, threads: int) -> None:
@@ -44,6 +47,7 @@ class DeviceSide:
         self._link = TrainerLink(python=str(runtime_python(runtime)), runtime=runtime, deliver=self._events.put)
         self._count = 0
         self.cpu_ms = 0.0
+        self.update = ""
 
     def __enter__(self) -> DeviceSide:
         return self
@@ -51,15 +55,18 @@ class DeviceSide:
     def __exit__(self, *_: object) -> None:
         self._link.end()
 
-    def block(self) -> float:
+    def block(self, steps: int = 0) -> float:
         """Median milliseconds per step of one block.
+
+        Args:
+            steps: of the block; 0: as many as every other has.
 
         Raises:
             DeviceRefused: the trainer failed or ended.
         """
         self._count += 1
         inputs = self._inputs
-        steps = steps_per_block(inputs)
+        steps = steps or steps_per_block(inputs)
         self._link.send(
             Train(
                 order=bench_order(inputs, self._count, steps, self._threads),
@@ -71,6 +78,8 @@ class DeviceSide:
                 threads=self._threads,
                 progress_s=1e9,
                 constants=str(inputs.base) if inputs.base else "",
+                features=str(inputs.data.parent / "features") if inputs.reads_features else "",
+                features_bytes=FEATURES_BYTES,
             )
         )
         while True:
@@ -80,7 +89,7 @@ class DeviceSide:
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Failed):
                 raise DeviceRefused(f"the trainer failed: {event.reply.reason}")
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Trained):
-                self.cpu_ms = event.reply.step_cpu_ms_p50
+                self.cpu_ms, self.update = event.reply.step_cpu_ms_p50, event.reply.digest
                 return event.reply.step_ms_p50
 
 

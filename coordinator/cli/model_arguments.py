@@ -24,7 +24,7 @@ from export.step_form import PLAIN, StepForm, in_form
 if TYPE_CHECKING:
     from torch import nn
 
-    from export.training_step import StepSpec
+    from export.training_step import CachedFeatures, StepSpec
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
@@ -51,6 +51,7 @@ class ModelArguments:
         optimizer: ``sgd`` (with momentum), ``adam`` or ``adamw``, with weight decay.
         form: how the step is carried out.
         options: of the model, each ``key=value``.
+        cached_features: as of :class:`export.training_step.StepSpec`.
     """
 
     model: str
@@ -62,6 +63,7 @@ class ModelArguments:
     optimizer: str = "sgd"
     form: StepForm = PLAIN
     options: tuple[str, ...] = ()
+    cached_features: CachedFeatures = ""
 
     def prepare(self) -> Prepared:
         """The cut module and its step: the optimizer with weight decay, cross-entropy, running statistics.
@@ -93,6 +95,7 @@ class ModelArguments:
             batch=self.batch,
             optimizer=optimizer,
             task=_next_token(spec, classes) if is_language(model) else None,
+            cached_features=self.cached_features,
         )
         build = rebuilt_from(model, dense, cut, shape=spec.shape, classes=classes, options=options)
         return Prepared(dense, cut, module, in_form(step, self.form), build, tuple(str(i) for i in range(classes)))

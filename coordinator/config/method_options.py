@@ -41,18 +41,18 @@ class Options:
         return None if value is None else float(value)
 
     def numbers(self, key: str, default: Sequence[float], *, low: float) -> tuple[float, ...]:
-        """One or more different numbers from ``low`` up."""
+        """One or more different numbers from ``low`` up; a single one may stand without a list."""
 
         def valid(value: object) -> bool:
+            values: Any = value if isinstance(value, list | tuple) else [value]
             return (
-                isinstance(value, list | tuple)
-                and len(value) > 0
-                and all(is_number(v) and math.isfinite(v) and v >= low for v in value)
-                and len(set(value)) == len(value)
+                len(values) > 0
+                and all(is_number(v) and math.isfinite(v) and v >= low for v in values)
+                and len(set(values)) == len(values)
             )
 
         found = self._value(key, default, valid, f"one or more different numbers from {low:g}")
-        return tuple(float(v) for v in found)
+        return tuple(float(v) for v in (found if isinstance(found, list | tuple) else [found]))
 
     def ratios(self, key: str, default: Sequence[float]) -> tuple[float, ...]:
         """One or more different numbers above 0 and up to 1."""

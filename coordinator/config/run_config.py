@@ -124,6 +124,9 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
         scaffold: control variates correct every step for how a device's data differ from all devices' (SCAFFOLD).
             Example: ``true``.
         loss: what a step lowers where there is no ``[task]``. Example: ``"cross_entropy"``.
+        cached_features: where a cut freezes the lowest blocks of a language model, devices run these once per example
+            and keep what they give on disk, in this type: ``float32`` (the same bits as without) or ``float16``, half
+            the bytes; empty = not. Example: ``"float32"``.
         groups: ``[[training.groups]]``, parameters with a learning rate or a weight decay of their own. Example: ``[{
             match = "head.*", lr-factor = 10.0 }]``.
     """
@@ -148,6 +151,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     proximal_mu: float = 0.0
     scaffold: bool = False
     loss: str = "cross_entropy"
+    cached_features: Literal["", "float32", "float16"] = ""
     groups: tuple[ParameterGroupConfig, ...] = ()
 
 
@@ -408,7 +412,8 @@ def _not_written(section: Any) -> list[str]:
         return [key for key in ("classes", "vocabulary", "weights_map") if not getattr(section, key)]
     if isinstance(section, TrainingConfig):
         unused = ["epochs" if section.steps else "steps"]
-        return unused + [key for key in ("proximal_mu", "scaffold", "lr_warm_up") if not getattr(section, key)]
+        later = ("proximal_mu", "scaffold", "lr_warm_up", "cached_features")
+        return unused + [key for key in later if not getattr(section, key)]
     if isinstance(section, ParameterGroupConfig):
         return ["weight_decay"] if section.weight_decay is None else []
     if isinstance(section, DataConfig):

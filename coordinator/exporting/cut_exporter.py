@@ -18,6 +18,7 @@ from coordinator.submodels.values import DeviceProgram
 from coordinator.submodels.width import shape_of_cut
 from edge.contracts.errors import ConfigError, ExportRefused
 from edge.contracts.manifest import ArtifactManifest, Cost, InputSpec
+from edge.runtimes import traits_of
 from export.step_form import PLAIN, StepForm, in_form
 
 if TYPE_CHECKING:
@@ -73,9 +74,10 @@ class CutExporter:
 
     def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
         """See :class:`coordinator.planning.artifacts.Exporter`."""
-        from export.formats import FEATURES, format_for
+        from export.formats import FEATURES, format_for, format_named
 
-        features = format_for(runtime).features
+        language = traits_of(runtime).language_format if program.has_base else ""
+        features = (format_named(language) if language else format_for(runtime)).features
         step = self.step(program)
         return tuple(words for name, words in FEATURES.items() if getattr(step, name) and name not in features)
 
@@ -158,6 +160,7 @@ class CutExporter:
             task=self._task,
             corrected=training.scaffold,
             groups=compiled_groups(training.groups),
+            cached_features=training.cached_features,
         )
 
     def build(self, cut: Cut) -> dict[str, Any]:

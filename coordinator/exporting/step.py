@@ -16,7 +16,7 @@ from edge.contracts.manifest import InputSpec
 if TYPE_CHECKING:
     from torch import nn
 
-    from export.training_step import Loss, Optimizer, ParameterGroup, StepSpec
+    from export.training_step import CachedFeatures, Loss, Optimizer, ParameterGroup, StepSpec
 
 
 def step_of(
@@ -33,6 +33,7 @@ def step_of(
     task: Mapping[str, Any] | None = None,
     corrected: bool = False,
     groups: tuple[ParameterGroup, ...] = (),
+    cached_features: CachedFeatures = "",
 ) -> StepSpec:
     """The step of ``program`` with the training of a run.
 
@@ -71,6 +72,7 @@ def step_of(
         proximal=proximal,
         corrected=corrected,
         groups=groups,
+        cached_features=cached_features,
     )
     try:
         return made(**(task or {}))

@@ -282,6 +282,9 @@ def _training(table: TableReader) -> TrainingConfig:
         proximal_mu=table.number("proximal-mu", default.proximal_mu, low=0.0, high=1e6),
         scaffold=table.flag("scaffold", default.scaffold),
         loss=table.choice("loss", get_args(Loss), default.loss),
+        cached_features=table.choice(
+            "cached-features", _choices(TrainingConfig, "cached_features"), default.cached_features
+        ),
         groups=read_groups(table),
     )
     if training.optimizer != "sgd" and training.momentum:

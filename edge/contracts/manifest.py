@@ -43,7 +43,8 @@ class Program(msgspec.Struct, frozen=True):
     """One graph file with declared inputs and outputs.
 
     Attributes:
-        name: ``train``, ``accumulate``, ``train_<variant>``, ``eval``, ``stats`` or ``prefix``.
+        name: ``train``, ``accumulate``, ``train_<variant>``, ``eval``, ``stats``, ``prefix`` or ``features``
+            (:data:`edge.contracts.tensors.FEATURES`).
         file: name of the graph file among the artifact's files.
         inputs: tensor names; the graph's input has the same name.
         outputs: what the graph gives, in graph order.

@@ -20,6 +20,7 @@ Role = Literal[
     "slot",
     "accumulator",
     "input",
+    "features",
     "target",
     "label_mask",
     "grad_mask",
@@ -59,6 +60,11 @@ CONTROL = "#control"
 CORRECTION = "#correction"
 """``<name>#correction`` is what every step adds to the gradient of ``<name>``, the server's control variate less the
 device's own; of role ``teacher``."""
+
+
+FEATURES = "features"
+"""Program of an artifact, and the tensor it gives for each example: what enters the first block that is trained. Steps
+read the tensor in place of the input, so that the frozen blocks below run once per example and not once per step."""
 
 
 GRADIENT_SUM = "#gradient"

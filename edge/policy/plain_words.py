@@ -18,6 +18,10 @@ def sentences(policy: SitePolicy) -> Iterator[str]:
     yield from _bytes(policy)
     if policy.memory.max_mb is not None:
         yield f"Training takes at most {policy.memory.max_mb:g} MB of memory, agent and trainer together."
+    if policy.disk.features_mb == 0:
+        yield "It keeps on disk nothing that a model makes of its examples."
+    elif policy.disk.features_mb is not None:
+        yield f"What a model makes of its examples takes at most {policy.disk.features_mb:g} MB of its disk."
     hours = policy.rounds.hours
     yield f"It takes orders between {' or '.join(hours)} by its own clock." if hours else "It takes orders at any hour."
     if policy.rounds.per_day is not None:

@@ -50,6 +50,22 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_mb: float | None = None
 
 
+class Disk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """What the device's disk may hold of its data, in megabytes (10^6 bytes).
+
+    Attributes:
+        features_mb: of what frozen blocks make of its examples, kept between steps and rounds; 0: nothing. None: half
+            of what the store's quota, or the disk, leaves.
+    """
+
+    features_mb: float | None = None
+
+    @property
+    def features_bytes(self) -> int | None:
+        """:attr:`features_mb` in bytes."""
+        return None if self.features_mb is None else int(self.features_mb * MB)
+
+
 class Rounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """When, by the device's own clock, and how often it may be asked.
 
@@ -107,6 +123,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     runtimes: Names = Names()
     bytes: Bytes = Bytes()
     memory: Memory = Memory()
+    disk: Disk = Disk()
     rounds: Rounds = Rounds()
     orders: Orders = Orders()
     privacy: PrivacyRules = PrivacyRules()
@@ -163,6 +180,9 @@ def _impossible(policy: SitePolicy) -> Iterator[str]:
             if value is not None and not (math.isfinite(value) and value > 0):
                 where = f"$.{table}.{field.encode_name}"
                 yield f"{where} = {value}: a number of megabytes above 0 is wanted; leave it out for any"
+    features = policy.disk.features_mb
+    if features is not None and not (math.isfinite(features) and features >= 0):
+        yield f"$.disk.features-mb = {features}: a number of megabytes, at least 0, is wanted; leave it out for any"
     for number, text in enumerate(policy.rounds.hours):
         try:
             TimeWindow.parse(text)

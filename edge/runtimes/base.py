@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +44,18 @@ class Session(Protocol):
 
     def holds_kept(self, name: str) -> bool:
         """Whether of masked tensor ``name`` there are the kept entries alone, :meth:`read` as ``<name>#kept``."""
+
+
+@runtime_checkable
+class ComputesFeatures(Protocol):
+    """A session that gives arrays, too: what program ``features`` makes of examples."""
+
+    def compute(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays that ``program``, which moves no state, gives, by the names of their tensors.
+
+        Raises:
+            PlanError, DeviceRefused: as :meth:`Session.run`.
+        """
 
 
 class Runtime(Protocol):

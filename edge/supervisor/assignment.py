@@ -239,6 +239,8 @@ class Assignment:
             progress_s=settings.heartbeat_s / 2,
             self_test=settings.self_test,
             kept=str(store.symbols),
+            features=str(store.features) if manifest.specs("features") else "",
+            features_bytes=settings.features_bytes(store.features_room()) if manifest.specs("features") else 0,
             masks=self.masks,
         )
 

@@ -69,6 +69,11 @@ class AgentSettings:
         """Devices whose masked updates are in a sum, at least."""
         return 0 if self.policy is None else self.policy.policy.privacy.min_cohort
 
+    def features_bytes(self, room: int) -> int:
+        """What features of frozen blocks may take on disk, where there is ``room`` for as many bytes."""
+        most = None if self.policy is None else self.policy.policy.disk.features_bytes
+        return room if most is None else min(room, most)
+
     def read_order(self, envelope: Envelope) -> WorkOrder:
         """The order in ``envelope``, for this device, signed by a trusted key where there are any.
 

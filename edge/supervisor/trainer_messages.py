@@ -44,6 +44,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         variates: file of the device's control variates, which need not be there; ``new_variates`` is written beside the
             update, empty where the order leaves none.
         kept: as in :class:`Describe`.
+        features: folder for what the artifact's frozen blocks give for each example, of which at most
+            ``features_bytes`` are kept; empty: nothing is kept, and each step computes its own.
         masks: of a masked order; the update is then written masked, and nowhere else.
     """
 
@@ -65,6 +67,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     variates: str = ""
     new_variates: str = ""
     kept: str = ""
+    features: str = ""
+    features_bytes: int = 0
     masks: MaskSeeds | None = None
 
 

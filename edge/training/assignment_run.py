@@ -16,6 +16,7 @@ from edge.contracts.plan import WorkOrder
 from edge.runtimes.base import Session
 from edge.training.batches import Examples
 from edge.training.evaluation import evaluate, has_improved
+from edge.training.feature_cache.record_file import RecordFile
 from edge.training.held_out import split
 from edge.training.steps import Outcome, train
 
@@ -45,8 +46,12 @@ def carry_out(
     examples: Examples,
     *,
     progress: Callable[[int, int, float], None] = lambda step, total, loss: None,
+    kept_features: RecordFile | None = None,
 ) -> AssignmentRun:
     """Score, train and score as ``order`` says.
+
+    Args:
+        progress, kept_features: as of :func:`edge.training.steps.train`.
 
     Raises:
         DeviceRefused: as :func:`edge.training.steps.train`; nothing is left to train on.
@@ -58,7 +63,9 @@ def carry_out(
         trained = parts.trained
         evaluation = evaluate(session, manifest, order, rule, parts.held_out) if rule.program else None
     turns = order.schedule.turns
-    outcome = train(session, manifest, order, trained, progress=progress) if turns else NOTHING_TRAINED
+    outcome = NOTHING_TRAINED
+    if turns:
+        outcome = train(session, manifest, order, trained, progress=progress, kept_features=kept_features)
     if rule is not None and rule.tuned and evaluation is not None:
         after = evaluate(session, manifest, order, rule, parts.held_out)
         kept = has_improved(evaluation, after)

@@ -54,13 +54,22 @@ class Examples:
         Without a seed nothing is augmented.
         """
         spec = self._input
-        indices = indices if self._rows is None else self._rows[indices]
+        indices = self.places(indices)
         if spec.dtype != "float32":
             return np.ascontiguousarray(self._x[indices], dtype=spec.dtype), self._y[indices]
         x = self._x[indices].astype(np.float32)
         if spec.augment and augment_seed is not None:
             x = augmented(x, spec.augment, augment_seed)
         return normalised(x, spec), self._y[indices]
+
+    def places(self, indices: np.ndarray) -> np.ndarray:
+        """Where the examples at ``indices`` are in the device's data, of which these may be a part."""
+        return indices if self._rows is None else self._rows[indices]
+
+    @property
+    def in_data(self) -> int:
+        """Examples of the device's data, of which these may be a part."""
+        return len(self._y)
 
     def label_mask(self) -> np.ndarray:
         """float32 [classes]: 1 for classes with a local example."""

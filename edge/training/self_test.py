@@ -7,10 +7,13 @@ import numpy as np
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.streams import self_test_value
-from edge.contracts.tensors import TensorSpec
+from edge.contracts.tensors import FEATURES, TensorSpec
 from edge.runtimes.base import Session
 from edge.runtimes.micro_batches import TRAIN, run_step, step_programs
+from edge.training.feature_cache.folder import features_spec
+from edge.training.feature_cache.source import FeatureSource
 from edge.training.steps import scalar
+from edge.training.task_tensors import INPUT
 
 
 def self_test_losses(session: Session, manifest: ArtifactManifest, *, steps: int) -> list[float]:
@@ -29,15 +32,20 @@ def load_self_test(session: Session, manifest: ArtifactManifest, *, batch: int =
     batch = batch or test.batch
     specs = {spec.name: spec for spec in manifest.tensors}
     state, feeds = {}, {}
-    for name in {n for p in manifest.programs for n in p.inputs}:
+    for name in {n for p in manifest.programs for n in p.inputs} | {s.name for s in manifest.specs("mapped")}:
         spec = specs[name]
         if spec.role == "hyper":
             feeds[name] = scalar(spec, test.hyper.get(name, 0.0))
+        elif spec.role == "features":
+            continue
         elif spec.role in ("input", "target", "label_mask", "draw"):
             feeds[name] = _value(spec, manifest, batch)
         elif spec.role != "rows":
             state[name] = _value(spec, manifest, batch)
     session.load_state(state)
+    if features_spec(manifest) is not None:
+        places = np.arange(len(feeds[INPUT]))
+        feeds[FEATURES] = FeatureSource(session, manifest, None).batch(places, feeds[INPUT])
     return {name: feeds[name] for program in programs for name in program.inputs if name in feeds}
 
 

@@ -16,11 +16,13 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.packing import KEPT, MASK, kept_values
 from edge.contracts.plan import WorkOrder
 from edge.contracts.streams import drawn_value
-from edge.contracts.tensors import TensorSpec, concrete_shape
+from edge.contracts.tensors import FEATURES, TensorSpec, concrete_shape
 from edge.runtimes.base import Session
 from edge.runtimes.micro_batches import run_step, step_programs
 from edge.system.meter import percentile
 from edge.training.batches import BatchOrder, Examples
+from edge.training.feature_cache.record_file import RecordFile
+from edge.training.feature_cache.source import FeatureSource
 from edge.training.records import entry
 from edge.training.task_tensors import INPUT, TARGET, array_name
 
@@ -49,11 +51,13 @@ def train(
     examples: Examples,
     *,
     progress: Callable[[int, int, float], None] = lambda step, total, loss: None,
+    kept_features: RecordFile | None = None,
 ) -> Outcome:
     """Run ``order`` on a session whose state is already loaded.
 
     Args:
         progress: called after every step with (steps done, steps in all, loss).
+        kept_features: where features of frozen blocks are kept between steps; None: each step computes its own.
 
     Raises:
         DeviceRefused: an order this artifact cannot carry out, or a step the runtime could not execute.
@@ -63,6 +67,8 @@ def train(
     count = plan.total(order.schedule)
     total = _steps(count, [turn.advance_batch for turn in turns])
     feeders = {turn.program: Feeder(manifest, turn.program, order, examples) for turn in turns}
+    reads_features = any(feeder.reads_features for feeder in feeders.values())
+    source = FeatureSource(session, manifest, kept_features) if reads_features else None
     means = _Means(manifest)
     step_ms: list[float] = []
     step_cpu_ms: list[float] = []
@@ -70,9 +76,10 @@ def train(
     for number, indices in enumerate(plan.batches(count)):
         started, cpu_started = time.perf_counter(), time.process_time()
         x, y = examples.batch(indices, plan.augment_seed(number))
+        features = source.batch(examples.places(indices), x) if source else None
         while True:
             turn = turns[step % len(turns)]
-            values = run_step(session, manifest, turn.program, feeders[turn.program].feeds(x, y, step))
+            values = run_step(session, manifest, turn.program, feeders[turn.program].feeds(x, y, step, features))
             finished, cpu_finished = time.perf_counter(), time.process_time()
             step_ms.append((finished - started) * 1000)
             step_cpu_ms.append((cpu_finished - cpu_started) * 1000)
@@ -103,7 +110,11 @@ def uploaded(session: Session, name: str) -> np.ndarray:
 
 
 class Feeder:
-    """Every fed input of one program's steps, by role; checked once before the first step."""
+    """Every fed input of one program's steps, by role; checked once before the first step.
+
+    Attributes:
+        reads_features: whether the program reads features in place of the input.
+    """
 
     def __init__(self, manifest: ArtifactManifest, name: str, order: WorkOrder, examples: Examples) -> None:
         programs = step_programs(manifest, name)
@@ -111,6 +122,7 @@ class Feeder:
         self._batch = program.batch and program.batch * (manifest.micro_batches if len(programs) > 1 else 1)
         specs = [manifest.tensor(name) for name in dict.fromkeys(n for p in programs for n in p.inputs)]
         self._batch_tensors = {spec.name: array_name(spec) for spec in specs if spec.role in ("input", "target")}
+        self.reads_features = any(spec.role == "features" for spec in specs)
         unknown = sorted(self._batch_tensors.keys() - {INPUT, TARGET})
         if unknown and not manifest.task:
             raise DeviceRefused(
@@ -138,7 +150,9 @@ class Feeder:
                     )
                 self._fixed[spec.name] = scalar(spec, order.hyper[spec.name])
 
-    def feeds(self, x: np.ndarray, y: np.ndarray, step: int) -> Mapping[str, np.ndarray]:
+    def feeds(
+        self, x: np.ndarray, y: np.ndarray, step: int, features: np.ndarray | None = None
+    ) -> Mapping[str, np.ndarray]:
         """The inputs of step ``step`` on one batch."""
         if self._batch not in (None, len(x)):
             raise DeviceRefused(
@@ -148,6 +162,8 @@ class Feeder:
         feeds = dict(self._fixed)
         for name, array in self._batch_tensors.items():
             feeds[name] = x if name == INPUT else entry(y, array)
+        if self.reads_features and features is not None:
+            feeds[FEATURES] = features
         for spec in self._counted:
             feeds[spec.name] = scalar(spec, 1.0 / (step + 1))
         for spec in self._draws:

@@ -9,6 +9,7 @@
     evicted
     <root>/symbols/...                 the owner's texts, tokenised (:mod:`edge.language.text_windows`), counted, never
     evicted
+    <root>/features/<key>              of frozen blocks (:mod:`edge.training.feature_cache`), evicted as blobs are
     <root>/releases/...                models for the owner (:mod:`edge.releases.installed`), counted, never evicted
 
 A blob is written to a temporary file, synced, renamed, and its folder synced: after a power cut it is there or it is
@@ -56,7 +57,7 @@ class ArtifactStore:
         root.mkdir(parents=True, exist_ok=True)
         self._lock = _hold(root / "lock", wait_s)
         self._blobs, self._partial = root / "blobs", root / "partial"
-        self.symbols = root / "symbols"
+        self.symbols, self.features = root / "symbols", root / "features"
         for folder in (self._blobs, self._partial, root / "work"):
             folder.mkdir(parents=True, exist_ok=True)
         for leftover in self._blobs.glob("*.tmp"):
@@ -184,6 +185,16 @@ class ArtifactStore:
         """Bytes of every file below the root."""
         return sum(size for _, size, _ in self._files())
 
+    def features_room(self) -> int:
+        """Bytes that features may take in all: half of what they and nothing else could fill, so that blobs to come
+        find room without evicting them."""
+        files = list(self._files())
+        kept = sum(size for path, size, _ in files if path.parent == self.features)
+        room = kept + shutil.disk_usage(self.root).free - DISK_RESERVE_BYTES
+        if self.quota_bytes:
+            room = min(room, self.quota_bytes - sum(size for _, size, _ in files) + kept)
+        return max(0, room // 2)
+
     def reserve(self, size: int) -> None:
         """Make room for ``size`` bytes by evicting what was used least recently.
 
@@ -210,17 +221,20 @@ class ArtifactStore:
                 "raise --quota-mb or free disk space"
             )
         for path in victims:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
     def _is_evictable(self, path: Path) -> bool:
-        return path.parent.name in ("blobs", "partial") and path.name.partition(".")[0] not in self._pins
+        return path.parent.name in ("blobs", "partial", "features") and path.name.partition(".")[0] not in self._pins
 
     def _files(self) -> list[tuple[Path, int, int]]:
         found = []
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = Path(folder) / name
-                status = path.stat()
+                try:
+                    status = path.stat()
+                except FileNotFoundError:  # the trainer removes features that it needs no more
+                    continue
                 found.append((path, status.st_size, status.st_mtime_ns))
         return found
 

@@ -9,6 +9,7 @@ checkpointed, so that GPT-2 small in float64 takes a few hundred megabytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,6 +25,14 @@ _CHUNK = 8192
 """Symbols of the vocabulary at a time."""
 
 
+@dataclass(frozen=True)
+class Begun:
+    """The stream [B, T, D] after the lowest ``blocks`` blocks."""
+
+    blocks: int
+    stream: np.ndarray
+
+
 class LanguageReference:
     """A cut of a language model over values by name.
 
@@ -36,15 +45,22 @@ class LanguageReference:
         self._module, self._values, self._dtype = module, values, dtype
         self._shape = module.architecture
 
-    def loss(self, factors: Mapping[str, Tensor], symbols: np.ndarray, target: np.ndarray) -> Tensor:
-        """Mean cross-entropy over the positions that count, 0 of none."""
-        entropy, counted, _ = self._scored(factors, symbols, target, wants_best=False)
+    def loss(
+        self, factors: Mapping[str, Tensor], symbols: np.ndarray, target: np.ndarray, *, begun: Begun | None = None
+    ) -> Tensor:
+        """Mean cross-entropy over the positions that count, 0 of none.
+
+        Args:
+            begun: what the lowest blocks gave, which are then not run.
+        """
+        hidden = self.hidden(factors, symbols, begun=begun)
+        entropy, counted, _ = self._scored(hidden, factors, target, wants_best=False)
         return (entropy * counted).sum() / torch.clamp(counted.sum(), min=1.0)
 
     def sums(self, factors: Mapping[str, Tensor], symbols: np.ndarray, target: np.ndarray) -> dict[str, float]:
         """Summed cross-entropy, hits and counted positions."""
         with torch.no_grad():
-            entropy, counted, best = self._scored(factors, symbols, target, wants_best=True)
+            entropy, counted, best = self._scored(self.hidden(factors, symbols), factors, target, wants_best=True)
         hit = (best == torch.from_numpy(target).reshape(-1)).to(self._dtype)
         return {
             "entropy": float((entropy * counted).sum()),
@@ -52,14 +68,26 @@ class LanguageReference:
             "positions": float(counted.sum()),
         }
 
-    def hidden(self, factors: Mapping[str, Tensor], symbols: np.ndarray, *, blocks: int | None = None) -> Tensor:
-        """The stream [B, T, D] after the first ``blocks`` blocks; after all where it is None."""
-        length = symbols.shape[1]
+    def hidden(
+        self,
+        factors: Mapping[str, Tensor],
+        symbols: np.ndarray,
+        *,
+        blocks: int | None = None,
+        begun: Begun | None = None,
+    ) -> Tensor:
+        """The stream [B, T, D] after the first ``blocks`` blocks, after all where it is None; from ``begun`` on where
+        that is given."""
+        x = self._embedded(symbols) if begun is None else torch.from_numpy(begun.stream).to(self._dtype)
+        for number, block in enumerate(self._module.blocks[:blocks]):
+            if begun is None or number >= begun.blocks:
+                x = checkpoint(self._run, f"blocks.{number}", block, factors, x, use_reentrant=False)
+        return x
+
+    def _embedded(self, symbols: np.ndarray) -> Tensor:
         x = self._rows("embedding.weight", symbols) * self._shape.embedding_scale
         if self._shape.positions == "learned":
-            x = x + self._dense("positions.weight")[:length]
-        for number, block in enumerate(self._module.blocks[:blocks]):
-            x = checkpoint(self._run, f"blocks.{number}", block, factors, x, use_reentrant=False)
+            x = x + self._dense("positions.weight")[: symbols.shape[1]]
         return x
 
     def _run(self, path: str, part: nn.Module, factors: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -68,10 +96,10 @@ class LanguageReference:
         return functional_call(part, values, (x,))
 
     def _scored(
-        self, factors: Mapping[str, Tensor], symbols: np.ndarray, target: np.ndarray, *, wants_best: bool
+        self, hidden: Tensor, factors: Mapping[str, Tensor], target: np.ndarray, *, wants_best: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Of each position [B T]: its cross-entropy, whether it counts, and the likeliest symbol."""
-        y = self._run("norm", self._module.norm, factors, self.hidden(factors, symbols))
+        y = self._run("norm", self._module.norm, factors, hidden)
         y = y.reshape(-1, self._shape.hidden)
         table = "embedding.weight" if self._shape.tied else "head.weight"
         parts, best, top = [], torch.zeros(len(y), dtype=torch.int64), torch.full((len(y),), -torch.inf)

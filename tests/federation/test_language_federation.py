@@ -93,3 +93,14 @@ def test_a_store_that_lost_its_base_makes_it_again(undisturbed: Path, tmp_path: 
     stored.unlink()
     resume_run(run_dir, RunOptions(quiet=True))
     assert final_bytes(run_dir) == final_bytes(undisturbed)
+
+
+def test_features_kept_on_devices_give_the_same_bits_after_a_kill_too(undisturbed: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    text = TEXT.replace("lr = 0.02", 'lr = 0.02\ncached-features = "float32"')
+    crash(run_dir, "recorded", 1, text=text)
+    resume_run(run_dir, RunOptions(quiet=True))
+    assert final_bytes(run_dir) == final_bytes(undisturbed)
+    (kept,) = (run_dir / "devices").glob("*/store/features/*")
+    assert kept.parts[-4] == "device-01"  # the others train both blocks
+    assert kept.stat().st_size == 40 * (24 + 4 * 8 * 16)  # of each example: place and seal, [8, 16] float32

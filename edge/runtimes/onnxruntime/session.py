@@ -86,27 +86,27 @@ class OnnxSession:
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
         """As :meth:`edge.runtimes.base.Session.run`."""
-        loaded = self._programs.get(program)
-        if loaded is None:
-            loaded = self._programs[program] = self._load(self._manifest.program(program))
+        loaded = self._loaded(program)
         parity = tuple([self._present[name] for name in loaded.carried])
         binding = loaded.bindings.get(parity)
         if binding is None:
             binding = loaded.bindings[parity] = self._bind(loaded, parity)
-        for name in loaded.fed:
-            binding.bind_cpu_input(name, feeds[name])
-        for name, rows in row_values(loaded.rows, self._tables, feeds).items():
-            binding.bind_cpu_input(name, rows)
-        try:
-            with self._pages.running() if self._pages else nullcontext():
-                loaded.session.run_with_iobinding(binding)
-        except Exception as error:  # the runtime raises pybind classes without a common base of its own
-            raise DeviceRefused(f"program '{program}' failed in onnxruntime: {error}; lower the batch size") from error
+        self._execute(loaded, binding, feeds)
         for name in loaded.written:
             self._present[name] ^= 1
         for name in loaded.consumed:
             self.read(name).fill(0)
         return {name: float(value.array.item()) for name, value in loaded.scalars.items()}
+
+    def compute(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """As :meth:`edge.runtimes.base.ComputesFeatures.compute`."""
+        loaded = self._loaded(program)
+        binding = self._bind(loaded, tuple([self._present[name] for name in loaded.carried]))
+        for output in loaded.program.outputs:
+            binding.bind_output(output.name)
+        self._execute(loaded, binding, feeds)
+        values = binding.copy_outputs_to_cpu()
+        return {output.tensor: value for output, value in zip(loaded.program.outputs, values, strict=True)}
 
     def forget(self, program: str) -> None:
         """As :meth:`edge.runtimes.base.Session.forget`."""
@@ -122,6 +122,24 @@ class OnnxSession:
             known = ", ".join(list(self._buffers)[:5])
             raise DeviceRefused(f"no program carries a tensor '{name}', they carry {known}, ...; order others")
         return self._buffers[name][self._present[name]].array
+
+    def _loaded(self, program: str) -> _LoadedProgram:
+        if program not in self._programs:
+            self._programs[program] = self._load(self._manifest.program(program))
+        return self._programs[program]
+
+    def _execute(self, loaded: _LoadedProgram, binding: ort.IOBinding, feeds: Mapping[str, np.ndarray]) -> None:
+        for name in loaded.fed:
+            binding.bind_cpu_input(name, feeds[name])
+        for name, rows in row_values(loaded.rows, self._tables, feeds).items():
+            binding.bind_cpu_input(name, rows)
+        try:
+            with self._pages.running() if self._pages else nullcontext():
+                loaded.session.run_with_iobinding(binding)
+        except Exception as error:  # the runtime raises pybind classes without a common base of its own
+            raise DeviceRefused(
+                f"program '{loaded.program.name}' failed in onnxruntime: {error}; lower the batch size"
+            ) from error
 
     def _load(self, program: Program) -> _LoadedProgram:
         options = ort.SessionOptions()

@@ -1,14 +1,32 @@
-"""One decoder block: forward, and backward from its input, which is all that is kept of it in between."""
+"""One decoder block: forward, and backward from its input, or from all that was computed of it."""
 
 from __future__ import annotations
 
-from export.formats.onnx_language.attention import Attention
+from dataclasses import dataclass
+
+from export.formats.onnx_language.attention import Attended, Attention
 from export.formats.onnx_language.base import Base
-from export.formats.onnx_language.feed_forward import FeedForward
+from export.formats.onnx_language.feed_forward import FeedForward, Passed
 from export.formats.onnx_language.graph import StepGraph
 from export.formats.onnx_language.layers import Linears
-from export.formats.onnx_language.norms import Norm
+from export.formats.onnx_language.norms import Norm, Normalised
 from export.language.architecture import Architecture
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What the backward pass of a block reads of its forward pass; the stream ``x``, ``middle`` is [M, D]."""
+
+    x: str
+    first: Normalised
+    attended_y: str
+    attended: Attended
+    attended_post: Normalised | None
+    middle: str
+    second: Normalised
+    passed_y: str
+    passed: Passed
+    passed_post: Normalised | None
 
 
 class Block:
@@ -33,18 +51,15 @@ class Block:
 
     def forward(self, x: str) -> str:
         """What the next block reads."""
-        graph, graph.scope = self._graph, f"{self._path}/forward"
-        added, _ = self._attention.forward(self._norms[0].forward(x).value)
-        middle = graph.add(x, self._post[0].forward(added).value if self._post else added)
-        added, _ = self._feed_forward.forward(self._norms[1].forward(middle).value)
-        return graph.add(middle, self._post[1].forward(added).value if self._post else added)
+        return self.output(self.computed(x))
 
-    def backward(self, dy: str, x: str, *, goes_on: bool) -> str:
-        """The gradient of ``x`` from that of the block's output; empty where no block below is trained.
+    def computed(self, x: str, part: str = "forward") -> Computed:
+        """All of the block but its last sum.
 
-        What it reads of the forward pass is computed once more from ``x``.
+        Args:
+            part: of the step, for the names of nodes.
         """
-        graph, graph.scope = self._graph, f"{self._path}/again"
+        graph, graph.scope = self._graph, f"{self._path}/{part}"
         first = self._norms[0].forward(x)
         attended_y, attended = self._attention.forward(first.value)
         attended_post = self._post[0].forward(attended_y) if self._post else None
@@ -52,17 +67,31 @@ class Block:
         second = self._norms[1].forward(middle)
         passed_y, passed = self._feed_forward.forward(second.value)
         passed_post = self._post[1].forward(passed_y) if self._post else None
+        return Computed(x, first, attended_y, attended, attended_post, middle, second, passed_y, passed, passed_post)
 
+    def output(self, kept: Computed) -> str:
+        """What the next block reads."""
+        return self._graph.add(kept.middle, kept.passed_post.value if kept.passed_post else kept.passed_y)
+
+    def backward(self, dy: str, x: str, *, goes_on: bool, kept: Computed | None = None) -> str:
+        """The gradient of ``x`` from that of the block's output; empty where no block below is trained.
+
+        Args:
+            kept: what it reads of the forward pass; None: that is computed once more from ``x``.
+        """
+        graph, kept = self._graph, kept or self.computed(x, "again")
         graph.scope = f"{self._path}/backward"
         attention_too = goes_on or self._attention.trains
         d_middle = dy
         if attention_too or self._feed_forward.trains:
-            d_added = self._post[1].backward(dy, passed_y, passed_post) if passed_post else dy
-            d_norm = self._feed_forward.backward(d_added, passed, goes_on=attention_too)
+            post = kept.passed_post
+            d_added = self._post[1].backward(dy, kept.passed_y, post) if post else dy
+            d_norm = self._feed_forward.backward(d_added, kept.passed, goes_on=attention_too)
             if d_norm:
-                d_middle = graph.add(dy, self._norms[1].backward(d_norm, middle, second))
+                d_middle = graph.add(dy, self._norms[1].backward(d_norm, kept.middle, kept.second))
         if not attention_too:
             return ""
-        d_added = self._post[0].backward(d_middle, attended_y, attended_post) if attended_post else d_middle
-        d_norm = self._attention.backward(d_added, attended, goes_on=goes_on)
-        return graph.add(d_middle, self._norms[0].backward(d_norm, x, first)) if d_norm else ""
+        post = kept.attended_post
+        d_added = self._post[0].backward(d_middle, kept.attended_y, post) if post else d_middle
+        d_norm = self._attention.backward(d_added, kept.attended, goes_on=goes_on)
+        return graph.add(d_middle, self._norms[0].backward(d_norm, x, kept.first)) if d_norm else ""

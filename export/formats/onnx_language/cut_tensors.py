@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from edge.contracts.errors import ExportRefused
-from edge.contracts.tensors import BATCH, TensorSpec
+from edge.contracts.tensors import BATCH, FEATURES, TensorSpec
 from export.formats.onnx_language.layers import Factors
 from export.language.base_weights import base_specs
 from export.language.causal_model import CausalModel
@@ -26,12 +26,19 @@ class CutTensors:
         base: of the base file, by name.
         factors: by the path of their layer, in the module's order.
         symbols, target: what a step is fed, [batch, T].
+        features: what enters the first trained block, [batch, T, D], where steps read it in place of ``symbols``.
     """
 
     base: dict[str, TensorSpec]
     factors: dict[str, Factors]
     symbols: TensorSpec
     target: TensorSpec
+    features: TensorSpec | None = None
+
+    @property
+    def first(self) -> int:
+        """The lowest block with a factor that moves."""
+        return min(_block(path) for path, pair in self.factors.items() if pair.trained)
 
     @property
     def length(self) -> int:
@@ -74,7 +81,11 @@ def cut_tensors(module: CausalModel, spec: StepSpec) -> CutTensors:
         raise ExportRefused(STEP, "no factor is trained", instead="a cut with factors that are not frozen")
     whole = TensorSpec(INPUT, (BATCH, *spec.input.shape), "int64", "input")
     target = TensorSpec(TARGET, (BATCH, *spec.input.shape), "int64", "target")
-    return CutTensors({s.name: s for s in base_specs(module)}, factors, whole, target)
+    tensors = CutTensors({s.name: s for s in base_specs(module)}, factors, whole, target)
+    if not spec.cached_features or not tensors.first:
+        return tensors
+    features = TensorSpec(FEATURES, (*whole.shape, module.architecture.hidden), spec.cached_features, "features")
+    return replace(tensors, features=features)
 
 
 def language_model(module: nn.Module) -> CausalModel:
@@ -92,6 +103,10 @@ def language_model(module: nn.Module) -> CausalModel:
 
 def _factor(name: str, shape: tuple[int, ...], spec: StepSpec) -> TensorSpec:
     return TensorSpec(name, shape, "float32", "frozen" if name in spec.frozen else "parameter")
+
+
+def _block(path: str) -> int:
+    return int(path.split(".")[1])
 
 
 def _check_step(spec: StepSpec) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program, SelfTest
-from edge.contracts.tensors import TensorSpec
+from edge.contracts.tensors import FEATURES, TensorSpec, by_role
 from edge.runtimes.micro_batches import ACCUMULATE, TRAIN
 from export.formats.onnx_language.cut_tensors import cut_tensors, language_model
 from export.formats.onnx_language.gate import check_language, losses_of, self_test_of
@@ -30,12 +31,14 @@ releases. Measured, docs/measurements/2026-11-26-language-models.md."""
 class OnnxLanguage:
     """Writes ``train.onnx`` (and ``accumulate.onnx``) and ``eval.onnx`` of a cut of a language model.
 
-    Every block is computed again in the backward pass, whatever the step says of recomputation.
+    Every block is computed again in the backward pass, whatever the step says of recomputation. But where features are
+    cached and the lowest blocks have no factor that moves, ``features.onnx`` runs those and the step begins above them;
+    the few blocks of it are then computed again only where the step says so.
     """
 
     name = "onnx_language"
     minimum_runtime_version = "1.23.0"
-    features = frozenset({"accumulates", "recompute", "task"})
+    features = frozenset({"accumulates", "recompute", "task", "cached_features"})
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Write every program; the files depend on the shapes, the step and the precision of the base alone.
@@ -47,9 +50,10 @@ class OnnxLanguage:
         tensors = cut_tensors(model, spec)
         writer = StepWriter(model.architecture, tensors, spec)
         steps = {ACCUMULATE: writer.accumulate(), TRAIN: writer.end()} if spec.accumulates else {TRAIN: writer.train()}
-        graphs = {**steps, "eval": writer.eval()}
+        before = {FEATURES: writer.features(tensors.features)} if tensors.features else {}
+        graphs = {**steps, **before, "eval": writer.eval()}
         known: dict[str, TensorSpec] = {}
-        for name in (TRAIN, ACCUMULATE, "eval"):
+        for name in (TRAIN, ACCUMULATE, FEATURES, "eval"):
             if name in graphs:
                 known |= graphs[name].inputs | graphs[name].tables
         reported = {s.name: s for s in graphs["eval"].outputs.values()} | {LOSS.name: LOSS}
@@ -65,7 +69,7 @@ class OnnxLanguage:
             programs,
             specs,
             per_part["eval"] // (spec.batch // spec.micro_batches),
-            memory_of(steps.values(), specs, spec.batch),
+            _memory({**steps, **before}, specs, spec.batch),
             StepWork(0, 0, work),
         )
 
@@ -110,6 +114,13 @@ class OnnxLanguage:
     def predicted_peak_bytes(self, memory: MemoryPlan) -> int:
         """Peak of the trainer process above an idle one with the runtime loaded."""
         return memory.live + _NODE_BYTES * memory.nodes + _PAGES
+
+
+def _memory(graphs: Mapping[str, StepGraph], tensors: Iterable[TensorSpec], batch: int) -> MemoryPlan:
+    """As :func:`memory_of`, with a batch's features where there are any."""
+    specs = tuple(tensors)
+    plan = memory_of(graphs.values(), specs, batch)
+    return replace(plan, batch=plan.batch + sum(s.byte_count(batch) for s in by_role(specs, "features")))
 
 
 def _program(name: str, graph: StepGraph, batch: int | None) -> Program:

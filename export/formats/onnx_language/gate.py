@@ -16,9 +16,10 @@ from torch import Tensor
 
 from edge.contracts.errors import ParityError
 from edge.contracts.manifest import Parity, SelfTest
-from edge.contracts.tensors import TensorSpec
+from edge.contracts.tensors import FEATURES, TensorSpec
 from edge.runtimes.micro_batches import ACCUMULATE, TRAIN
 from edge.runtimes.onnxruntime.file_order import ask_for_file_order
+from export.formats.onnx_language.features_gate import begun, check_features, features_in
 from export.formats.onnx_language.update_reference import UpdateReference
 from export.gate_values import Setting, gate_values, self_test_on
 from export.graph_session import GraphSession
@@ -50,6 +51,8 @@ def check_language(
     values = _values(spec, specs)
     trained = [s.name for s in specs if s.role == "parameter"]
     with one_thread():
+        values = features_in(programs, values)
+        check_features(module, spec, values, trained)
         exact, single = (_torch_step(module, spec, values, trained, d) for d in (torch.float64, torch.float32))
         run = _opened(programs, spec, [f"grad:{name}" for name in trained])
         outputs = run.run(values)
@@ -74,7 +77,7 @@ def self_test_of(
     """Formula, seed and losses of :data:`STEPS` steps in a row, the first of them held to torch's."""
     specs = list(tensors)
     setting = _setting(spec)
-    values = gate_values(spec, specs, seed=1, masked=False, setting=setting)
+    values = features_in(programs, gate_values(spec, specs, seed=1, masked=False, setting=setting))
     losses = losses_of(programs, spec, values, steps=STEPS)
     with one_thread(), torch.no_grad():
         factors = _factors(values, [s.name for s in specs if s.role == "parameter"], torch.float32)
@@ -88,7 +91,7 @@ def losses_of(
     programs: Mapping[str, bytes], spec: StepSpec, values: Mapping[str, np.ndarray], *, steps: int
 ) -> tuple[float, ...]:
     """Losses of the first ``steps`` steps from ``values``, each from the state that the last one left."""
-    run, feeds, losses = _opened(programs, spec), dict(values), []
+    run, feeds, losses = _opened(programs, spec), features_in(programs, values), []
     for _ in range(steps):
         outputs = run.run(feeds)
         losses.append(float(outputs["loss"]))
@@ -132,8 +135,11 @@ def _loss(
 ) -> Tensor:
     """The mean over the micro-batches of each one's mean."""
     reference = LanguageReference(module, values, dtype)
-    parts = zip(*(np.split(values[name], spec.micro_batches) for name in (INPUT, TARGET)), strict=True)
-    losses = [reference.loss(factors, symbols, target) for symbols, target in parts]
+    parts = {n: np.split(values[n], spec.micro_batches) for n in (INPUT, TARGET, FEATURES) if n in values}
+    losses = []
+    for number in range(spec.micro_batches):
+        part = {name: pieces[number] for name, pieces in parts.items()}
+        losses.append(reference.loss(factors, part[INPUT], part[TARGET], begun=begun(module, spec, part)))
     return torch.stack(losses).mean()
 
 

@@ -1,13 +1,13 @@
-"""The programs of a language model's step as graphs: ``train`` (or ``accumulate`` and its end), and ``eval``."""
+"""The programs of a language model's step: ``train`` (or ``accumulate`` and its end), ``features`` and ``eval``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge.contracts.tensors import TensorSpec
+from edge.contracts.tensors import FEATURES, TensorSpec
 from edge.runtimes.micro_batches import gradient_sum
 from export.formats.onnx_language.base import Base
-from export.formats.onnx_language.block import Block
+from export.formats.onnx_language.block import Block, Computed
 from export.formats.onnx_language.cut_tensors import CutTensors
 from export.formats.onnx_language.graph import StepGraph
 from export.formats.onnx_language.head import Head, Scored
@@ -53,6 +53,19 @@ class StepWriter:
         learning.finish()
         return graph
 
+    def features(self, spec: TensorSpec) -> StepGraph:
+        """What enters the first trained block, as ``spec`` has it."""
+        graph, shape = StepGraph(self._batch), self._shape
+        model = _Model(graph, shape, self._tensors, _nothing)
+        x = model.embedded()
+        for block in model.blocks[: self._tensors.first]:
+            x = block.forward(x)
+        graph.scope = FEATURES
+        x = x if spec.dtype == "float32" else graph.cast(x, spec.dtype)
+        x = graph.reshape(x, [-1, self._tensors.length, shape.hidden])
+        graph.output(x, spec)
+        return graph
+
     def eval(self) -> StepGraph:
         """Sums over a batch, without gradients."""
         graph = StepGraph(self._batch)
@@ -74,20 +87,26 @@ class StepWriter:
         self, graph: StepGraph, learn: Callable[[TensorSpec, str], None], *, share: float = 1.0
     ) -> None:
         model = _Model(graph, self._shape, self._tensors, learn)
-        first = next(number for number, block in enumerate(model.blocks) if block.trains)
-        x = model.embedded()
+        first, stored = self._tensors.first, self._tensors.features
+        x = model.stored(stored) if stored else model.embedded()
+        keeps = stored is not None and not self._spec.recompute
         read: dict[int, str] = {}
+        kept: dict[int, Computed] = {}
         for number, block in enumerate(model.blocks):
+            if number < first and stored:
+                continue
+            computed = block.computed(x)
             if number >= first:
                 read[number] = x
-            x = block.forward(x)
+                kept |= {number: computed} if keeps else {}
+            x = block.output(computed)
         normalised = model.norm.forward(x)
         scored = model.scored(normalised.value, is_trained=True)
         loss, weight = model.head.loss(scored, share=share, name=LOSS.name)
         graph.output(loss, LOSS)
         dx = model.norm.backward(model.head.gradient(scored, weight), x, normalised)
         for number in reversed(range(first, len(model.blocks))):
-            dx = model.blocks[number].backward(dx, read[number], goes_on=number > first)
+            dx = model.blocks[number].backward(dx, read[number], goes_on=number > first, kept=kept.get(number))
 
 
 class _Model:
@@ -120,6 +139,14 @@ class _Model:
             x = graph.add(graph.reshape(x, [-1, length, shape.hidden]), table)
             x = graph.reshape(x, [-1, shape.hidden])
         return x
+
+    def stored(self, spec: TensorSpec) -> str:
+        """What the first trained block reads, [M, D], where the step is fed it."""
+        graph = self._graph
+        graph.scope = FEATURES
+        x = graph.input(spec)
+        x = x if spec.dtype == "float32" else graph.cast(x, "float32")
+        return graph.reshape(x, [-1, self._shape.hidden])
 
     def scored(self, y: str, *, is_trained: bool, wants_best: bool = False) -> Scored:
         """What the head makes of normalised positions."""

@@ -53,6 +53,22 @@ def test_an_estimate_is_what_the_manifest_will_say() -> None:
     assert estimator.plain_cost(cut, made.program(cut), RUNTIME, batch=8) == cost
 
 
+def test_only_levels_with_frozen_blocks_read_kept_features() -> None:
+    text = run_text(options="levels = [2]\ndepths = [2, 1]").replace(
+        "lr = 0.02", 'lr = 0.02\ncached-features = "float16"'
+    )
+    cached, plain = (CutExporter(load_config_text(t)) for t in (text, text.replace('cached-features = "float16"', "")))
+    made, work = method_of_run(load_config_text(text), dense_module(CONFIG)), {}
+    for level in made.levels():
+        cut = made.cut_shape(level, round_index=0, device="", seed=0)
+        program = made.program(cut)
+        assert cached.unable(program, RUNTIME) == ()
+        costs = [exporter.written_cost(cut, program, RUNTIME, PLAIN) for exporter in (cached, plain)]
+        work[level.name] = [cost.step_work.matrix_macs for cost in costs if cost and cost.step_work]
+    assert work["rank 2, depth 2"][0] == work["rank 2, depth 2"][1]
+    assert work["rank 2, depth 1"][0] < work["rank 2, depth 1"][1]
+
+
 @pytest.mark.slow
 @pytest.mark.runtime
 def test_the_cost_is_that_of_the_exported_artifact(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ upload-per-day-mb = 50
 [memory]
 max-mb = 160
 
+[disk]
+features-mb = 250
+
 [rounds]
 hours = ["22:00-06:00", "12:00-13:00"]
 per-day = 20
@@ -59,6 +62,7 @@ def test_whole_file_is_told_in_plain_sentences(tmp_path: Path) -> None:
         "It downloads at most 50 MB a round and 200 MB a day.",
         "It uploads at most 10.5 MB a round and 50 MB a day.",
         "Training takes at most 160 MB of memory, agent and trainer together.",
+        "What a model makes of its examples takes at most 250 MB of its disk.",
         "It takes orders between 22:00-06:00 or 12:00-13:00 by its own clock.",
         "It takes at most 20 orders a day.",
         "Orders must be signed by a key that the owner gave with --trust.",
@@ -82,14 +86,21 @@ def test_empty_file_allows_everything_and_says_so(tmp_path: Path) -> None:
     ]
 
 
+def test_zero_megabytes_of_features_are_none(tmp_path: Path) -> None:
+    policy = load_policy(written(tmp_path, "[disk]\nfeatures-mb = 0"))
+    assert policy.disk.features_bytes == 0
+    assert "It keeps on disk nothing that a model makes of its examples." in sentences(policy)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[metods]\nallow = []", r"\$.metods = {'allow': \[\]}: there is no such rule; known: bytes, federations"),
+        ("[metods]\nallow = []", r"\$.metods = {'allow': \[\]}: there is no such rule; known: bytes, disk"),
         ("[bytes]\nupload-per-week-mb = 3", r"\$.bytes.upload-per-week-mb = 3: there is no such rule; known: download"),
         ('[methods]\nallow = "fedavg"', r"\$.methods.allow = 'fedavg': Expected `array \| null`, got `str`"),
         ("[bytes]\nupload-per-day-mb = -1", r"\$.bytes.upload-per-day-mb = -1.0: a number of megabytes above 0"),
         ("[memory]\nmax-mb = inf", r"\$.memory.max-mb = inf: a number of megabytes above 0"),
+        ("[disk]\nfeatures-mb = -1", r"\$.disk.features-mb = -1.0: a number of megabytes, at least 0, is wanted"),
         ('[rounds]\nhours = ["22-06"]', r"\$.rounds.hours\[0\]: '22-06' is no time of day"),
         ("[rounds]\ncpu-seconds-per-day = 0", r"\$.rounds.cpu-seconds-per-day = 0.0: a number of seconds above 0"),
         ("[rounds]\nper-day = 0", r"\$.rounds.per-day = 0: at least 1 is wanted"),

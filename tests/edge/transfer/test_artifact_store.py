@@ -129,6 +129,25 @@ def test_store_counts_finished_work_but_keeps_it(open_store: Open, tmp_path: Pat
     assert (tmp_path / "work" / "update").exists()
 
 
+def test_store_evicts_kept_features_for_a_blob(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(tmp_path, quota_bytes=300)
+    store.features.mkdir()
+    (store.features / "f").write_bytes(bytes(250))
+    store.put(b"b" * 100)
+    assert not (store.features / "f").exists()
+
+
+def test_features_may_take_half_of_what_nothing_else_uses(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(tmp_path, quota_bytes=1000)
+    store.put(b"b" * 100)
+    assert store.features_room() == 450
+    store.features.mkdir()
+    (store.features / "f").write_bytes(bytes(400))
+    assert store.features_room() == 450
+    (tmp_path / "work" / "update").write_bytes(bytes(700))
+    assert store.features_room() == 100
+
+
 def test_store_removes_what_a_crash_left(open_store: Open, tmp_path: Path) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / ("a" * 64 + ".tmp")).write_bytes(b"half")

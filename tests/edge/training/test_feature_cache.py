@@ -1,0 +1,223 @@
+"""Kept features: a record is there whole and for the very example, or it is not; the disk's limit; a step's source."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge.contracts.errors import DeviceRefused
+from edge.contracts.manifest import ArtifactManifest, GraphOutput, Program
+from edge.contracts.tensors import TensorSpec
+from edge.training.feature_cache.folder import features_key, open_records
+from edge.training.feature_cache.record_file import RecordFile
+from edge.training.feature_cache.source import FeatureSource
+from tests.edge.tiny_artifact import FEATURES, softmax_graph, softmax_manifest, tiny_job
+
+KEY, SHAPE = bytes(range(32)), (3, 5)
+SIZE = 24 + 4 * 15
+"""Bytes of a record: place, seal, 15 values."""
+
+
+def features(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)
+
+
+def records(path: Path, *, key: bytes = KEY, examples: int = 4, limit: int = 10**6) -> RecordFile:
+    return RecordFile(path, key, examples=examples, feature_bytes=60, limit_bytes=limit)
+
+
+def found(file: RecordFile, place: int, example: bytes) -> np.ndarray | None:
+    target = np.zeros(SHAPE, np.float32)
+    return target if file.read(place, example, target) else None
+
+
+def filled(path: Path) -> Path:
+    file = records(path)
+    for place in (2, 0, 3):
+        file.write(place, b"example %d" % place, features(place))
+    file.close()
+    return path
+
+
+def test_what_is_written_is_read_after_a_restart(tmp_path: Path) -> None:
+    file = records(filled(tmp_path / "f"))
+    for place in (0, 2, 3):
+        assert np.array_equal(found(file, place, b"example %d" % place), features(place))  # type: ignore[arg-type]
+    assert found(file, 1, b"example 1") is None
+    assert (tmp_path / "f").stat().st_size == 3 * SIZE
+    assert (tmp_path / "f").stat().st_mode & 0o077 == 0
+
+
+def test_another_example_or_other_weights_have_no_record(tmp_path: Path) -> None:
+    assert found(records(filled(tmp_path / "f")), 2, b"another text") is None
+    assert found(records(filled(tmp_path / "f"), key=bytes(32)), 2, b"example 2") is None
+
+
+@pytest.mark.parametrize("at", [0, 8, 24, SIZE - 1])
+def test_a_turned_bit_is_found_and_its_record_written_again(at: int, tmp_path: Path) -> None:
+    path = filled(tmp_path / "f")
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    file = records(path)
+    assert found(file, 2, b"example 2") is None
+    file.write(2, b"example 2", features(2))
+    assert np.array_equal(found(file, 2, b"example 2"), features(2))  # type: ignore[arg-type]
+    assert np.array_equal(found(file, 0, b"example 0"), features(0))  # type: ignore[arg-type]
+
+
+def test_half_a_record_at_the_end_is_not_there(tmp_path: Path) -> None:
+    path = filled(tmp_path / "f")
+    os.truncate(path, 3 * SIZE - 7)
+    file = records(path)
+    assert found(file, 3, b"example 3") is None
+    file.write(3, b"example 3", features(3))
+    assert path.stat().st_size == 3 * SIZE
+    assert found(file, 3, b"example 3") is not None
+
+
+def test_examples_that_are_gone_leave_room_and_new_ones_are_added(tmp_path: Path) -> None:
+    path = filled(tmp_path / "f")
+    fewer = records(path, examples=3)
+    fewer.write(1, b"example 1", features(1))
+    assert path.stat().st_size == 3 * SIZE
+    more = records(path, examples=9)
+    assert [found(more, place, b"example %d" % place) is not None for place in range(4)] == [True, True, True, False]
+
+
+def test_no_more_is_kept_than_the_limit_lets(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    file = records(path, limit=2 * SIZE + SIZE - 1)
+    for place in range(4):
+        file.write(place, b"", features(place))
+    assert path.stat().st_size == 2 * SIZE
+    assert [found(file, place, b"") is not None for place in range(4)] == [True, True, False, False]
+    assert found(records(path, limit=SIZE), 1, b"") is None
+    assert path.stat().st_size == SIZE
+
+
+def test_a_full_disk_ends_the_keeping_not_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    file = records(path)
+    file.write(0, b"", features(0))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwritev", full)
+    file.write(1, b"", features(1))
+    monkeypatch.undo()
+    file.write(2, b"", features(2))
+    assert [found(file, place, b"") is not None for place in range(3)] == [True, False, False]
+    assert path.stat().st_size == SIZE
+
+
+def test_folder_makes_room_by_what_was_used_least_recently(tmp_path: Path) -> None:
+    spec = TensorSpec("features", ("batch", *SHAPE), "float32", "features")
+    for number in range(3):
+        (tmp_path / f"{number}").write_bytes(bytes(1000))
+        os.utime(tmp_path / f"{number}", (number, number))
+    assert open_records(tmp_path, KEY, spec, examples=4, limit_bytes=1500) is not None
+    assert {path.name for path in tmp_path.iterdir()} == {"2", KEY.hex()}
+
+
+def test_folder_keeps_nothing_where_nothing_is_allowed(tmp_path: Path) -> None:
+    spec = TensorSpec("features", ("batch", *SHAPE), "float32", "features")
+    filled(tmp_path / KEY.hex())
+    assert open_records(tmp_path, KEY, spec, examples=4, limit_bytes=0) is None
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "no folder").write_bytes(b"")
+    assert open_records(tmp_path / "no folder", KEY, spec, examples=4, limit_bytes=10**6) is None
+
+
+def manifest(dtype: str = "float32") -> ArtifactManifest:
+    """Steps that read twice the input, in batches of four by two micro-batches."""
+    made = ArtifactManifest.from_bytes(softmax_manifest(softmax_graph()))
+    first = made.programs[0]
+    spec = TensorSpec("features", ("batch", FEATURES), dtype, "features")  # type: ignore[arg-type]
+    twice = Program("features", first.file, ("input", "fc.bias"), (GraphOutput("y", "features"),))
+    return msgspec.structs.replace(
+        made, programs=(*made.programs, twice), tensors=(*made.tensors, spec), batch=4, micro_batches=2
+    )
+
+
+class Doubling:
+    """Gives twice the input and writes down how many examples it was asked for."""
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.asked: list[int] = []
+        self.bias = np.zeros(3, np.float32)
+        self._dtype = dtype
+
+    def compute(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        assert program == "features"
+        self.asked.append(len(feeds["input"]))
+        with np.errstate(over="ignore"):
+            return {"features": (2 * feeds["input"]).astype(self._dtype)}
+
+    def read(self, name: str) -> np.ndarray:
+        assert name == "fc.bias"
+        return self.bias
+
+
+def batch(*places: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(places), np.array([[place] * FEATURES for place in places], np.float32)
+
+
+def test_source_computes_each_example_once_and_by_micro_batches(tmp_path: Path) -> None:
+    session = Doubling()
+    file = RecordFile(tmp_path / "f", KEY, examples=8, feature_bytes=4 * FEATURES, limit_bytes=10**6)
+    source = FeatureSource(session, manifest(), file)  # type: ignore[arg-type]
+    places, x = batch(5, 1, 2, 7)
+    assert np.array_equal(source.batch(places, x), 2 * x)
+    assert session.asked == [2, 2]
+    places, x = batch(2, 6, 5, 2)
+    assert np.array_equal(source.batch(places, x), 2 * x)
+    assert session.asked == [2, 2, 1]
+
+
+def test_source_without_records_computes_every_time() -> None:
+    session = Doubling()
+    source = FeatureSource(session, manifest(), None)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert np.array_equal(source.batch(*batch(0, 1)), 2 * batch(0, 1)[1])
+    assert session.asked == [2, 2]
+
+
+def test_values_that_float16_cannot_hold_are_refused_with_the_next_step() -> None:
+    source = FeatureSource(Doubling("float16"), manifest("float16"), None)  # type: ignore[arg-type]
+    with pytest.raises(DeviceRefused, match=r"not finite in float16, whose largest number is 65504; .* be float32"):
+        source.batch(*batch(40_000))
+
+
+def test_session_that_gives_no_features_is_refused() -> None:
+    with pytest.raises(DeviceRefused, match="runtime 'onnxruntime' of this agent gives no features"):
+        FeatureSource(object(), manifest(), None)  # type: ignore[arg-type]
+
+
+def test_key_is_of_graph_base_values_and_runtime() -> None:
+    made, order, session = manifest(), tiny_job().order, Doubling()
+
+    def key(**changes: object) -> bytes:
+        of = {"manifest": made, "order": order, "runtime": "onnxruntime 1.23"} | changes
+        return features_key(session=session, **of)  # type: ignore[arg-type]
+
+    first = key()
+    assert key(order=msgspec.structs.replace(order, round=order.round + 1)) == first
+    assert key(runtime="onnxruntime 1.24") != first
+    files = tuple(msgspec.structs.replace(file, sha256="0" * 64) for file in made.files)
+    assert key(manifest=msgspec.structs.replace(made, files=files)) != first
+    based = tuple(
+        msgspec.structs.replace(spec, role="mapped") if spec.name == "fc.bias" else spec for spec in made.tensors
+    )
+    mapped = msgspec.structs.replace(made, tensors=based)
+    other = msgspec.structs.replace(order, constants=msgspec.structs.replace(order.weights, digest="1" * 64))
+    assert key(manifest=mapped, order=order) != key(manifest=mapped, order=other)
+    session.bias = np.ones(3, np.float32)
+    assert key() != first
