@@ -12,6 +12,8 @@ def check_language(config: RunConfig, problems: list[str]) -> None:
     """Add what the language model of ``config`` does not go with to ``problems``; nothing of another model."""
     build = config.model.build
     if not is_language(build):
+        if config.evaluation.choices:
+            problems.append(f"$.evaluation.choices: questions are for language models, {build} is none; leave it out")
         return
     if config.task.name != "next-token":
         given = f"'{config.task.name}' given" if config.task.name else "is missing"
