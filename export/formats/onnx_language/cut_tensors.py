@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH, TensorSpec
 from export.formats.onnx_language.layers import Factors
+from export.language.additions import is_addition, is_beside_base, is_factor
 from export.language.base_weights import base_specs
 from export.language.causal_model import CausalModel
 from export.refused_layer import STEP
 from export.training_step import INPUT, TARGET, StepSpec
 
 TASK = "next-token"
-_FACTORS = (".u", ".v")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class CutTensors:
     Attributes:
         base: of the base file, by name.
         factors: by the path of their layer, in the module's order.
+        added: tensors of bottlenecks, prefixes and prompts, by name, in the module's order.
         symbols, target: what a step is fed, [batch, T].
     """
 
@@ -32,6 +33,7 @@ class CutTensors:
     factors: dict[str, Factors]
     symbols: TensorSpec
     target: TensorSpec
+    added: dict[str, TensorSpec] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -40,13 +42,15 @@ class CutTensors:
 
     @property
     def trained(self) -> tuple[TensorSpec, ...]:
-        """The factors that move."""
-        return tuple(spec for pair in self.factors.values() for spec in pair.trained)
+        """The factors and additions that move."""
+        factors = (spec for pair in self.factors.values() for spec in pair.trained)
+        return (*factors, *(spec for spec in self.added.values() if spec.role == "parameter"))
 
     @property
     def held(self) -> tuple[TensorSpec, ...]:
-        """The factors that do not."""
-        return tuple(s for pair in self.factors.values() for s in (pair.u, pair.v) if s.role == "frozen")
+        """The factors and additions that do not."""
+        factors = (s for pair in self.factors.values() for s in (pair.u, pair.v) if s.role == "frozen")
+        return (*factors, *(spec for spec in self.added.values() if spec.role == "frozen"))
 
 
 def cut_tensors(module: CausalModel, spec: StepSpec) -> CutTensors:
@@ -56,9 +60,9 @@ def cut_tensors(module: CausalModel, spec: StepSpec) -> CutTensors:
         ExportRefused: a step that the format cannot write, naming the tensor or the part of the step.
     """
     _check_step(spec)
-    sizes = {name: tuple(value.shape) for name, value in module.named_parameters() if name.endswith(_FACTORS)}
+    sizes = {name: tuple(value.shape) for name, value in module.named_parameters() if is_beside_base(name)}
     factors = {}
-    for name, u_shape in sizes.items():
+    for name, u_shape in ((name, shape) for name, shape in sizes.items() if is_factor(name)):
         path, _, side = name.rpartition(".")
         if side == "u":
             pair = (name, u_shape), (f"{path}.v", sizes[f"{path}.v"])
@@ -68,13 +72,16 @@ def cut_tensors(module: CausalModel, spec: StepSpec) -> CutTensors:
         raise ExportRefused(
             loose[0],
             f"is trained with {len(loose)} tensors of the base, which is mapped and never written",
-            instead="a cut that freezes all but factors, as fedlora,",
+            instead="a cut that freezes all but factors or additions, as fedlora,",
         )
-    if not any(pair.trained for pair in factors.values()):
-        raise ExportRefused(STEP, "no factor is trained", instead="a cut with factors that are not frozen")
+    added = {name: _factor(name, shape, spec) for name, shape in sizes.items() if is_addition(name)}
     whole = TensorSpec(INPUT, (BATCH, *spec.input.shape), "int64", "input")
     target = TensorSpec(TARGET, (BATCH, *spec.input.shape), "int64", "target")
-    return CutTensors({s.name: s for s in base_specs(module)}, factors, whole, target)
+    module.check_length(spec.input.shape[0])
+    tensors = CutTensors({s.name: s for s in base_specs(module)}, factors, whole, target, added)
+    if not tensors.trained:
+        raise ExportRefused(STEP, "no factor is trained", instead="a cut with factors that are not frozen")
+    return tensors
 
 
 def language_model(module: nn.Module) -> CausalModel:
