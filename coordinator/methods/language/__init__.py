@@ -1,4 +1,4 @@
-"""Methods of language models: a frozen base that is mapped, factors beside its projections, and nothing dense.
+"""Methods of language models: a frozen base that is mapped, factors or additions beside it, and nothing dense.
 
 A name that other models have a method of, too, is that method's form for a :class:`CausalModel`.
 """
@@ -6,16 +6,30 @@ A name that other models have a method of, too, is that method's form for a :cla
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from edge.contracts.errors import ConfigError
+
+ADDITIONS = ("adapter", "prefix", "prompt")
+"""Those that train additions, each of whose entries is the same one on every device."""
 
 LANGUAGE_METHODS: dict[str, str] = {
     "fedlora": "coordinator.methods.language.fedlora:LanguageFedLoRA",
     "ffa_lora": "coordinator.methods.language.ffa_lora:FFALoRA",
     "flora": "coordinator.methods.language.flora:FLoRA",
+    **{name: f"coordinator.methods.language.{name}:Language{name.capitalize()}" for name in ADDITIONS},
 }
 """Name -> ``module:class``, imported when used."""
+
+
+def mixes_additions(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether devices of the method ``name`` hold different parts of its additions."""
+    return name in ADDITIONS and any(len(_listed(options.get(key))) > 1 for key in ("levels", "depths"))
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def language_method_class(name: str) -> type[Any]:
