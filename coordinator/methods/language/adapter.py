@@ -31,7 +31,6 @@ class LanguageAdapter(LanguageAddition):
     name = "adapter"
     default_size = 8
     unit = "units"
-    mixes = True
     has_depth = True
 
     def record(self, size: int) -> LayerCut:

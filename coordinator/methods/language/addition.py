@@ -15,7 +15,7 @@ import numpy as np
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.entrywise import EntrywiseMean
 from coordinator.config.method_options import Options
-from coordinator.methods.additions import initial_seed, one_size
+from coordinator.methods.additions import initial_seed
 from coordinator.methods.fedavg import examples
 from coordinator.methods.language.ladder import whole_numbers
 from coordinator.submodels.build import apply_cut
@@ -46,18 +46,19 @@ class LanguageAddition:
     default_size: ClassVar[int]
     unit: ClassVar[str]
     """What a level counts, in the name of the level."""
-    mixes: ClassVar[bool] = False
-    """Whether sizes mix."""
+    one_size_only: ClassVar[str] = ""
+    """Why sizes do not mix; empty where they do."""
     has_depth: ClassVar[bool] = False
     """Whether additions are of blocks, and so may be of the last ones alone."""
 
     def __init__(self, module: CausalModel, options: Mapping[str, Any]) -> None:
         """Raises ConfigError for unknown or impossible options."""
         read, blocks = Options(self.name, options), module.architecture.layers
-        if self.mixes:
-            sizes = whole_numbers(read, "levels", (self.default_size,))
-        else:
-            sizes = [one_size(self.name, read.numbers("levels", (self.default_size,), low=1))]
+        sizes = whole_numbers(read, "levels", (self.default_size,))
+        if self.one_size_only and len(sizes) > 1:
+            raise ConfigError(
+                [f"$.method.levels: {sizes} given, {self.name} takes one: {self.one_size_only}; they mix in adapter"]
+            )
         depths = whole_numbers(read, "depths", (blocks,)) if self.has_depth else [blocks]
         read.finish()
         if depths[0] > blocks:

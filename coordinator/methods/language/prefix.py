@@ -27,6 +27,7 @@ class LanguagePrefix(LanguageAddition):
     name = "prefix"
     default_size = 16
     unit = "positions"
+    one_size_only = "where symbols stand depends on the length"
     has_depth = True
 
     def record(self, size: int) -> LayerCut:

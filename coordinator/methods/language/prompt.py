@@ -24,6 +24,7 @@ class LanguagePrompt(LanguageAddition):
     name = "prompt"
     default_size = 16
     unit = "positions"
+    one_size_only = "where symbols stand depends on the length"
 
     def record(self, size: int) -> LayerCut:
         """As :meth:`LanguageAddition.record`."""
