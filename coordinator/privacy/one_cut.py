@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.methods import METHODS, method_class
-from coordinator.methods.language import mixes_additions
+from coordinator.methods.language.mixed_additions import mixes_additions
 
 if TYPE_CHECKING:
     from coordinator.config.run_config import RunConfig

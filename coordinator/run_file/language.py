@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from coordinator.config.run_config import RunConfig
 from coordinator.language.source import is_language
-from coordinator.methods.language import ADDITIONS, mixes_additions
+from coordinator.methods.language import ADDITIONS
+from coordinator.methods.language.mixed_additions import mixes_additions
 
 _SERVER = "a step of the server is taken on a mean of factors, whose basis is another one in each round"
 

@@ -6,7 +6,6 @@ A name that other models have a method of, too, is that method's form for a :cla
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
 
 from edge.contracts.errors import ConfigError
@@ -21,15 +20,6 @@ LANGUAGE_METHODS: dict[str, str] = {
     **{name: f"coordinator.methods.language.{name}:Language{name.capitalize()}" for name in ADDITIONS},
 }
 """Name -> ``module:class``, imported when used."""
-
-
-def mixes_additions(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether devices of the method ``name`` hold different parts of its additions."""
-    return name in ADDITIONS and any(len(_listed(options.get(key))) > 1 for key in ("levels", "depths"))
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def language_method_class(name: str) -> type[Any]:
