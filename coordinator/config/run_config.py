@@ -212,6 +212,8 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
         devices: share of its own examples that each device keeps out of its training and scores the models on that it
             is sent; not given, 0: none. Example: ``0.2``.
         devices_least: examples that such a share needs to be scored; a device with fewer is left out. Example: ``10``.
+        choices: file of questions with choices that a language model is scored on; a ``data.toml`` beside it names
+            their tokenizer, else the model's folder has it. Example: ``"questions.jsonl"``.
     """
 
     batch: int = 256
@@ -221,6 +223,7 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
     data: str = ""
     devices: float = 0.0
     devices_least: int = 10
+    choices: str = ""
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -420,7 +423,8 @@ def _not_written(section: Any) -> list[str]:
         unused = ["alpha"] if not section.partition.startswith("dirichlet") else []
         return unused if section.devices else [*unused, "devices"]
     if isinstance(section, EvaluationConfig):
-        return [] if section.devices else ["devices", "devices_least"]
+        unused = [] if section.devices else ["devices", "devices_least"]
+        return unused if section.choices else [*unused, "choices"]
     if isinstance(section, PersonalConfig):
         return [key for key in ("layers", "fine_tune") if not getattr(section, key)]
     if isinstance(section, AggregationConfig):

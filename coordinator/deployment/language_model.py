@@ -23,6 +23,7 @@ from coordinator.language.folder import tensor_shapes, write_folder
 from coordinator.language.gguf_file import write_gguf
 from coordinator.language.merge import Factors, base_values, factors_of, merged
 from coordinator.language.peft_adapter import write_adapter
+from coordinator.language.peft_virtual import addition_kind, write_virtual
 from coordinator.language.source import PREFIX, LanguageSource, source_of
 from coordinator.submodels.values import State
 from edge.contracts.errors import ConfigError, ParityError
@@ -71,8 +72,13 @@ class FinalModel:
 
     @cached_property
     def factors(self) -> Factors:
-        """What was trained."""
-        return factors_of(self.state.tensors, self.source.architecture)
+        """What was trained; nothing where that are additions."""
+        return {} if self.kind else factors_of(self.state.tensors, self.source.architecture)
+
+    @cached_property
+    def kind(self) -> str:
+        """Of additions: as :func:`addition_kind`."""
+        return addition_kind(self.state.tensors)
 
     def base(self) -> Iterator[tuple[str, np.ndarray]]:
         """Every tensor of the base as devices computed with it."""
@@ -108,7 +114,7 @@ def deploy_language(
     Raises:
         ConfigError: ``out`` is not empty, a format that is unknown or has no int8, or cannot say what the model is.
         DataError: a tokenizer of another model.
-        PlanError: a state without factors of this model.
+        PlanError: a state without factors or additions of this model.
         ParityError: the files disagree with torch, or the perplexity is too high.
     """
     chosen = format or FORMATS[0]
@@ -119,9 +125,11 @@ def deploy_language(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError([f"--out: {out} is there already and is not an empty folder; name a new one"])
     model = FinalModel(config, state, tokenizer or found_tokenizer(config), base)
+    _check_kind(model.kind, chosen)
     if model.tokenizer is not None:
         Tokenizer(model.tokenizer).check(model.source.architecture.vocabulary)
     found: dict[str, Any] = {"format": chosen, "precision": precision, "factors": len(model.factors)}
+    found |= {"additions": model.kind} if model.kind else {}
     with staged(out) as folder:
         if chosen == "onnx":
             found |= _onnx(model, folder, precision, max_drop)
@@ -145,6 +153,26 @@ def deploy_language(
     return {"out": str(out), **found}
 
 
+def _check_kind(kind: str, chosen: str) -> None:
+    """Check that what a run has trained can be written as ``chosen``.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if kind == "adapter":
+        raise ConfigError(
+            [
+                f"--format: '{chosen}' has no place for bottleneck adapters: with an activation between their layers "
+                "no weights of the model are the same function, and peft has no such kind; the run's "
+                "checkpoints/final.safetensors has their tensors"
+            ]
+        )
+    if kind and chosen != "peft":
+        raise ConfigError(
+            [f"--format: '{chosen}' holds a model's weights, and a {kind} is none of them; use --format peft"]
+        )
+
+
 def found_tokenizer(config: RunConfig) -> Path | None:
     """The tokenizer of the model's folder, or the one that the held-out text is read with."""
     source = source_of(config.model.build.removeprefix(PREFIX), config.model.options)
@@ -165,7 +193,10 @@ def _peft(model: FinalModel, folder: Path, out: Path) -> dict[str, Any]:
         (folder / "base").mkdir()
         write_folder(folder / "base", source.architecture, model.base(), origin=source.folder)
         base = str((out / "base").resolve())
-    write_adapter(folder, source.architecture, model.factors, base=base)
+    if model.kind:
+        write_virtual(folder, source.architecture, model.state.tensors, base=base)
+    else:
+        write_adapter(folder, source.architecture, model.factors, base=base)
     return {"base": base}
 
 

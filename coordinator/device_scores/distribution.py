@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.contracts.evaluation import Evaluation
+from edge.contracts.evaluation import OPTIONAL, Evaluation
 
 KEY = "device_evaluation"
 """In a round's metrics."""
@@ -44,11 +44,12 @@ def distribution(scores: Sequence[DeviceScore], measure: Measure = per_target) -
 
     ``metrics`` has for each metric the mean, quantiles over devices, the lowest and the highest device, and a histogram
     of devices; ``levels`` the means by capacity level; ``too_few`` the devices whose share was too small to be scored.
-    Who reported other sums than most is in ``other_sums``, and in no figure.
+    Who reported other sums than most is in ``other_sums``, and in no figure. Questions are those of the devices that
+    have any.
     """
     reported = [score for score in scores if score.evaluation.sums]
-    usual = Counter(tuple(sorted(score.evaluation.sums)) for score in reported).most_common(1)
-    scored = [score for score in reported if tuple(sorted(score.evaluation.sums)) == usual[0][0]]
+    usual = Counter(_common(score.evaluation) for score in reported).most_common(1)
+    scored = [score for score in reported if _common(score.evaluation) == usual[0][0]]
     others = [score.device for score in reported if score not in scored]
     values = [(score.device, _value(score.evaluation, measure)) for score in scored]
     return {
@@ -62,6 +63,11 @@ def distribution(scores: Sequence[DeviceScore], measure: Measure = per_target) -
     }
 
 
+def _common(evaluation: Evaluation) -> tuple[str, ...]:
+    """Names of the sums that every device of a run has."""
+    return tuple(sorted(evaluation.sums.keys() - set(OPTIONAL)))
+
+
 def _value(evaluation: Evaluation, measure: Measure) -> dict[str, float]:
     found = measure(evaluation.sums, evaluation.examples, evaluation.targets)
     return {name: float(value) for name, value in sorted(found.items())}
@@ -72,7 +78,8 @@ def _mean(scores: Sequence[DeviceScore], measure: Measure) -> dict[str, float]:
     if not scores:
         return {}
     evaluations = [score.evaluation for score in scores]
-    sums = {name: sum(evaluation.sums[name] for evaluation in evaluations) for name in sorted(evaluations[0].sums)}
+    names = sorted({name for evaluation in evaluations for name in evaluation.sums})
+    sums = {name: sum(evaluation.sums.get(name, 0.0) for evaluation in evaluations) for name in names}
     together = Evaluation(
         examples=sum(evaluation.examples for evaluation in evaluations),
         targets=sum(evaluation.targets for evaluation in evaluations),
@@ -82,6 +89,7 @@ def _mean(scores: Sequence[DeviceScore], measure: Measure) -> dict[str, float]:
 
 
 def _spread(name: str, mean: float, devices: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, Any]:
+    devices = [(device, found) for device, found in devices if name in found]
     values = np.array([found[name] for _, found in devices])
     low, high = (0.0, 1.0) if name in SHARES else (float(values.min()), float(values.max()))
     counts, edges = np.histogram(values, bins=BINS, range=(low, high) if high > low else (low - 0.5, low + 0.5))
@@ -116,7 +124,7 @@ def _tuning(scores: Sequence[DeviceScore], measure: Measure) -> dict[str, Any]:
         for old, new in zip(tuned, after, strict=True)
         if old.evaluation.kept
     ]
-    names = sorted(gains[0]) if gains else []
+    names = sorted({name for gain in gains for name in gain})
     return {
         "fine_tuning": {
             "devices": len(tuned),
@@ -124,7 +132,7 @@ def _tuning(scores: Sequence[DeviceScore], measure: Measure) -> dict[str, Any]:
             "before": _mean(tuned, measure),
             "always": _mean(after, measure),
             "after": _mean(chosen, measure),
-            "gains": {name: _spread_of([gain[name] for gain in gains]) for name in names},
+            "gains": {name: _spread_of([gain[name] for gain in gains if name in gain]) for name in names},
         }
     }
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from coordinator.config.run_config import RunConfig
 
+_OF_CHOICES = "choice_"
 _BETTER: dict[tuple[str, str], Mapping[str, str]] = {}
 """Task and model of a run -> how its metrics are better: a model that brings its own task is built to be asked."""
 
@@ -28,6 +29,8 @@ def check_metric(config: RunConfig, module: nn.Module) -> None:
     known = ["loss", *run_task(config, module).better] if task else ["accuracy", "loss"]
     if (config.federation.keep_best or config.federation.patience) and metric not in known:
         raise ConfigError([f"$.federation.metric: '{metric}' is no metric of {task or 'classification'}: {known}"])
+    if metric.startswith(_OF_CHOICES) and not config.evaluation.choices:
+        raise ConfigError([f"$.federation.metric: '{metric}' is of questions; name their file: $.evaluation.choices"])
 
 
 def task_measure(config: RunConfig) -> Callable[[Mapping[str, float], int, int], Mapping[str, float]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.methods import METHODS, method_class
+from coordinator.methods.language.mixed_additions import mixes_additions
 
 if TYPE_CHECKING:
     from coordinator.config.run_config import RunConfig
@@ -36,4 +37,5 @@ def is_summable(config: RunConfig, program: DeviceProgram) -> bool:
     is_judged = bool(defences.quarantine_factor or defences.examples_factor or privacy.clip_norm)
     sends_more = bool(program.accumulators or program.probe or program.reports_labels)
     is_plain = is_plain_mean and not is_judged and not sends_more and not privacy.secure_aggregation
-    return is_plain and not refusal_of(config.method.name)
+    is_one_cut = not mixes_additions(config.method.name, config.method.options)
+    return is_plain and is_one_cut and not refusal_of(config.method.name)

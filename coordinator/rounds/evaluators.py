@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from coordinator.exporting.base_file import computing_module
 from coordinator.exporting.cut_exporter import class_names, dense_module, run_input_spec
+from coordinator.exporting.run_choices import run_choices
 from coordinator.exporting.task import run_task, task_batch_spec
 from coordinator.rounds.evaluation import Evaluator
 from coordinator.rounds.task_evaluation import TaskEvaluator
+from edge.language.questions import no_windows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,8 +21,13 @@ if TYPE_CHECKING:
 AnyEvaluator = Evaluator | TaskEvaluator
 
 
-def run_evaluator(config: RunConfig, x: np.ndarray, y: np.ndarray, *, device: str = "cpu") -> AnyEvaluator:
-    """What scores the models of a run on the held-out examples ``x``, ``y``.
+def run_evaluator(
+    config: RunConfig, x: np.ndarray, y: np.ndarray, *, device: str = "cpu", has_questions: bool = True
+) -> AnyEvaluator:
+    """What scores the models of a run on the held-out examples ``x``, ``y``, and on the run's questions.
+
+    Args:
+        has_questions: whether the run's questions, if there are any, are this evaluator's to ask.
 
     Raises:
         ConfigError, DataError: the task does not fit the model, or the examples do not fit the task.
@@ -30,6 +37,9 @@ def run_evaluator(config: RunConfig, x: np.ndarray, y: np.ndarray, *, device: st
     dense = functools.cache(lambda: dense_module(config))
     if not config.task.name:
         return Evaluator(dense, x, y, spec, batch=batch, norm=norm, device=device)
+    choices = None
+    if config.evaluation.choices:
+        choices = run_choices(config) if has_questions else no_windows()
     needs = task_batch_spec(config, dense(), spec, class_names(config))
     return TaskEvaluator(
         functools.cache(lambda: computing_module(config, device)),
@@ -40,4 +50,5 @@ def run_evaluator(config: RunConfig, x: np.ndarray, y: np.ndarray, *, device: st
         batch=batch,
         norm=norm,
         device=device,
+        choices=choices,
     )

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.data.inputs import prepare_inputs
+from coordinator.rounds.choice_scores import choice_entropy
 from coordinator.rounds.evaluation import Score, evaluated_module
 from coordinator.submodels.values import Submodel
 from edge.contracts.errors import ConfigError
+from edge.language.questions import SUMS, ChoiceWindows, choice_sums
 from edge.training.local_data import LocalData
 from edge.training.records import entry, names_of
 from edge.training.task_tensors import BatchSpec, array_name, fit_tensors
@@ -31,6 +33,7 @@ class TaskEvaluator:
         y: what the examples have beside ``x``, see :mod:`edge.training.records`.
         task: of a module, as tasks that are a model's own need.
         batch_spec: what a batch has.
+        choices: questions that a language model is scored on, too.
     """
 
     def __init__(
@@ -44,8 +47,9 @@ class TaskEvaluator:
         batch: int,
         norm: str,
         device: str = "cpu",
+        choices: ChoiceWindows | None = None,
     ) -> None:
-        self._module, self._task, self._spec = module, task, batch_spec
+        self._module, self._task, self._spec, self._choices = module, task, batch_spec, choices
         self.inputs = prepare_inputs(x, batch_spec.input)
         self.labels = fit_tensors(LocalData("held-out data", x, y), batch_spec)
         self.batch, self.norm, self._device = batch, norm, device
@@ -55,7 +59,7 @@ class TaskEvaluator:
         return self.score_of(self.outputs(submodel))
 
     def outputs(self, submodel: Submodel) -> np.ndarray:
-        """One record for each batch: its sums, ``loss`` and ``examples`` among them."""
+        """One record for each batch: its sums, ``loss`` and ``examples`` among them; those of questions once."""
         import torch
 
         from export.model_call import ModelCall
@@ -72,6 +76,12 @@ class TaskEvaluator:
                 }
                 count = len(batch["x"])
                 found.append({**sums, _LOSS: np.float64(float(loss) * count), _EXAMPLES: np.float64(count)})
+        if self._choices is not None:
+            entropy = choice_entropy(module, self._choices, batch=self.batch, device=self._device)
+            asked = choice_sums(self._choices, entropy)
+            found = [
+                {**sums, **(asked if not number else dict.fromkeys(SUMS, 0.0))} for number, sums in enumerate(found)
+            ]
         made = np.zeros(len(found), [(name, np.float64, np.shape(value)) for name, value in found[0].items()])
         for row, values in zip(made, found, strict=True):
             for name, value in values.items():

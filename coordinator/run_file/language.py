@@ -1,9 +1,11 @@
-"""What a run with a language model cannot be combined with, because its weights are a file and its state factors."""
+"""What a run with a language model cannot be combined with: its weights are a file, its state what is beside it."""
 
 from __future__ import annotations
 
 from coordinator.config.run_config import RunConfig
 from coordinator.language.source import is_language
+from coordinator.methods.language import ADDITIONS
+from coordinator.methods.language.mixed_additions import mixes_additions
 
 _SERVER = "a step of the server is taken on a mean of factors, whose basis is another one in each round"
 
@@ -17,16 +19,19 @@ def check_language(config: RunConfig, problems: list[str]) -> None:
                 f"$.training.cached-features: '{config.training.cached_features}' given, and only a language model's "
                 f"devices keep features; leave it out for {build}"
             )
+        if config.evaluation.choices:
+            problems.append(f"$.evaluation.choices: questions are for language models, {build} is none; leave it out")
         return
     if config.task.name != "next-token":
         given = f"'{config.task.name}' given" if config.task.name else "is missing"
         problems.append(f'$.task.name: {given}; {build} is trained for "next-token"')
-    if config.aggregation.rule != "mean":
+    is_added = config.method.name in ADDITIONS
+    if config.aggregation.rule != "mean" and not is_added:
         problems.append(
             f"$.aggregation.rule: '{config.aggregation.rule}' compares entries, and factors of two devices may be in "
             "different bases; use mean"
         )
-    if config.server_optimizer.name:
+    if config.server_optimizer.name and not is_added:
         problems.append(f"$.server-optimizer.name: {_SERVER}; leave $.server-optimizer out")
     asked = {
         "personal.layers": bool(config.personal.layers),
@@ -35,7 +40,16 @@ def check_language(config: RunConfig, problems: list[str]) -> None:
         "training.proximal-mu": bool(config.training.proximal_mu),
     }
     problems += [
-        f"$.{key}: a language model's step has factors alone, and nothing of this yet; leave it out"
+        f"$.{key}: a language model's step has factors or additions alone, and nothing of this yet; leave it out"
         for key, is_used in asked.items()
         if is_used
     ]
+    if mixes_additions(config.method.name, config.method.options):
+        privacy = config.privacy
+        hidden = {"secure-aggregation": privacy.secure_aggregation, "noise-multiplier": privacy.noise_multiplier > 0}
+        problems += [
+            f"$.privacy.{key}: devices of several sizes or depths hold different parts, and every entry has its own "
+            "count; give one number in $.method.levels and $.method.depths"
+            for key, is_used in hidden.items()
+            if is_used
+        ]

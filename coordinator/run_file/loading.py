@@ -347,6 +347,9 @@ def _evaluation(table: TableReader, folder: Path) -> EvaluationConfig:
     data = absolute(table.text("data", ""), folder)
     if data and not Path(data).is_dir():
         table.problem("data", f"{data} is not a folder; give one with held-out examples")
+    choices = absolute(table.text("choices", ""), folder)
+    if choices and not (choices.endswith(".jsonl") and Path(choices).is_file()):
+        table.problem("choices", f"{choices} is no .jsonl file; give one question a line: prompt, choices, answer")
     if table.has("devices-least") and not table.has("devices"):
         table.problem("devices-least", "is of the devices' own held-out share; give devices, too")
     return EvaluationConfig(
@@ -357,6 +360,7 @@ def _evaluation(table: TableReader, folder: Path) -> EvaluationConfig:
         data=data,
         devices=table.number("devices", default.devices, low=0.0, high=0.5, above_low=True),
         devices_least=table.integer("devices-least", default.devices_least, low=FEWEST, high=1_000_000_000),
+        choices=choices,
     )
 
 

@@ -67,7 +67,7 @@ class LocalTraining:
     Args:
         dense: gives a fresh dense module; its weights are replaced.
         step: the step of a device program in this run.
-        evaluator: of held-out examples ``x``, ``y``.
+        evaluator: of held-out examples ``x``, ``y``, and whether they are the first ones, with which questions go.
         device: where torch computes, ``cpu`` or ``cuda``.
     """
 
@@ -78,7 +78,7 @@ class LocalTraining:
         data: SimulatedData,
         *,
         classes: Sequence[str],
-        evaluator: Callable[[np.ndarray, np.ndarray], AnyEvaluator],
+        evaluator: Callable[[np.ndarray, np.ndarray, bool], AnyEvaluator],
         device: str = "cpu",
     ) -> None:
         self._module = dense()
@@ -128,7 +128,7 @@ class LocalTraining:
         ``first`` is a multiple of the batch."""
         if (first, last) not in self._evaluators:
             self._evaluators[first, last] = self._evaluator(
-                self._data.x_test[first:last], self._data.y_test[first:last]
+                self._data.x_test[first:last], self._data.y_test[first:last], not first
             )
         return self._evaluators[first, last].outputs(Submodel(cut, Level("", 1.0, 1.0), weights, DeviceProgram()))
 

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from coordinator.simulation.sent_outputs import encoded_outputs
 from coordinator.simulation.worker_messages import FailedReply
 from coordinator.submodels.values import DeviceProgram
 from edge.contracts.errors import ApportionError
 from edge.contracts.evaluation import Evaluation
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
-from edge.training.records import entry, names_of
 from edge.training.steps import Outcome
 
 
@@ -89,7 +89,7 @@ class RayTrainer:
         cut, tensors = cut_from_json(job.cut), decode_tensors(weights, where="weights of a job")
         if isinstance(job, OutputsJob):
             outputs = self._training.outputs(cut, tensors, job.first, job.last)
-            return OutputsReply(encode_tensors({name: entry(outputs, name) for name in names_of(outputs)}))
+            return OutputsReply(encoded_outputs(outputs))
         indices = np.frombuffer(job.indices, np.int64)
         done = self._training.train(job.order, cut, job.program, tensors, indices, is_copied=False)
         return TrainedReply(

@@ -29,6 +29,7 @@ from coordinator.simulation.ray_trainer import (
     TrainedReply,
     TrainJob,
 )
+from coordinator.simulation.sent_outputs import decoded_outputs
 from coordinator.simulation.worker import ARRAYS
 from coordinator.simulation.worker_messages import FailedReply
 from coordinator.simulation.workers import Refused, Work
@@ -36,7 +37,6 @@ from coordinator.submodels.record import cut_to_json
 from coordinator.submodels.values import Submodel, Tensors
 from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
-from edge.training.records import beside_x
 
 MOST_LOSSES = 5
 """Trainers that one job may lose: what ends five processes is the job's own doing."""
@@ -240,5 +240,4 @@ def _outputs(reply: RayReply) -> np.ndarray:
     if isinstance(reply, FailedReply):
         raise ApportionError(f"a model could not be scored: {reply.reason}")
     assert isinstance(reply, OutputsReply)
-    tensors = decode_tensors(reply.tensors, where="scores")
-    return beside_x(tensors, len(next(iter(tensors.values()))))
+    return decoded_outputs(reply.tensors)

@@ -21,6 +21,7 @@ from coordinator.rounds.evaluators import run_evaluator
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.allocator import keep_freed_memory
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, repeatable_torch
+from coordinator.simulation.sent_outputs import encoded_outputs
 from coordinator.simulation.shared_tensors import MappedSlots
 from coordinator.simulation.worker_messages import (
     FailedReply,
@@ -34,10 +35,8 @@ from coordinator.simulation.worker_messages import (
 )
 from coordinator.submodels.record import cut_from_json
 from edge.contracts.errors import ApportionError
-from edge.contracts.tensor_file import encode_tensors
 from edge.system.pipe_frames import write_frame
 from edge.trainer import follow_parent
-from edge.training.records import entry, names_of
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -51,7 +50,7 @@ def local_training(config: RunConfig, data: SimulatedData, device: str) -> Local
         CutExporter(config).step,
         data,
         classes=class_names(config),
-        evaluator=lambda x, y: run_evaluator(config, x, y, device=device),
+        evaluator=lambda x, y, is_first: run_evaluator(config, x, y, device=device, has_questions=is_first),
         device=device,
     )
 
@@ -80,7 +79,7 @@ def answer(training: LocalTraining, request: Request, slots: MappedSlots) -> Rep
     weights = slots.read(request.weights)
     if isinstance(request, LogitsRequest):
         outputs = training.outputs(cut, weights, request.first, request.last)
-        return LogitsReply(encode_tensors({name: entry(outputs, name) for name in names_of(outputs)}))
+        return LogitsReply(encoded_outputs(outputs))
     assert isinstance(request, TrainRequest)
     indices = np.frombuffer(request.indices, np.int64)
     trained = training.train(request.order, cut, request.program, weights, indices, is_copied=False)

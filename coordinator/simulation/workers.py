@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, Trained
+from coordinator.simulation.sent_outputs import decoded_outputs
 from coordinator.simulation.shared_tensors import Sent, SentTensors, SharedSlots
 from coordinator.simulation.worker import ARRAYS
 from coordinator.simulation.worker_messages import (
@@ -37,9 +38,7 @@ from coordinator.submodels.record import cut_to_json
 from coordinator.submodels.values import Submodel
 from edge.contracts.errors import ApportionError, DataError, DeviceRefused
 from edge.contracts.plan import WorkOrder
-from edge.contracts.tensor_file import decode_tensors
 from edge.system.pipe_frames import write_frame
-from edge.training.records import beside_x
 
 EXIT_WAIT_S = 5.0
 
@@ -233,4 +232,4 @@ def _outputs(reply: Reply) -> np.ndarray:
     if isinstance(reply, FailedReply):
         raise ApportionError(f"a model could not be scored: {reply.reason}")
     assert isinstance(reply, LogitsReply)
-    return beside_x(tensors := decode_tensors(reply.tensors, where="scores"), len(next(iter(tensors.values()))))
+    return decoded_outputs(reply.tensors)

@@ -11,6 +11,7 @@ from torch import nn
 
 from coordinator.submodels.adapters import AdapterLinear
 from coordinator.submodels.differences import DifferenceLinear
+from coordinator.submodels.language_additions import is_language_part, with_language_addition
 from coordinator.submodels.prefixes import PrefixAttention
 from coordinator.submodels.prompts import PromptTokens, with_prompt
 from edge.contracts.errors import PlanError
@@ -28,6 +29,8 @@ def with_addition(path: str, part: nn.Module, added: Added) -> nn.Module:
     """
     if (added.form == "adapter" and added.size < 1) or (added.form == "prompt" and added.length < 1):
         raise PlanError(f"layer '{path}': {added} adds nothing; raise the level")
+    if is_language_part(part):
+        return with_language_addition(path, part, added)
     if added.form == "prefix" and min(added.size, added.length) < 1:
         raise PlanError(f"layer '{path}': {added} adds nothing; raise the level or the length")
     if added.form == "adapter":

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.layout import SHORTCUTS
 from edge.contracts.manifest import InputSpec
+from export.language.additions import is_beside_base
 from export.language.causal_model import CausalModel
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class Costs:
         train_bytes: 4 x (op outputs that need a gradient, at the batch, + parameters + trained parameters).
             Source: SLT's memory model, without its copies of identity shortcuts.
         bytes_up: trained parameters and running statistics, float32.
-        bytes_down: all parameters and running statistics, float32; of a language model its factors, whose base is sent
-            once.
+        bytes_down: all parameters and running statistics, float32; of a language model what is beside its base, which
+            is sent once.
     """
 
     params: int
@@ -86,7 +87,7 @@ def cut_costs(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int = BATC
     statistics = sum(b.numel() for b in built.buffers() if b.is_floating_point())
     held = params
     if isinstance(built, CausalModel):
-        held = sum(p.numel() for name, p in built.named_parameters() if name.endswith((".u", ".v")))
+        held = sum(p.numel() for name, p in built.named_parameters() if is_beside_base(name))
         counter.macs += read.numel() * built.architecture.vocabulary
     return Costs(
         params=params,

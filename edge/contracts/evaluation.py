@@ -13,6 +13,8 @@ from profiles.bounds import AFew, Examples, Name, Result
 
 ABILITY = "held-out-1"
 """What a device that keeps examples out of its training and scores on them says in its hello."""
+OPTIONAL = ("sum:questions", "sum:choice_hits", "sum:choice_mean_hits")
+"""Sums that devices with questions report beside those of the program: how many, and how many they are right in."""
 FEWEST = 5
 """Examples below which a device tells nothing but their number, whatever an order says."""
 
@@ -42,7 +44,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         examples: in the share.
         targets: values that were predicted, one an example unless an example has several.
-        sums: name -> sum over the share of every scalar that the program gives; empty: the share has too few examples.
+        sums: name -> sum over the share of every scalar that the program gives, and over a device's questions of those
+            in :data:`OPTIONAL`; empty: the share has too few examples.
         tuned: the same after fine-tuning; empty: there was none.
         kept: whether the device keeps what it fine-tuned.
     """

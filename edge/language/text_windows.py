@@ -19,6 +19,7 @@ import numpy as np
 
 from edge.contracts.errors import ApportionError, DataError
 from edge.language.documents import read_documents
+from edge.language.questions import ChoiceWindows, choice_windows
 from edge.language.tokenizer import Tokenizer
 from edge.language.windows import Symbols, windows
 
@@ -26,6 +27,8 @@ SIZES = "sizes"
 """Symbols of the tokenizer, without and with those that were added, int64 [2]."""
 
 _NAMES = ("x", "y", SIZES)
+_CHOICES = ("choice_x", "choice_y", "choice_question", "choice_right")
+"""Arrays of questions, where there are any, as :class:`ChoiceWindows` holds them."""
 _VERSION = 1
 """Of the arrays; in their key."""
 
@@ -39,6 +42,7 @@ class TextWindows(msgspec.Struct, frozen=True, kw_only=True):
         length, stride: of windows, in symbols.
         padded: each document has windows of its own.
         end: see :class:`Tokenizer`.
+        choices: path of a file of questions, empty for none.
     """
 
     files: tuple[str, ...]
@@ -47,6 +51,12 @@ class TextWindows(msgspec.Struct, frozen=True, kw_only=True):
     stride: int
     padded: bool = False
     end: str = ""
+    choices: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the arrays."""
+        return (*_NAMES, *(_CHOICES if self.choices else ()))
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -54,7 +64,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def text_windows(asked: TextWindows, kept: Path | None = None) -> dict[str, np.ndarray]:
-    """``x`` and ``y`` [N, length] int32, see :func:`windows`, and :data:`SIZES`.
+    """``x`` and ``y`` [N, length] int32, see :func:`windows`, :data:`SIZES`, and the arrays of questions.
 
     Args:
         kept: folder for the arrays, which are mapped then; those of other texts in it are removed. None: nothing is
@@ -67,7 +77,7 @@ def text_windows(asked: TextWindows, kept: Path | None = None) -> dict[str, np.n
     if kept is None:
         return _tokenised(asked)
     key = _key(asked)
-    paths = {name: kept / f"{key}-{name}.npy" for name in _NAMES}
+    paths = {name: kept / f"{key}-{name}.npy" for name in asked.names}
     if not all(path.is_file() for path in paths.values()):
         kept.mkdir(parents=True, exist_ok=True)
         for old in kept.glob("*.npy*"):
@@ -96,7 +106,19 @@ def _tokenised(asked: TextWindows) -> dict[str, np.ndarray]:
     )
     if not len(x):
         raise DataError(f"{asked.files[0]} and {len(asked.files) - 1} more: no text that counts is in them; fill them")
-    return {"x": x, "y": y, SIZES: np.array([tokenizer.size, tokenizer.known])}
+    found = {"x": x, "y": y, SIZES: np.array([tokenizer.size, tokenizer.known])}
+    if asked.choices:
+        asked_of = choice_windows(Path(asked.choices), tokenizer, asked.length)
+        arrays = (asked_of.x, asked_of.y, asked_of.question, asked_of.is_right)
+        found |= dict(zip(_CHOICES, arrays, strict=True))
+    return found
+
+
+def taken_choices(arrays: dict[str, np.ndarray], where: str) -> ChoiceWindows | None:
+    """The questions among ``arrays``, which are taken out of them; None where there are none."""
+    if _CHOICES[0] not in arrays:
+        return None
+    return ChoiceWindows(where, *(arrays.pop(name) for name in _CHOICES))
 
 
 def _symbols(asked: TextWindows, tokenizer: Tokenizer, end: int) -> Iterator[Symbols]:
@@ -112,8 +134,10 @@ def _symbols(asked: TextWindows, tokenizer: Tokenizer, end: int) -> Iterator[Sym
 
 def _key(asked: TextWindows) -> str:
     """Of the bytes of all files and of how they are read."""
-    found = hashlib.sha256(repr((_VERSION, asked.length, asked.stride, asked.padded, asked.end)).encode())
-    for path in (asked.tokenizer, *asked.files):
+    found = hashlib.sha256(
+        repr((_VERSION, asked.length, asked.stride, asked.padded, asked.end, bool(asked.choices))).encode()
+    )
+    for path in (asked.tokenizer, *asked.files, *filter(None, [asked.choices])):
         try:
             with open(path, "rb") as file:
                 found.update(Path(path).suffix.encode() + hashlib.file_digest(file, "sha256").digest())
@@ -123,7 +147,7 @@ def _key(asked: TextWindows) -> str:
 
 
 def _have_written(asked: TextWindows, paths: dict[str, Path]) -> None:
-    command = [sys.executable, "-m", "edge.language.text_windows", *(str(paths[name]) for name in _NAMES)]
+    command = [sys.executable, "-m", "edge.language.text_windows", *(str(path) for path in paths.values())]
     try:
         done = subprocess.run(command, input=msgspec.json.encode(asked), stdout=subprocess.PIPE, check=False)
     except OSError:  # no further process may start here
@@ -153,7 +177,7 @@ def main(arguments: list[str]) -> int:
     """The child: what is asked for on stdin, the paths of its arrays as arguments; what failed goes to stdout."""
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=TextWindows)
     try:
-        _write(_tokenised(asked), {name: Path(path) for name, path in zip(_NAMES, arguments, strict=True)})
+        _write(_tokenised(asked), {name: Path(path) for name, path in zip(asked.names, arguments, strict=True)})
     except (ApportionError, OSError) as error:
         hint = f"; {error.hint}" if isinstance(error, ApportionError) and error.hint else ""
         sys.stdout.buffer.write(msgspec.json.encode(_Failure(f"{error}{hint}")))

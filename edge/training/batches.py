@@ -32,6 +32,9 @@ CROP_PADDING = 4
 class Examples:
     """Local data checked against a manifest.
 
+    Attributes:
+        choices: questions beside them; None: there are none.
+
     Raises:
         DataError: shapes, dtypes or labels that are not what the artifact takes.
     """
@@ -42,6 +45,7 @@ class Examples:
         self._x = fit_input(data, manifest.input)
         self._y = fit_tensors(data, batch_spec(manifest)) if manifest.task else _targets(data, manifest)
         self._rows: np.ndarray | None = None
+        self.choices = data.choices
 
     def __len__(self) -> int:
         return len(self._y if self._rows is None else self._rows)

@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from edge.contracts.errors import DataError
-from edge.language.text_windows import SIZES
+from edge.language.questions import ChoiceWindows
+from edge.language.text_windows import SIZES, taken_choices
 from edge.training.records import beside_x
 from edge.training.sources import images, language, sound, tables, text
 from edge.training.sources.archives import read_archives
@@ -48,12 +49,14 @@ class LocalData:
         y: labels [N, ...], integers or class names; records where there are other arrays beside ``x``, or no labels
             (:mod:`edge.training.records`).
         symbols: of a text's tokenizer, without and with those that were added; None of other data.
+        choices: questions beside a text; None: there are none.
     """
 
     where: str
     x: np.ndarray | tuple[Path, ...]
     y: np.ndarray
     symbols: tuple[int, int] | None = None
+    choices: ChoiceWindows | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -91,11 +94,13 @@ def _from_folder(folder: Path, kept: Path | None) -> LocalData:
     description = read_description(folder)
     files = sorted(path for path in folder.iterdir() if path.is_file())
     if description.tokenizer:
-        if not (found := language.text_files(files)):
+        questions = (folder / description.choices).resolve() if description.choices else None
+        if not (found := [path for path in language.text_files(files) if path.resolve() != questions]):
             raise DataError(f"{folder}: data.toml names a tokenizer, and no .txt or .jsonl file is there; fill it")
         arrays = language.read_language(folder, found, description, kept)
         size, known = arrays.pop(SIZES).tolist()
-        return replace(_named(str(folder), arrays), symbols=(size, known))
+        choices = taken_choices(arrays, str(folder / description.choices))
+        return replace(_named(str(folder), arrays), symbols=(size, known), choices=choices)
     if lines := [path for path in files if path.suffix.lower() == ".jsonl"]:
         raise DataError(f'{lines[0]}: is read with a tokenizer; name its file in data.toml: tokenizer = "..."')
     if archives := [path for path in files if path.suffix == ".npz"]:

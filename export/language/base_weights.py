@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edge.contracts.tensors import TensorSpec
+from export.language.additions import is_beside_base
 from export.language.architecture import INT4_BLOCK, Precision
 from export.language.causal_model import CausalModel
 
@@ -65,7 +66,7 @@ def base_specs(module: CausalModel) -> tuple[TensorSpec, ...]:
     """
     found = []
     held_so = matrices(module)
-    named = {n: tuple(v.shape) for n, v in module.named_parameters() if not n.endswith((".u", ".v"))}
+    named = {n: tuple(v.shape) for n, v in module.named_parameters() if not is_beside_base(n)}
     for name, shape in named.items():
         precision = module.base_precision if name in held_so else "float32"
         if precision == "int4":

@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edge.contracts.errors import PlanError
 from edge.contracts.manifest import InputSpec
+from export.language.additions import Bottleneck, Prefix, Prompt
 from export.language.architecture import Architecture, Precision
 
 ADAPTED = ("blocks.*.attention.qkv", "blocks.*.attention.query", "blocks.*.attention.key", "blocks.*.attention.value",
@@ -44,11 +46,14 @@ def rotated(x_BNTH: Tensor, cos_TH: Tensor, sin_TH: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal attention of grouped heads, [B, T, D] -> [B, T, D]."""
+    """Causal attention of grouped heads, [B, T, D] -> [B, T, D]; ``prefix`` is what it sees before its positions."""
+
+    prefix: Prefix | None
 
     def __init__(self, shape: Architecture, block: int) -> None:
         super().__init__()
         self.shape, self.window, self.theta = shape, shape.window(block), shape.theta(block)
+        self.prefix = None
         prefix = f"blocks.{block}.attention."
         for path, (outputs, inputs) in shape.linears(block).items():
             if path.startswith(prefix):
@@ -62,6 +67,7 @@ class Attention(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         shape = self.shape
         batch, length, _ = x_BTD.shape
+        before = 0 if self.prefix is None else self.prefix.length
         if shape.fused_attention:
             parts = self.qkv(x_BTD).chunk(3, dim=-1)
         else:
@@ -70,24 +76,30 @@ class Attention(nn.Module):
         if shape.query_norm:
             q, k = self.query_norm(q), self.key_norm(k)
         if shape.positions == "rotary":
-            cos, sin = (table.to(q) for table in rotations(length, shape.head_size, self.theta))
+            tables = rotations(before + length, shape.head_size, self.theta)
+            cos, sin = (table[before:].to(q) for table in tables)
             q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        if self.prefix is not None:
+            k, v = self.prefix.before(k, v)
         if shape.kv_heads != shape.heads:
             k, v = (part.repeat_interleave(shape.heads // shape.kv_heads, dim=1) for part in (k, v))
         mask = None
-        if 0 < self.window < length:
-            seen = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
-            mask = seen.triu(1 - self.window)
+        if before or 0 < self.window < length:
+            seen = torch.ones(length, before + length, dtype=torch.bool, device=q.device).tril(before)
+            mask = seen.triu(before + 1 - self.window) if self.window else seen
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=shape.scale)
         return self.output(out.transpose(1, 2).reshape(batch, length, -1))
 
 
 class FeedForward(nn.Module):
-    """[B, T, D] -> [B, T, D], gated or not."""
+    """[B, T, D] -> [B, T, D], gated or not; ``adapter`` stands behind it."""
+
+    adapter: Bottleneck | None
 
     def __init__(self, shape: Architecture) -> None:
         super().__init__()
         self.shape = shape
+        self.adapter = None
         if shape.gated:
             self.gate = nn.Linear(shape.hidden, shape.feed_forward, bias=shape.feed_forward_bias)
         self.up = nn.Linear(shape.hidden, shape.feed_forward, bias=shape.feed_forward_bias)
@@ -96,7 +108,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         inner = self.gate(x) if self.shape.gated else self.up(x)
         inner = F.silu(inner) if self.shape.activation == "silu" else F.gelu(inner, approximate="tanh")
-        return self.down(inner * self.up(x) if self.shape.gated else inner)
+        out = self.down(inner * self.up(x) if self.shape.gated else inner)
+        return out if self.adapter is None else self.adapter(out)
 
 
 class DecoderBlock(nn.Module):
@@ -145,19 +158,54 @@ class CausalModel(nn.Module):
     def forward(self, symbols_BT: Tensor) -> Tensor:
         return self.logits(self.hidden(symbols_BT)).transpose(1, 2)
 
+    @property
+    def prompt(self) -> Prompt | None:
+        """What the first block reads before the symbols."""
+        return getattr(self.embedding, "prompt", None)
+
+    @property
+    def places_before(self) -> int:
+        """Virtual positions of a prefix, which take places and are not in the stream."""
+        return max((block.attention.prefix.length for block in self.blocks if block.attention.prefix), default=0)
+
+    def check_length(self, length: int) -> None:
+        """Check that virtual positions leave room for ``length`` symbols.
+
+        Raises:
+            PlanError: they do not.
+        """
+        virtual = self.places_before + (self.prompt.length if self.prompt else 0)
+        if virtual + length > self.architecture.context:
+            raise PlanError(
+                f"{virtual} virtual positions and windows of {length} symbols are {virtual + length} places, the model "
+                f"has {self.architecture.context}; lower $.method.levels or $.model.input"
+            )
+
     def embedded(self, symbols_BT: Tensor) -> Tensor:
-        """What the first block reads, [B, T, D]."""
+        """What the first block reads, [B, T, D]; [B, P + T, D] with a prompt.
+
+        Raises:
+            PlanError: as :meth:`check_length`.
+        """
+        self.check_length(symbols_BT.shape[1])
         x = self.embedding(symbols_BT) * self.architecture.embedding_scale
+        if self.prompt is not None:
+            x = self.prompt(x)
         if self.architecture.positions == "learned":
-            x = x + self.positions(torch.arange(symbols_BT.shape[1], device=symbols_BT.device))
+            first = self.places_before
+            x = x + self.positions(torch.arange(first, first + x.shape[1], device=symbols_BT.device))
         return x
+
+    def of_symbols(self, x: Tensor) -> Tensor:
+        """The stream [B, P + T, D] without the prompt."""
+        return x if self.prompt is None else x[:, self.prompt.length :]
 
     def hidden(self, symbols_BT: Tensor) -> Tensor:
         """What the head reads, [B, T, D]."""
         x = self.embedded(symbols_BT)
         for block in self.blocks:
             x = block(x)
-        return self.norm(x)
+        return self.norm(self.of_symbols(x))
 
     def logits(self, hidden_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, V]."""

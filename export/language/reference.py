@@ -21,6 +21,7 @@ from export.language.base_weights import SCALE, dequantised
 from export.language.causal_model import CausalModel
 from export.tasks.class_places import IGNORED
 
+PROMPT = "embedding.prompt.tokens"
 _CHUNK = 8192
 """Symbols of the vocabulary at a time."""
 
@@ -78,16 +79,23 @@ class LanguageReference:
     ) -> Tensor:
         """The stream [B, T, D] after the first ``blocks`` blocks, after all where it is None; from ``begun`` on where
         that is given."""
-        x = self._embedded(symbols) if begun is None else torch.from_numpy(begun.stream).to(self._dtype)
+        x = self._embedded(factors, symbols) if begun is None else torch.from_numpy(begun.stream).to(self._dtype)
         for number, block in enumerate(self._module.blocks[:blocks]):
             if begun is None or number >= begun.blocks:
                 x = checkpoint(self._run, f"blocks.{number}", block, factors, x, use_reentrant=False)
         return x
 
-    def _embedded(self, symbols: np.ndarray) -> Tensor:
+    def _embedded(self, factors: Mapping[str, Tensor], symbols: np.ndarray) -> Tensor:
+        """What the first block reads, [B, T, D]; as :meth:`CausalModel.embedded`."""
+        module = self._module
+        module.check_length(symbols.shape[1])
         x = self._rows("embedding.weight", symbols) * self._shape.embedding_scale
+        if module.prompt is not None:
+            tokens = factors[PROMPT] if PROMPT in factors else self._dense(PROMPT)
+            x = functional_call(module.prompt, {"tokens": tokens}, (x,))
         if self._shape.positions == "learned":
-            x = x + self._dense("positions.weight")[: symbols.shape[1]]
+            first = module.places_before
+            x = x + self._dense("positions.weight")[first : first + x.shape[1]]
         return x
 
     def _run(self, path: str, part: nn.Module, factors: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -99,7 +107,7 @@ class LanguageReference:
         self, hidden: Tensor, factors: Mapping[str, Tensor], target: np.ndarray, *, wants_best: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Of each position [B T]: its cross-entropy, whether it counts, and the likeliest symbol."""
-        y = self._run("norm", self._module.norm, factors, hidden)
+        y = self._run("norm", self._module.norm, factors, self._module.of_symbols(hidden))
         y = y.reshape(-1, self._shape.hidden)
         table = "embedding.weight" if self._shape.tied else "head.weight"
         parts, best, top = [], torch.zeros(len(y), dtype=torch.int64), torch.full((len(y),), -torch.inf)

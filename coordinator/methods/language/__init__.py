@@ -1,4 +1,4 @@
-"""Methods of language models: a frozen base that is mapped, factors beside its projections, and nothing dense.
+"""Methods of language models: a frozen base that is mapped, factors or additions beside it, and nothing dense.
 
 A name that other models have a method of, too, is that method's form for a :class:`CausalModel`.
 """
@@ -10,10 +10,14 @@ from typing import Any
 
 from edge.contracts.errors import ConfigError
 
+ADDITIONS = ("adapter", "prefix", "prompt")
+"""Those that train additions, each of whose entries is the same one on every device."""
+
 LANGUAGE_METHODS: dict[str, str] = {
     "fedlora": "coordinator.methods.language.fedlora:LanguageFedLoRA",
     "ffa_lora": "coordinator.methods.language.ffa_lora:FFALoRA",
     "flora": "coordinator.methods.language.flora:FLoRA",
+    **{name: f"coordinator.methods.language.{name}:Language{name.capitalize()}" for name in ADDITIONS},
 }
 """Name -> ``module:class``, imported when used."""
 

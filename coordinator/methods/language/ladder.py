@@ -35,8 +35,8 @@ class Ladder:
             ConfigError: impossible ones; PlanError: no layer can be adapted.
         """
         blocks = module.architecture.layers
-        ranks = _whole(read, "levels", DEFAULT_RANKS)
-        depths = _whole(read, "depths", (blocks,))
+        ranks = whole_numbers(read, "levels", DEFAULT_RANKS)
+        depths = whole_numbers(read, "depths", (blocks,))
         holds_below = read.choice("below", BELOW, "base") == "factors"
         self.paths = adapted_layers(module, HEAD, read.names("layout"))
         largest = min(min(module.get_submodule(path).weight.shape) for path in self.paths)
@@ -74,7 +74,7 @@ def block_of(path: str) -> int:
     return int(path.split(".")[1])
 
 
-def _whole(read: Options, key: str, default: tuple[int, ...]) -> list[int]:
+def whole_numbers(read: Options, key: str, default: tuple[int, ...]) -> list[int]:
     """Positive whole numbers, largest first."""
     given = read.numbers(key, default, low=1)
     if any(number != int(number) for number in given) or len(set(given)) != len(given):

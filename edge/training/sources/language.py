@@ -23,7 +23,7 @@ def text_files(files: Sequence[Path]) -> list[Path]:
 def read_language(
     folder: Path, files: Sequence[Path], description: Description, kept: Path | None
 ) -> dict[str, np.ndarray]:
-    """As :func:`text_windows`: windows, and of each symbol what follows it or -100."""
+    """As :func:`text_windows`: windows, and of each symbol what follows it or -100; the questions, if there are any."""
     length = description.length or LENGTH
     asked = TextWindows(
         files=tuple(str(path) for path in files),
@@ -32,5 +32,6 @@ def read_language(
         stride=description.stride or length,
         padded=description.padded,
         end=description.end,
+        choices=str(folder / description.choices) if description.choices else "",
     )
     return text_windows(asked, kept)

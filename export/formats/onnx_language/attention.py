@@ -1,7 +1,7 @@
 """Causal attention of grouped heads, forward and backward, on stacks [batch, key heads, sharing heads, T, H]."""
 
 # Dims: M positions of a whole batch, T positions of one example, N query heads, K key heads, G query heads that share
-# a key head, H head size, D hidden.
+# a key head, H head size, D hidden, P virtual positions of a prefix.
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from export.formats.onnx_language.added import Added
 from export.formats.onnx_language.base import Base
 from export.formats.onnx_language.graph import StepGraph
 from export.formats.onnx_language.layers import Linears
 from export.formats.onnx_language.norms import Norm, Normalised
+from export.formats.onnx_language.prefix import Prefix
 from export.language.architecture import Architecture
 from export.language.causal_model import rotations
 
@@ -38,7 +40,7 @@ class Attended:
     Attributes:
         x: [M, D], of the projections.
         inner: v x of each projection with factors.
-        shares: attention weights [B, K, G, T, T].
+        shares: attention weights [B, K, G, T, T], or [B, K, G, T, P + T] with a prefix.
         out, out_inner: what the output projection read, [M, N H], and its v x.
     """
 
@@ -60,11 +62,21 @@ class Attention:
     """
 
     def __init__(
-        self, graph: StepGraph, base: Base, linears: Linears, shape: Architecture, block: int, length: int
+        self,
+        graph: StepGraph,
+        base: Base,
+        linears: Linears,
+        added: Added,
+        shape: Architecture,
+        block: int,
+        length: int,
     ) -> None:
         self._graph, self._linears, self._shape = graph, linears, shape
         self._length, self._window, self._theta = length, shape.window(block), shape.theta(block)
         self._path = f"blocks.{block}.attention"
+        prefix = f"{self._path}.prefix"
+        self._prefix = Prefix(graph, added, shape, prefix) if prefix in added else None
+        self._before = self._prefix.length if self._prefix else 0
         self._shared = shape.heads // shape.kv_heads
         names = ("qkv",) if shape.fused_attention else ("query", "key", "value")
         self._projections = tuple(f"{self._path}.{name}" for name in names)
@@ -82,8 +94,12 @@ class Attention:
 
     @property
     def trains(self) -> bool:
-        """Whether any factor moves."""
-        return self.trains_projections or self._linears.is_trained(self._output)
+        """Whether any factor or the prefix moves."""
+        return self.trains_projections or self._linears.is_trained(self._output) or self._trains_prefix
+
+    @property
+    def _trains_prefix(self) -> bool:
+        return self._prefix is not None and self._prefix.trains
 
     def forward(self, x: str) -> tuple[str, Attended]:
         """[M, D] -> [M, D]."""
@@ -95,8 +111,10 @@ class Attention:
         keys = self._turned("key_norm", self._heads(parts[1], 1))
         values = self._heads(parts[2], 1)
         scores = graph.product(queries.value, keys.value, flip_b=True, alpha=shape.scale)
+        if self._prefix:
+            scores = self._prefix.scores(scores, queries.value)
         shares = graph.map("Softmax", graph.add(scores, graph.constant(self._mask())), axis=-1)
-        out = self._flat(graph.product(shares, values))
+        out = self._flat(self._mixed(shares, values))
         y, out_inner = self._linears.forward(self._output, out)
         inner = tuple(inner for _, inner in made)
         return y, Attended(x, inner, queries, keys, values, shares, out, out_inner)
@@ -104,16 +122,26 @@ class Attention:
     def backward(self, dy: str, kept: Attended, *, goes_on: bool) -> str:
         """The gradient of ``x``; empty where nothing below is trained."""
         graph, shape = self._graph, self._shape
-        deeper = goes_on or self.trains_projections
+        deeper = goes_on or self.trains_projections or self._trains_prefix
         d_out = self._linears.backward(self._output, dy, kept.out, kept.out_inner, goes_on=deeper)
         if not deeper:
             return ""
         d_out = self._heads(d_out, self._shared)
-        d_values = self._over_shared(graph.product(kept.shares, d_out, flip_a=True))
+        prefix, shares, shares_before = self._prefix, kept.shares, ""
         d_shares = graph.product(d_out, kept.values, flip_b=True)
+        if prefix:
+            shares_before, shares = prefix.apart(kept.shares)
+            d_shares = graph.concat([graph.product(d_out, prefix.values(), flip_b=True), d_shares])
+        d_values = self._over_shared(graph.product(shares, d_out, flip_a=True))
         along = graph.reduce("ReduceSum", graph.mul(d_shares, kept.shares))
         d_scores = graph.mul(graph.sub(d_shares, along), kept.shares)
+        d_before = ""
+        if prefix:
+            d_before, d_scores = prefix.apart(d_scores)
+            prefix.learn(shares_before, d_out, d_before, kept.queries.value)
         d_queries = graph.product(d_scores, kept.keys.value, alpha=shape.scale)
+        if prefix:
+            d_queries = graph.add(d_queries, graph.product(d_before, prefix.keys(), alpha=shape.scale))
         d_keys = self._over_shared(graph.product(d_scores, kept.queries.value, flip_a=True, alpha=shape.scale))
         parts: tuple[str, ...] = (
             self._flat(self._turned_back("query_norm", d_queries, kept.queries)),
@@ -126,6 +154,14 @@ class Attention:
         for path, d_part, inner in zip(self._projections, parts, kept.inner, strict=True):
             dx = self._linears.backward(path, d_part, kept.x, inner, onto=dx, goes_on=goes_on)
         return dx
+
+    def _mixed(self, shares: str, values: str) -> str:
+        """What attention gives, [B, K, G, T, H]."""
+        graph = self._graph
+        if not self._prefix:
+            return graph.product(shares, values)
+        before, own = self._prefix.apart(shares)
+        return graph.add(graph.product(before, self._prefix.values()), graph.product(own, values))
 
     def _heads(self, x: str, shared: int) -> str:
         """[M, K G H] -> [B, K, G, T, H]."""
@@ -154,7 +190,8 @@ class Attention:
     def _rotated(self, x: str, direction: int) -> str:
         """Each head turned by its position's angles, or back."""
         graph, half = self._graph, self._shape.head_size // 2
-        cos, sin = (t[:, :half].float().numpy() for t in rotations(self._length, 2 * half, self._theta))
+        tables = rotations(self._before + self._length, 2 * half, self._theta)
+        cos, sin = (t[self._before :, :half].float().numpy() for t in tables)
         cosine, sine = graph.constant(cos), graph.constant(direction * sin)
         first, second = graph.split(x, [half, half])
         low = graph.sub(graph.mul(first, cosine), graph.mul(second, sine))
@@ -162,8 +199,8 @@ class Attention:
         return graph.concat([low, high])
 
     def _mask(self) -> np.ndarray:
-        """[T, T], of all examples and heads."""
-        place = np.arange(self._length)
-        behind = place[:, None] - place[None, :]
+        """[T, P + T], of all examples and heads."""
+        place = np.arange(self._before + self._length)
+        behind = place[self._before :, None] - place[None, :]
         seen = (behind >= 0) & (behind < self._window) if self._window else behind >= 0
         return np.where(seen, 0.0, _UNSEEN).astype(np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from export.formats.onnx_language.added import Added
 from export.formats.onnx_language.attention import Attended, Attention
 from export.formats.onnx_language.base import Base
 from export.formats.onnx_language.feed_forward import FeedForward, Passed
@@ -33,12 +34,19 @@ class Block:
     """Block ``number`` of a model; the stream is [M, D], positions of a whole batch one after the other."""
 
     def __init__(
-        self, graph: StepGraph, base: Base, linears: Linears, shape: Architecture, number: int, length: int
+        self,
+        graph: StepGraph,
+        base: Base,
+        linears: Linears,
+        added: Added,
+        shape: Architecture,
+        number: int,
+        length: int,
     ) -> None:
         path = f"blocks.{number}"
         self._graph, self._path = graph, path
-        self._attention = Attention(graph, base, linears, shape, number, length)
-        self._feed_forward = FeedForward(graph, linears, shape, number)
+        self._attention = Attention(graph, base, linears, added, shape, number, length)
+        self._feed_forward = FeedForward(graph, linears, added, shape, number)
         self._norms = [Norm(graph, base, shape, f"{path}.{n}_norm") for n in ("attention", "feed_forward")]
         self._post = [
             Norm(graph, base, shape, f"{path}.{n}_post_norm") for n in ("attention", "feed_forward") if shape.post_norms
@@ -46,7 +54,7 @@ class Block:
 
     @property
     def trains(self) -> bool:
-        """Whether a factor of the block moves."""
+        """Whether a factor or an addition of the block moves."""
         return self._attention.trains or self._feed_forward.trains
 
     def forward(self, x: str) -> str:

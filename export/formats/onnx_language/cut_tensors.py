@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from edge.contracts.errors import ExportRefused
 from edge.contracts.tensors import BATCH, FEATURES, TensorSpec
 from export.formats.onnx_language.layers import Factors
+from export.language.additions import is_addition, is_beside_base, is_factor
 from export.language.base_weights import base_specs
 from export.language.causal_model import CausalModel
 from export.refused_layer import STEP
 from export.training_step import INPUT, TARGET, StepSpec
 
 TASK = "next-token"
-_FACTORS = (".u", ".v")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class CutTensors:
     Attributes:
         base: of the base file, by name.
         factors: by the path of their layer, in the module's order.
+        added: tensors of bottlenecks, prefixes and prompts, by name, in the module's order.
         symbols, target: what a step is fed, [batch, T].
         features: what enters the first trained block, [batch, T, D], where steps read it in place of ``symbols``.
     """
@@ -33,12 +34,13 @@ class CutTensors:
     factors: dict[str, Factors]
     symbols: TensorSpec
     target: TensorSpec
+    added: dict[str, TensorSpec] = field(default_factory=dict)
     features: TensorSpec | None = None
 
     @property
     def first(self) -> int:
-        """The lowest block with a factor that moves."""
-        return min(_block(path) for path, pair in self.factors.items() if pair.trained)
+        """The lowest block with a tensor that moves, or that a prompt's gradient goes through."""
+        return min(_block(spec.name) for spec in self.trained)
 
     @property
     def length(self) -> int:
@@ -47,13 +49,15 @@ class CutTensors:
 
     @property
     def trained(self) -> tuple[TensorSpec, ...]:
-        """The factors that move."""
-        return tuple(spec for pair in self.factors.values() for spec in pair.trained)
+        """The factors and additions that move."""
+        factors = (spec for pair in self.factors.values() for spec in pair.trained)
+        return (*factors, *(spec for spec in self.added.values() if spec.role == "parameter"))
 
     @property
     def held(self) -> tuple[TensorSpec, ...]:
-        """The factors that do not."""
-        return tuple(s for pair in self.factors.values() for s in (pair.u, pair.v) if s.role == "frozen")
+        """The factors and additions that do not."""
+        factors = (s for pair in self.factors.values() for s in (pair.u, pair.v) if s.role == "frozen")
+        return (*factors, *(spec for spec in self.added.values() if spec.role == "frozen"))
 
 
 def cut_tensors(module: CausalModel, spec: StepSpec) -> CutTensors:
@@ -63,9 +67,9 @@ def cut_tensors(module: CausalModel, spec: StepSpec) -> CutTensors:
         ExportRefused: a step that the format cannot write, naming the tensor or the part of the step.
     """
     _check_step(spec)
-    sizes = {name: tuple(value.shape) for name, value in module.named_parameters() if name.endswith(_FACTORS)}
+    sizes = {name: tuple(value.shape) for name, value in module.named_parameters() if is_beside_base(name)}
     factors = {}
-    for name, u_shape in sizes.items():
+    for name, u_shape in ((name, shape) for name, shape in sizes.items() if is_factor(name)):
         path, _, side = name.rpartition(".")
         if side == "u":
             pair = (name, u_shape), (f"{path}.v", sizes[f"{path}.v"])
@@ -75,14 +79,16 @@ def cut_tensors(module: CausalModel, spec: StepSpec) -> CutTensors:
         raise ExportRefused(
             loose[0],
             f"is trained with {len(loose)} tensors of the base, which is mapped and never written",
-            instead="a cut that freezes all but factors, as fedlora,",
+            instead="a cut that freezes all but factors or additions, as fedlora,",
         )
-    if not any(pair.trained for pair in factors.values()):
-        raise ExportRefused(STEP, "no factor is trained", instead="a cut with factors that are not frozen")
+    added = {name: _factor(name, shape, spec) for name, shape in sizes.items() if is_addition(name)}
     whole = TensorSpec(INPUT, (BATCH, *spec.input.shape), "int64", "input")
     target = TensorSpec(TARGET, (BATCH, *spec.input.shape), "int64", "target")
-    tensors = CutTensors({s.name: s for s in base_specs(module)}, factors, whole, target)
-    if not spec.cached_features or not tensors.first:
+    module.check_length(spec.input.shape[0])
+    tensors = CutTensors({s.name: s for s in base_specs(module)}, factors, whole, target, added)
+    if not tensors.trained:
+        raise ExportRefused(STEP, "no factor is trained", instead="a cut with factors that are not frozen")
+    if not spec.cached_features or not tensors.first or module.prompt is not None:
         return tensors
     features = TensorSpec(FEATURES, (*whole.shape, module.architecture.hidden), spec.cached_features, "features")
     return replace(tensors, features=features)
@@ -105,8 +111,9 @@ def _factor(name: str, shape: tuple[int, ...], spec: StepSpec) -> TensorSpec:
     return TensorSpec(name, shape, "float32", "frozen" if name in spec.frozen else "parameter")
 
 
-def _block(path: str) -> int:
-    return int(path.split(".")[1])
+def _block(name: str) -> int:
+    """The block of a tensor; 0 for a prompt, whose gradient goes through every block."""
+    return int(name.split(".")[1]) if name.startswith("blocks.") else 0
 
 
 def _check_step(spec: StepSpec) -> None:

@@ -180,11 +180,11 @@ class StepGraph:
         flags = {"transA": int(flip_a), "transB": int(flip_b), "alpha": alpha}
         return self.one("FusedMatMul", a, b, shape=shape, domain=MICROSOFT, **flags)
 
-    def reshape(self, x: str, target: Sequence[int]) -> str:
+    def reshape(self, x: str, target: Sequence[int], *, name: str = "") -> str:
         """``x`` in the shape ``target``, whose only -1 is what follows the batch."""
         known = math.prod(size for size in target if size != -1)
         shape = tuple(math.prod(self.shapes[x]) // known if size == -1 else size for size in target)
-        return self.one("Reshape", x, list(target), shape=shape, dtype=self.dtypes[x])
+        return self.one("Reshape", x, list(target), shape=shape, dtype=self.dtypes[x], name=name)
 
     def transpose(self, x: str, order: Sequence[int]) -> str:
         """``x`` with its dimensions in another order."""

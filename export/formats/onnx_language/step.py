@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from edge.contracts.tensors import FEATURES, TensorSpec
 from edge.runtimes.micro_batches import gradient_sum
+from export.formats.onnx_language.added import Added
 from export.formats.onnx_language.base import Base
 from export.formats.onnx_language.block import Block, Computed
 from export.formats.onnx_language.cut_tensors import CutTensors
@@ -13,6 +14,7 @@ from export.formats.onnx_language.graph import StepGraph
 from export.formats.onnx_language.head import Head, Scored
 from export.formats.onnx_language.layers import Linears
 from export.formats.onnx_language.norms import Norm
+from export.formats.onnx_language.prompt import TOKENS, Prompt
 from export.formats.onnx_language.update import Adding, Learning, slot_spec
 from export.language.architecture import Architecture
 from export.task_steps import SUM
@@ -73,6 +75,7 @@ class StepWriter:
         x = model.embedded()
         for block in model.blocks:
             x = block.forward(x)
+        x = model.prompt.behind(x) if model.prompt else x
         scored = model.scored(model.norm.forward(x).value, is_trained=False, wants_best=True)
         mean, _ = model.head.loss(scored)
         size = graph.one("Shape", self._tensors.symbols.name, shape=(1,), dtype="int64", start=0, end=1)
@@ -100,13 +103,18 @@ class StepWriter:
                 read[number] = x
                 kept |= {number: computed} if keeps else {}
             x = block.output(computed)
+        x = model.prompt.behind(x) if model.prompt else x
         normalised = model.norm.forward(x)
         scored = model.scored(normalised.value, is_trained=True)
         loss, weight = model.head.loss(scored, share=share, name=LOSS.name)
         graph.output(loss, LOSS)
         dx = model.norm.backward(model.head.gradient(scored, weight), x, normalised)
+        dx = model.prompt.behind_backward(dx) if model.prompt else dx
         for number in reversed(range(first, len(model.blocks))):
-            dx = model.blocks[number].backward(dx, read[number], goes_on=number > first, kept=kept.get(number))
+            goes_on = number > first or model.trains_prompt
+            dx = model.blocks[number].backward(dx, read[number], goes_on=goes_on, kept=kept.get(number))
+        if model.prompt and model.trains_prompt:
+            model.prompt.learn(dx)
 
 
 class _Model:
@@ -122,20 +130,28 @@ class _Model:
         self._graph, self._shape, self._tensors = graph, shape, tensors
         base = self._base = Base(graph, tensors.base)
         linears = Linears(graph, base, tensors.factors, learn)
-        self.blocks = [Block(graph, base, linears, shape, n, tensors.length) for n in range(shape.layers)]
+        added = Added(graph, tensors.added, learn)
+        self.prompt = Prompt(graph, added, tensors.length, shape.hidden) if TOKENS in tensors.added else None
+        self.trains_prompt = self.prompt is not None and tensors.added[TOKENS].role == "parameter"
+        self._before = max((added.length(name) for name in tensors.added if name.endswith(".prefix.keys")), default=0)
+        length = tensors.length + (self.prompt.size if self.prompt else 0)
+        self.blocks = [Block(graph, base, linears, added, shape, n, length) for n in range(shape.layers)]
         self.norm = Norm(graph, base, shape, "norm")
         self.head = Head(graph, base, "embedding.weight" if shape.tied else "head.weight", shape.vocabulary)
 
     def embedded(self) -> str:
-        """What the first block reads, [M, D]."""
+        """What the first block reads, [M, D], a prompt's positions among them."""
         graph, shape, length = self._graph, self._shape, self._tensors.length
         graph.scope = "embedding"
         graph.input(self._tensors.symbols)
         x = self._base.rows_of("embedding.weight", self._tensors.symbols)
         if shape.embedding_scale != 1.0:
             x = graph.mul(x, shape.embedding_scale)
+        if self.prompt:
+            x = self.prompt.before(x, self._tensors.symbols.name)
+            length += self.prompt.size
         if shape.positions == "learned":
-            table = graph.rows(self._base.vector("positions.weight"), 0, length)
+            table = graph.rows(self._base.vector("positions.weight"), self._before, self._before + length)
             x = graph.add(graph.reshape(x, [-1, length, shape.hidden]), table)
             x = graph.reshape(x, [-1, shape.hidden])
         return x

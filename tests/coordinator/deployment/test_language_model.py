@@ -14,6 +14,8 @@ import torch
 
 from coordinator.config.run_config import RunConfig
 from coordinator.deployment.language_model import FinalModel, deploy_language
+from coordinator.exporting.cut_exporter import dense_module
+from coordinator.methods import build_method
 from coordinator.run_file.loading import load_config_text
 from coordinator.submodels.values import State
 from edge.commands.generate import generate_command
@@ -160,3 +162,25 @@ def test_bad_arguments_and_damaged_files_say_what_to_do(folder: Path, tmp_path: 
         file.write(b"\xff")
     with pytest.raises(ArtifactCorrupt, match=r"model\.onnx\.data has digest"):
         Writer(copy)
+
+
+def test_additions_are_deployed_where_a_format_has_them_and_refused_with_the_reason(tmp_path: Path) -> None:
+    for kind in ("adapter", "prefix", "prompt"):
+        text = run_text(method=kind, options="levels = [3]")
+        config = load_config_text(text.replace('level = "4"\n', "").replace('level = "2"\n', ""))
+        method = build_method(kind, dense_module(config), config.method.options)
+        made = State(method.init().tensors, round=1)
+        if kind == "adapter":
+            for format in ("onnx", "peft"):
+                with pytest.raises(
+                    ConfigError, match=f"'{format}' has no place for bottleneck adapters: an activation"
+                ):
+                    deploy_language(config, made, tmp_path / kind, format=format, max_drop=0.0)
+            continue
+        with pytest.raises(ConfigError, match=f"'gguf' holds a model's weights, and a {kind} is none of them"):
+            deploy_language(config, made, tmp_path / kind, format="gguf", max_drop=0.0)
+        found = deploy_language(config, made, tmp_path / kind, format="peft", max_drop=0.0)
+        assert (found["additions"], found["base"]) == (kind, str(tmp_path / kind / "base"))
+        written = json.loads((tmp_path / kind / "adapter_config.json").read_text())
+        assert (written["peft_type"], written["num_virtual_tokens"]) == (f"{kind.upper()}_TUNING", 3)
+        assert not (tmp_path / "adapter").exists()

@@ -48,6 +48,24 @@ def test_mean_is_of_all_examples_and_the_rest_of_devices() -> None:
     assert in_words(found) == "accuracy on 3 devices 0.5000 (0.1000 to 0.9000)"
 
 
+def test_questions_are_those_of_the_devices_that_have_any() -> None:
+    def measured(sums: Mapping[str, float], examples: int, targets: int) -> dict[str, float]:
+        asked = sums.get("sum:questions", 0.0)
+        return {"loss": sums["loss"], **({"choice_accuracy": sums["sum:choice_hits"] / asked} if asked else {})}
+
+    def asked(questions: float, hits: float) -> dict[str, float]:
+        return {"loss": 1.0, "sum:questions": questions, "sum:choice_hits": hits, "sum:choice_mean_hits": 0.0}
+
+    sums = {"a": asked(6, 3), "b": {"loss": 2.0}, "c": asked(10, 9)}
+    found = distribution([DeviceScore(n, "full", Evaluation(examples=5, sums=s)) for n, s in sums.items()], measured)
+    assert (found["devices"], "other_sums" in found) == (3, False)
+    assert found["metrics"]["loss"]["mean"] == 4.0
+    accuracy = found["metrics"]["choice_accuracy"]
+    assert accuracy["mean"] == 12 / 16
+    assert accuracy["lowest"] == {"device": "a", "value": 0.5}
+    assert sum(accuracy["histogram"]["devices"]) == 2
+
+
 def test_any_metric_is_summed_and_measured_over_all_devices_together() -> None:
     def rooted(sums: Mapping[str, float], examples: int, targets: int) -> dict[str, float]:
         return {"rmse": (sums["squares"] / sums["values"]) ** 0.5, "loss": sums["loss"] / examples}

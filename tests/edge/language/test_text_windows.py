@@ -118,7 +118,7 @@ def test_bad_folders_say_what_to_do(folder: Path) -> None:
     with pytest.raises(DataError, match="is read with a tokenizer; name its file"):
         read(folder)
     (folder / "data.toml").write_text("padded = true\n")
-    with pytest.raises(DataError, match="padded and end are of texts with a tokenizer"):
+    with pytest.raises(DataError, match="padded, end and choices are of texts with a tokenizer"):
         read(folder)
 
 

@@ -1,4 +1,4 @@
-"""Small language models of every family, with factors beside their linear layers, and a step for them."""
+"""Small language models of every family, with factors or additions beside their layers, and a step for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from coordinator.submodels.additions import with_addition
 from coordinator.submodels.lora import AdditiveLinear
+from coordinator.submodels.record import Added
+from export.language.additions import is_beside_base
 from export.language.architecture import Architecture, Precision
 from export.language.causal_model import ADAPTED, CausalModel, meta_model, token_input
 from export.training_step import BatchTensor, StepSpec
@@ -60,9 +63,9 @@ def small_cut(family: str, precision: Precision = "int8", **choice: Any) -> Caus
 
 
 def step_of(model: CausalModel, *, frozen: Iterable[str] = (), length: int = LENGTH, **choice: Any) -> StepSpec:
-    """The step that trains the factors of ``model`` but those named ``frozen``."""
+    """The step that trains the factors and additions of ``model`` but those named ``frozen``."""
     shape, held = model.architecture, set(frozen)
-    names = [n for n, _ in model.named_parameters() if not n.endswith((".u", ".v")) or n in held]
+    names = [n for n, _ in model.named_parameters() if not is_beside_base(n) or n in held]
     return StepSpec(
         input=token_input(shape, length),
         classes=shape.vocabulary,
@@ -72,3 +75,20 @@ def step_of(model: CausalModel, *, frozen: Iterable[str] = (), length: int = LEN
         frozen=tuple(names),
         **choice,
     )
+
+
+ADDED = {"adapter": 6, "prefix": 3, "prompt": 5}
+"""Kind -> units or virtual positions."""
+
+
+def added_cut(
+    family: str, kind: str, precision: Precision = "int8", *, blocks: Iterable[int] = range(99), size: int = 0
+) -> CausalModel:
+    """The small model of ``family`` with additions of ``kind`` in ``blocks``, without values."""
+    made, size = meta_model(FAMILIES[family], precision), size or ADDED[kind]
+    record = Added("adapter", size=size) if kind == "adapter" else Added(kind, length=size)  # type: ignore[arg-type]
+    places = {"adapter": "blocks.{}.feed_forward", "prefix": "blocks.{}.attention", "prompt": "embedding"}
+    chosen = [n for n in range(made.architecture.layers) if n in list(blocks)]
+    for path in dict.fromkeys(places[kind].format(number) for number in chosen):
+        with_addition(path, made.get_submodule(path), record)
+    return made
