@@ -69,6 +69,7 @@ def orders_for(
             run=federation.ledger.nonce,
             holds_out=holds_out,
             cluster=cluster,
+            tokenizer=stored.tokenizer() if submodel.program.has_base else None,
         )
         assignments.append(assignment_of(federation.method, order, submodel, placement))
     require_free_space(federation, state, assignments)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.exporting.base_file import stored_base
+from coordinator.exporting.run_tokenizer import stored_tokenizer
 from coordinator.ledger.records import Assignment
 from coordinator.methods.method import Method, MovesProducts, ShapesFollowState
 from coordinator.planning.capacity_levels import configured_level, device_names, group_level
@@ -233,6 +234,10 @@ class StoredWeights:
         stored = _store(self._federation, changing), stays
         self._before[submodel.level.name] = submodel.tensors, stored
         return stored
+
+    def tokenizer(self) -> BlobRef | None:
+        """Reference to the tokenizer of a language model's run; None where it has none."""
+        return stored_tokenizer(self._federation.config, self._federation.ledger, self._federation.blobs)
 
 
 def _are_equal(some: Tensors, others: Tensors) -> bool:

@@ -219,7 +219,7 @@ class Assignment:
         self, settings: AgentSettings, store: ArtifactStore, manifest: ArtifactManifest, finished: FinishedWork
     ) -> Train:
         """What the trainer is asked, once every blob is in the store."""
-        order = self.order
+        order, tokenizer = self.order, self.order.tokenizer_blob
         return Train(
             order=order,
             manifest=str(store.path(order.artifact.digest)),
@@ -239,6 +239,7 @@ class Assignment:
             progress_s=settings.heartbeat_s / 2,
             self_test=settings.self_test,
             kept=str(store.symbols),
+            tokenizer="" if tokenizer is None else str(store.path(tokenizer.digest)),
             masks=self.masks,
         )
 

@@ -44,6 +44,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         variates: file of the device's control variates, which need not be there; ``new_variates`` is written beside the
             update, empty where the order leaves none.
         kept: as in :class:`Describe`.
+        tokenizer: path of the run's, a verified blob; empty: the owner's own is used.
         masks: of a masked order; the update is then written masked, and nowhere else.
     """
 
@@ -65,6 +66,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     variates: str = ""
     new_variates: str = ""
     kept: str = ""
+    tokenizer: str = ""
     masks: MaskSeeds | None = None
 
 

@@ -113,8 +113,8 @@ class OrderFetch:
         for file in manifest.files:
             self._fetcher.want(BlobRef(file.sha256, file.size, "raw", file.size), now)
         self._fetcher.want(self._order.weights, now)
-        if self._order.constants is not None:
-            self._fetcher.want(self._order.constants, now)
+        for ref in self._order.standing_blobs:
+            self._fetcher.want(ref, now)
 
 
 class Fetcher:
@@ -240,8 +240,8 @@ class Fetcher:
         ref = self._wanted[0]
         held = self._store.partial(ref).stat().st_size
         return StoreFull(
-            f"store {self._store.root}: blob {ref.digest[:12]}, {held} of {ref.encoded_size or ref.size} bytes are there "
-            f"and stay ({error.strerror or error}); free disk space"
+            f"store {self._store.root}: blob {ref.digest[:12]}, {held} of {ref.encoded_size or ref.size} bytes are "
+            f"there and stay ({error.strerror or error}); free disk space"
         )
 
     def _close_file(self) -> None:

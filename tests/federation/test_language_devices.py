@@ -16,7 +16,7 @@ from coordinator.exporting.base_file import stored_base
 from coordinator.ledger.ledger import Ledger
 from coordinator.rounds import orders
 from coordinator.run_file.loading import load_config_text
-from edge.contracts.plan import BlobRef, WorkOrder
+from edge.contracts.plan import BlobRef, WorkOrder, read_order
 from tests.edge.language.tiny_tokenizer import write_tokenizer
 from tests.failing_disk import FailingDisk, failing
 from tests.federation.in_process import InProcessFederation
@@ -101,3 +101,33 @@ def test_an_order_with_another_base_is_refused_and_the_next_one_is_trained(
         assert code == "artifact-corrupt"
         assert "it is another base" in reason or "another model's base" in reason
         assert "order again with the" in reason
+
+
+def test_the_runs_tokenizer_travels_once_and_is_used_for_texts(tmp_path: Path, exports: Path) -> None:
+    """Texts alone, texts with the same tokenizer and texts with another one give the same windows."""
+    held_out = tmp_path / "held-out"
+    held_out.mkdir()
+    tokenizer = write_tokenizer(held_out / "tokenizer.json")
+    (held_out / "data.toml").write_text('tokenizer = "tokenizer.json"\n')
+    run = text(3, rounds=2, least=3).replace("vocabulary = 30", "vocabulary = 300")
+    run = run.replace("[evaluation]", f'[evaluation]\ndata = "{held_out}"')
+    with InProcessFederation(tmp_path, exports, run) as stage:
+        for device in ("bare", "same", "other"):
+            folder = tmp_path / "devices" / device / "data"
+            folder.mkdir(parents=True)
+            (folder / "part.txt").write_text("the cat sat on the mat and the dog sat on the cat\n" * 9)
+            if device != "bare":
+                (folder / "data.toml").write_text('tokenizer = "tokenizer.json"\nlength = 8\n')
+                (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+            if device == "other":
+                write_tokenizer(folder / "tokenizer.json", text="zyx wvu zyx wvu\n")
+            stage.agent(device)
+        stage.run()
+        first, second = (stage.ledger.updates.of_attempt(number, 0) for number in (0, 1))
+        assert [update.report.device for update in first] == ["bare", "other", "same"]
+        assert len({update.report.num_examples for update in first}) == 1
+        assert all(update.report.bytes_down > tokenizer.stat().st_size for update in first)
+        assert all(update.report.bytes_down < tokenizer.stat().st_size for update in second)
+        order = read_order(first[0].assignment.order)
+        assert order.tokenizer_blob is not None
+        assert stage.federation.blobs.read(order.tokenizer_blob.digest) == tokenizer.read_bytes()
