@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.language.source import PREFIX, LanguageSource, source_of
+from coordinator.language.source import LanguageSource, source_of_build
 from edge.contracts.errors import ConfigError
 from edge.contracts.plan import BlobRef
 from edge.training.sources.description import read_description
@@ -112,4 +112,4 @@ def _ref(digest: str, size: int) -> BlobRef:
 
 
 def _source(config: RunConfig) -> LanguageSource:
-    return source_of(config.model.build.removeprefix(PREFIX), config.model.options)
+    return source_of_build(config.model.build, config.model.options)
