@@ -232,7 +232,7 @@ class Trainer:
             files = {name: Path(path) for name, path in request.files.items()}
             session = self._runtime.load(manifest, files, threads=request.threads)
             if request.self_test:
-                check_self_test(session, manifest)
+                check_self_test(session, manifest, folder=Path(request.manifest).parent)
             self._session = key, manifest, session
         return self._session[1], self._session[2]
 

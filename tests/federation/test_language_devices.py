@@ -12,11 +12,22 @@ import pytest
 
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.config.run_config import RunConfig
+from coordinator.data.datasets import Dataset
 from coordinator.exporting.base_file import stored_base
+from coordinator.exporting.cut_exporter import CutExporter, dense_module
+from coordinator.exporting.model_form import base_choices
 from coordinator.ledger.ledger import Ledger
+from coordinator.planning.prediction import MB
+from coordinator.planning.requests import STORAGE_MARGIN_BYTES
 from coordinator.rounds import orders
+from coordinator.rounds.participants import stored_update
+from coordinator.run_file.checks import method_of_run
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.plan import BlobRef, WorkOrder, read_order
+from edge.supervisor import presence
+from export.step_form import StepForm
+from profiles.device import DeviceProfile
+from profiles.memory import SUPERVISOR_TRANSFER_BYTES
 from tests.edge.language.tiny_tokenizer import write_tokenizer
 from tests.failing_disk import FailingDisk, failing
 from tests.federation.in_process import InProcessFederation
@@ -131,3 +142,72 @@ def test_the_runs_tokenizer_travels_once_and_is_used_for_texts(tmp_path: Path, e
         order = read_order(first[0].assignment.order)
         assert order.tokenizer_blob is not None
         assert stage.federation.blobs.read(order.tokenizer_blob.digest) == tokenizer.read_bytes()
+
+
+LONG = 256
+"""Symbols of a window whose step takes megabytes more than one of 32."""
+
+
+def long_sentences(path: Path | None, seed: int, holdout: float) -> Dataset:
+    """Windows of :data:`LONG` symbols, each the one before plus the window's own step."""
+    generator = np.random.default_rng(seed)
+    first, step = generator.integers(0, 30, (36, 1)), generator.integers(1, 4, (36, 1))
+    whole = (first + step * np.arange(LONG + 1)) % 30
+    x, y = whole[:, :-1].astype(np.int64), whole[:, 1:].astype(np.int64)
+    return Dataset(x[:24], y[:24], x[24:], y[24:], ("0",))
+
+
+def test_devices_of_a_run_differ_in_window_and_base(
+    tmp_path: Path, exports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has memory and room, one too little memory for the run's window, one too little room for its base."""
+    run = text(3, rounds=2, least=3).replace("context = 24", f"context = {LONG}").replace("[8]", f"[{LONG}]")
+    run = run.replace("tests.language_models:sentences", "tests.federation.test_language_devices:long_sentences")
+    run = run.replace('base = "int8"', 'base = "float32"').replace("[2]", "[2]\nweight-by-examples = true")
+    run += '[planner]\nwindows = [32]\nbases = ["int8"]\nmicro-batches = false\n'
+    config = load_config_text(run)
+    (_, whole_bytes), (_, int8_bytes) = base_choices(config)
+    method = method_of_run(config, dense_module(config))
+    cut = method.cut_shape(method.levels()[0], round_index=0, device="", seed=0)
+    costs = [
+        CutExporter(config).written_cost(cut, method.program(cut), "onnxruntime", StepForm(window=window))
+        for window in (0, 32)
+    ]
+    growth = [cost.predicted_peak_bytes for cost in costs if cost is not None]
+    assert growth[0] > growth[1] + 10 * MB
+    probe = presence.probe
+
+    def probed(device: str, **options: Any) -> DeviceProfile:
+        found = probe(device, **options)
+        room = whole_bytes + STORAGE_MARGIN_BYTES - 1 if device == "full" else 0
+        budget = 0
+        if device == "small":
+            idle = found.supervisor_idle_bytes + sum(found.trainer_idle_bytes.values()) + SUPERVISOR_TRANSFER_BYTES
+            budget = idle + round(1.2 * (growth[0] + growth[1]) / 2)
+        return msgspec.structs.replace(found, storage_free_bytes=room, budget_bytes=budget)
+
+    monkeypatch.setattr(presence, "probe", probed)
+    with InProcessFederation(tmp_path, exports, run) as stage:
+        for number, device in enumerate(("full", "roomy", "small")):
+            stage.write_data(device, number)
+            stage.agent(device)
+        stage.run()
+        assert stage.committed() == [(0, 0, ["full", "roomy", "small"]), (1, 0, ["full", "roomy", "small"])]
+        for number in range(2):
+            entries = {a.device: a for a in stage.ledger.assignments.of_attempt(number, 0)}
+            assert {device: entry.form for device, entry in entries.items()} == {
+                "full": "base:int8",
+                "roomy": "plain",
+                "small": "window:32",
+            }
+            bases = {device: read_order(entry.order).constants for device, entry in entries.items()}
+            sizes = {device: base.size for device, base in bases.items() if base is not None}
+            assert sizes == {"full": int8_bytes, "roomy": whole_bytes, "small": whole_bytes}
+            updates = {u.report.device: u for u in stage.ledger.updates.of_attempt(number, 0)}
+            examples = {device: update.report.num_examples for device, update in updates.items()}
+            assert examples == {"full": 8, "roomy": 8, "small": 8 * LONG // 32}
+            counted = {d: stored_update(stage.federation, u) for d, u in updates.items()}
+            assert {device: update.num_examples for device, update in counted.items()} == dict.fromkeys(examples, 8)
+            shapes = [{n: v.shape for n, v in update.tensors.items()} for update in counted.values()]
+            assert shapes[0] == shapes[1] == shapes[2]
+            assert updates["full"].report.bytes_down > 0
