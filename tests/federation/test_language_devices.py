@@ -179,7 +179,7 @@ def test_devices_of_a_run_differ_in_window_and_base(
 
     def probed(device: str, **options: Any) -> DeviceProfile:
         found = probe(device, **options)
-        room = whole_bytes + STORAGE_MARGIN_BYTES - 1 if device == "full" else 0
+        room = whole_bytes + STORAGE_MARGIN_BYTES - 1 if device == "full" else found.storage_free_bytes
         budget = 0
         if device == "small":
             idle = found.supervisor_idle_bytes + sum(found.trainer_idle_bytes.values()) + SUPERVISOR_TRANSFER_BYTES

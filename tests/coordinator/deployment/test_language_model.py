@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from coordinator.cli import fleet_deployment
 from coordinator.config.run_config import RunConfig
 from coordinator.deployment.language_model import FinalModel, deploy_language
 from coordinator.run_file.loading import load_config_text
@@ -160,3 +161,9 @@ def test_bad_arguments_and_damaged_files_say_what_to_do(folder: Path, tmp_path: 
         file.write(b"\xff")
     with pytest.raises(ArtifactCorrupt, match=r"model\.onnx\.data has digest"):
         Writer(copy)
+
+
+def test_the_fleet_is_sent_none_and_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_deployment, "final_model", lambda run_dir, allow_code: (CONFIG, state()))
+    with pytest.raises(ConfigError, match=r"language:custom is a language model, .*; write it with --out DIR and copy"):
+        fleet_deployment.sent_to_fleet(tmp_path, fleet_deployment.FleetOptions())
