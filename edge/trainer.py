@@ -50,6 +50,7 @@ from edge.training.feature_cache.folder import features_key, features_spec, open
 from edge.training.feature_cache.record_file import RecordFile
 from edge.training.local_data import LocalData, read_local_data
 from edge.training.self_test import check_self_test
+from edge.training.sources.language import RunText, Untokenised, run_text
 from edge.training.steps import uploaded
 from edge.training.update_file import write_update
 
@@ -68,7 +69,7 @@ class Trainer:
         self._runtime = chosen
         self._max_threads = traits_of(chosen.NAME).max_threads
         self._out = out
-        self._data: tuple[str, LocalData] | None = None
+        self._data: tuple[tuple[str, RunText | None], LocalData] | None = None
         self._session: tuple[tuple[str, int], ArtifactManifest, Session] | None = None
         self._idle_bytes = 0
 
@@ -100,16 +101,26 @@ class Trainer:
 
     def _describe(self, request: Describe) -> None:
         try:
-            count, code, reason = len(self._local_data(request.data, request.kept)), "", ""
+            count, code, reason = self._count(request), "", ""
         except ApportionError as error:
             count, code, reason = 0, error.code, str(error)
         self._idle_bytes = max(self._idle_bytes, rss_bytes())
         self._send(Described(count, self._idle_bytes, code, reason))
 
+    def _count(self, request: Describe) -> int:
+        try:
+            return len(self._local_data(request.data, request.kept))
+        except Untokenised as texts:
+            return texts.documents
+
     def _train(self, request: Train) -> Trained:
         order, meter = request.order, EnergyMeter()
         manifest, session = self._load(request)
-        examples = Examples(self._local_data(request.data, request.kept), manifest)
+        data = self._local_data(request.data, request.kept, run_text(request.tokenizer, manifest))
+        examples = Examples(data, manifest)
+        if request.tokenizer or len(examples) != len(data):
+            # The coordinator was told of documents, or of other windows.
+            self._send(Described(len(examples), self._idle_bytes))
         constants = Path(request.constants) if request.constants else None
         begun = _starting_weights(request, constants)
         session.load_state(begun)
@@ -243,13 +254,13 @@ class Trainer:
             files = {name: Path(path) for name, path in request.files.items()}
             session = self._runtime.load(manifest, files, threads=request.threads)
             if request.self_test:
-                check_self_test(session, manifest)
+                check_self_test(session, manifest, folder=Path(request.manifest).parent)
             self._session = key, manifest, session
         return self._session[1], self._session[2]
 
-    def _local_data(self, source: str, kept: str) -> LocalData:
-        if self._data is None or self._data[0] != source:
-            self._data = source, read_local_data(source, Path(kept) if kept else None)
+    def _local_data(self, source: str, kept: str, text: RunText | None = None) -> LocalData:
+        if self._data is None or self._data[0] != (source, text):
+            self._data = (source, text), read_local_data(source, Path(kept) if kept else None, text)
         return self._data[1]
 
     def _send(self, reply: Reply) -> None:

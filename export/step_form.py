@@ -1,8 +1,12 @@
-"""How a step is carried out: the same step in less memory, for more time. What it computes does not change."""
+"""How a step is carried out: the same factors or weights, in less memory or from a smaller file.
+
+Micro-batches and recomputation take more time and compute the same. A shorter window and a base in another precision
+are of language models alone: the step has the same tensors, and computes from less context, or beside a coarser base.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edge.contracts.errors import ConfigError
@@ -10,7 +14,7 @@ from edge.contracts.errors import ConfigError
 if TYPE_CHECKING:
     from export.training_step import StepSpec
 
-_MICRO, _RECOMPUTE = "micro", "recompute"
+_MICRO, _RECOMPUTE, _WINDOW, _BASE = "micro", "recompute", "window", "base"
 
 
 @dataclass(frozen=True)
@@ -20,10 +24,14 @@ class StepForm:
     Attributes:
         micro_batches: equal parts of the batch that run one after the other, their gradients added up.
         recompute: whether the backward pass computes values of the forward pass again instead of keeping them.
+        window: symbols of a window, in place of the run's; 0: the run's.
+        base: precision of the frozen base, in place of the run's; empty: the run's.
     """
 
     micro_batches: int = 1
     recompute: bool = False
+    window: int = 0
+    base: str = ""
 
     def __post_init__(self) -> None:
         if self.micro_batches < 1:
@@ -31,10 +39,23 @@ class StepForm:
 
     @property
     def name(self) -> str:
-        """``plain``, ``micro:4``, ``recompute`` or ``micro:4+recompute``."""
+        """``plain``, ``micro:4``, ``recompute`` or ``micro:4+recompute``; of a language model also ``window:64`` and
+        ``base:int4``, in this order."""
         parts = [f"{_MICRO}:{self.micro_batches}"] if self.micro_batches > 1 else []
         parts += [_RECOMPUTE] if self.recompute else []
+        parts += [f"{_WINDOW}:{self.window}"] if self.window else []
+        parts += [f"{_BASE}:{self.base}"] if self.base else []
         return "+".join(parts) or "plain"
+
+    @property
+    def of_model(self) -> StepForm:
+        """What of it changes the model's input and base: the plain step on these."""
+        return StepForm(window=self.window, base=self.base)
+
+    @property
+    def of_step(self) -> StepForm:
+        """The rest: how the step itself is carried out."""
+        return replace(self, window=0, base="")
 
 
 PLAIN = StepForm()
@@ -46,21 +67,25 @@ def form_named(name: str) -> StepForm:
     Raises:
         ConfigError: there is none.
     """
-    micro, recompute = 1, False
+    micro, recompute, window, base = 1, False, 0, ""
     for part in name.split("+") if name != PLAIN.name else ():
-        kind, _, count = part.partition(":")
-        if kind == _MICRO and count.isdecimal():
-            micro = int(count)
+        kind, _, value = part.partition(":")
+        if kind == _MICRO and value.isdecimal():
+            micro = int(value)
+        elif kind == _WINDOW and value.isdecimal():
+            window = int(value)
+        elif kind == _BASE:
+            base = value
         elif part == _RECOMPUTE:
             recompute = True
-    form = StepForm(max(1, micro), recompute)
+    form = StepForm(max(1, micro), recompute, window, base)
     if form.name != name:
         raise ConfigError([f"'{name}' is no form of a step; forms are plain, micro:4, recompute, micro:4+recompute"])
     return form
 
 
 def in_form(spec: StepSpec, form: StepForm) -> StepSpec:
-    """``spec`` carried out in ``form``."""
+    """``spec`` carried out in ``form``; of its window and base the module and the input are made."""
     import msgspec
 
     return msgspec.structs.replace(spec, micro_batches=form.micro_batches, recompute=form.recompute)

@@ -88,8 +88,9 @@ def _needed_by(ledger: Ledger, blobs: BlobStore, current: Round) -> Iterator[tup
     where = f"round {current.round + 1}"
     for entry in ledger.assignments.of_attempt(current.round, current.attempt):
         order = read_order(entry.order)
-        if order.constants is not None:
-            yield order.constants.digest, f"constants of {entry.device}, {where}"
+        for ref in order.standing_blobs:
+            what = "constants" if ref == order.constants else "tokenizer"
+            yield ref.digest, f"{what} of {entry.device}, {where}"
         if current.state == "aggregating" or entry.state not in ("open", "accepted"):
             continue
         yield order.weights.digest, f"weights of {entry.device}, {where}"

@@ -112,8 +112,7 @@ def _named(ledger: Ledger) -> set[str]:
     attempt = ledger.rounds.open()
     for entry in ledger.assignments.of_attempt(attempt.round, attempt.attempt) if attempt is not None else ():
         order = read_order(entry.order)
-        known |= {order.artifact.digest, order.weights.digest}
-        known |= {order.constants.digest} if order.constants is not None else set()
+        known |= {ref.digest for ref in order.blobs}
     return known
 
 

@@ -60,7 +60,10 @@ def sent_to_fleet(run_dir: Path, options: FleetOptions) -> dict[str, Any]:
     config, state = final_model(run_dir, allow_code=options.allow_code)
     if is_language(config.model.build):
         raise ConfigError(
-            [f"--fleet: {config.model.build} is a language model, which devices are sent by hand; deploy it with --out"]
+            [
+                f"--fleet: {config.model.build} is a language model, whose weights no order carries; write it "
+                "with --out DIR and copy DIR to the device, where apportion generate DIR runs it"
+            ]
         )
     if config.store.ledger:
         raise ConfigError(

@@ -20,6 +20,7 @@ from coordinator.config.cohort import LocalGroup
 from coordinator.config.run_config import RunConfig, canonical_toml
 from coordinator.distillation.proxy import require_proxy
 from coordinator.exporting.cut_exporter import CutExporter, dense_module
+from coordinator.exporting.model_form import base_choices
 from coordinator.exporting.shorter_window import shorter_window
 from coordinator.ledger.ledger import Ledger
 from coordinator.methods.method import Method
@@ -160,11 +161,11 @@ class _Handler:
                 choose_runtimes(profile, able if self.config.planner.runtimes == "best" else able[:1]),
                 self.method.levels() if given is None else (given,),
                 ArtifactSteps(self.artifacts, shape, batch=self.config.training.batch),
-                Requests.of(self.config),
+                Requests.of(self.config, base_choices(self.config)),
             )
         except NothingFits as error:
             shorter = shorter_window(self.config, self.method, profile, able[0])
-            told = NothingFits(f"{error}; or shorten its windows: {shorter}", error.tried) if shorter else error
+            told = NothingFits(f"{error}; or let it have shorter windows: {shorter}", error.tried) if shorter else error
             return Placed(profile, title, told)
         except PlanError as error:
             return Placed(profile, title, error)

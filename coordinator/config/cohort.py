@@ -95,6 +95,10 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_step_s: cuts whose predicted step takes longer are passed over; 0 = none. Example: ``2.0``.
         export_cache: folder that artifacts are kept in across runs; empty = a run keeps its own alone. Example:
             ``"exports"``.
+        windows: of a language model: shorter windows, in symbols, for devices that no level fits with
+            ``[model] input``. Example: ``[64, 32]``.
+        bases: of a language model: further precisions of the base, for devices whose storage has no room for that of
+            the run. Example: ``["int4"]``.
     """
 
     headroom: float = 0.1
@@ -104,6 +108,8 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
     recompute: bool = True
     max_step_s: float = 0.0
     export_cache: str = ""
+    windows: tuple[int, ...] = ()
+    bases: tuple[str, ...] = ()
 
 
 class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):

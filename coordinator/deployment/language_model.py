@@ -19,6 +19,7 @@ import numpy as np
 from coordinator.config.run_config import RunConfig
 from coordinator.deployment.inference_folder import staged
 from coordinator.exporting.run_data import load_run_data
+from coordinator.exporting.run_tokenizer import found_tokenizer
 from coordinator.language.folder import tensor_shapes, write_folder
 from coordinator.language.gguf_file import write_gguf
 from coordinator.language.merge import Factors, base_values, factors_of, merged
@@ -34,7 +35,6 @@ from edge.language.tokenizer import Tokenizer
 from edge.language.windows import IGNORED
 from edge.runtimes import DEFAULT
 from edge.system.atomic_files import write_whole
-from edge.training.sources.description import read_description
 from export.language.base_weights import dequantised
 
 if TYPE_CHECKING:
@@ -171,17 +171,6 @@ def _check_kind(kind: str, chosen: str) -> None:
         raise ConfigError(
             [f"--format: '{chosen}' holds a model's weights, and a {kind} is none of them; use --format peft"]
         )
-
-
-def found_tokenizer(config: RunConfig) -> Path | None:
-    """The tokenizer of the model's folder, or the one that the held-out text is read with."""
-    source = source_of(config.model.build.removeprefix(PREFIX), config.model.options)
-    if source.folder is not None and (path := source.folder / _TOKENIZER).is_file():
-        return path
-    folder = Path(config.evaluation.data) if config.evaluation.data else None
-    if folder is not None and folder.is_dir() and (name := read_description(folder).tokenizer):
-        return folder / name
-    return None
 
 
 def _peft(model: FinalModel, folder: Path, out: Path) -> dict[str, Any]:

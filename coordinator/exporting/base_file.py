@@ -15,7 +15,7 @@ import msgspec
 
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.language.base import base_bytes, write_base
-from coordinator.language.source import PREFIX, LanguageSource, is_language, source_of
+from coordinator.language.source import LanguageSource, is_language, source_of_build
 from edge.contracts.errors import ConfigError, StoreFull
 from edge.contracts.plan import BlobRef
 
@@ -114,4 +114,4 @@ def _with_base(recipe: _Recipe, device: str) -> nn.Module:
 
 
 def _source(config: RunConfig) -> LanguageSource:
-    return source_of(config.model.build.removeprefix(PREFIX), config.model.options)
+    return source_of_build(config.model.build, config.model.options)

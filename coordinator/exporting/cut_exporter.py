@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.exporting.initial_weights import load_initial_weights
+from coordinator.exporting.model_form import in_model_form
 from coordinator.exporting.parameter_groups import compiled_groups
 from coordinator.exporting.step import rebuilt_from, step_of
 from coordinator.exporting.task import task_fields
@@ -40,9 +41,20 @@ class CutExporter:
         self._counts: dict[str, CountedStep | None] = {}
         self._written: dict[tuple[str, str, str, str], Cost | None] = {}
         self._refused_forms: dict[tuple[str, str, str, str], str] = {}
+        self._others: dict[StepForm, CutExporter] = {}
+
+    def _of_model(self, form: StepForm) -> CutExporter:
+        """The exporter of the model with the window and the base of ``form``."""
+        if form.of_model == PLAIN:
+            return self
+        if form.of_model not in self._others:
+            self._others[form.of_model] = CutExporter(in_model_form(self._config, form))
+        return self._others[form.of_model]
 
     def key(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm = PLAIN) -> str:
         """See :class:`coordinator.planning.artifacts.Exporter`."""
+        if (exporter := self._of_model(form)) is not self:
+            return exporter.key(cut, program, runtime, form.of_step)
         from export.bundle import artifact_key
 
         shape = shape_of_cut(self._dense, cut)
@@ -57,6 +69,8 @@ class CutExporter:
         self, cut: Cut, program: DeviceProgram, runtime: str, out_dir: Path, form: StepForm = PLAIN
     ) -> ArtifactManifest:
         """See :class:`coordinator.planning.artifacts.Exporter`."""
+        if (exporter := self._of_model(form)) is not self:
+            return exporter.export(cut, program, runtime, out_dir, form.of_step)
         from export.bundle import export_artifact
 
         return export_artifact(
@@ -83,6 +97,8 @@ class CutExporter:
 
     def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
         """See :class:`coordinator.planning.artifacts.Exporter`."""
+        if (exporter := self._of_model(form)) is not self:
+            return exporter.refused_form(cut, program, runtime, form.of_step)
         from export.form_refusal import refused_form
 
         if form.micro_batches > 1 and self._config.training.last_batch == "keep":
@@ -102,6 +118,8 @@ class CutExporter:
         """See :class:`coordinator.planning.artifacts.WritesSteps`; None of a model whose step is traced."""
         if not program.has_base:
             return None
+        if (exporter := self._of_model(form)) is not self:
+            return exporter.written_cost(cut, program, runtime, form.of_step)
         from export.bundle import written_cost
 
         shape = shape_of_cut(self._dense, cut)

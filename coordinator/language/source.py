@@ -65,6 +65,11 @@ def names_language_model(run_file: str) -> bool:
     return f'\nbuild = "{PREFIX}' in run_file
 
 
+def source_of_build(build: str, options: Mapping[str, Any]) -> LanguageSource:
+    """As :func:`source_of`, by the whole of ``[model] build``."""
+    return source_of(build.removeprefix(PREFIX), options)
+
+
 def source_of(name: str, options: Mapping[str, Any]) -> LanguageSource:
     """The model called ``name``, what follows ``language:``.
 

@@ -272,9 +272,7 @@ class Inbox:
     def _drop_corrupt_blobs(self, entry: Assignment) -> None:
         """Delete what the device was sent and is not its digest on our own disk: the next attempt makes it anew."""
         digests = [entry.weights_digest, entry.artifact_digest]
-        constants = read_order(entry.order).constants
-        if constants is not None:
-            digests.append(constants.digest)
+        digests += [ref.digest for ref in read_order(entry.order).standing_blobs]
         if entry.artifact_digest in self._blobs:
             try:
                 digests += [file.sha256 for file in self._book.manifest(entry).files]

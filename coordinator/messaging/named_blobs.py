@@ -52,7 +52,7 @@ class NamedBlobs:
         own = set()
         for entry in entries:
             order = read_order(entry.order)
-            own |= {ref.digest for ref in (order.artifact, order.weights, order.constants) if ref is not None}
+            own |= {ref.digest for ref in order.blobs}
             if entry.artifact_digest not in self._files:
                 # A manifest that is damaged is given all the same: the device says so, and it is made anew.
                 with contextlib.suppress(ApportionError):

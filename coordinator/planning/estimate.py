@@ -58,10 +58,12 @@ class Estimate:
 
     Attributes:
         least_bytes: below what the manifest will say, with all likelihood.
+        is_exact: both are what the manifest will say.
     """
 
     growth_bytes: int
     least_bytes: int
+    is_exact: bool = False
 
 
 class Estimator:
@@ -93,7 +95,7 @@ class Estimator:
         What its counts say, by as much more or less as they said of the exported step that is most like it.
         """
         if (cost := self._written(cut, program, runtime, form)) is not None:
-            return Estimate(cost.predicted_peak_bytes, cost.predicted_peak_bytes)
+            return Estimate(cost.predicted_peak_bytes, cost.predicted_peak_bytes, is_exact=True)
         here = self._count(cut, program)
         if here is None:
             return None
@@ -112,12 +114,18 @@ class Estimator:
         least = max(0.9 * here.state_bytes, held * factor * (1.0 - tolerance))
         return Estimate(round(held * factor), round(least))
 
-    def plain_cost(self, cut: Cut, program: DeviceProgram, runtime: str, *, batch: int) -> Cost | None:
-        """The cost of the plain step as far as its time needs it: as exported, or estimated."""
-        known = self._known.get(runtime, {}).get((_name(cut, program), PLAIN))
+    def plain_cost(
+        self, cut: Cut, program: DeviceProgram, runtime: str, *, batch: int, plain: StepForm = PLAIN
+    ) -> Cost | None:
+        """The cost of the plain step as far as its time needs it: as exported, or estimated.
+
+        Args:
+            plain: the plain step, with a window or a base of its own.
+        """
+        known = self._known.get(runtime, {}).get((_name(cut, program), plain))
         if known is not None:
             return known[1]
-        if (cost := self._written(cut, program, runtime, PLAIN)) is not None:
+        if (cost := self._written(cut, program, runtime, plain)) is not None:
             return cost
         counted, growth = self._count(cut, program), self.estimate(cut, program, runtime, PLAIN)
         if counted is None or growth is None:

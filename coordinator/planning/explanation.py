@@ -70,7 +70,7 @@ def _parts(profile: DeviceProfile, chosen: Prediction) -> Iterator[str]:
 
 def _table(tried: Sequence[Trial]) -> Iterator[str]:
     rows = [_HEAD, *(_row(trials) for trials in _grouped(tried))]
-    notes = ["", *(trials[0].reason.partition("; ")[0] for trials in _grouped(tried))]
+    notes = ["", *("" if t[0].prediction else t[0].reason.partition("; ")[0] for t in _grouped(tried))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
     for row, note in zip(rows, notes, strict=True):
         cells = [text.ljust(w) if i < 4 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))]
@@ -81,13 +81,18 @@ def _grouped(tried: Sequence[Trial]) -> list[list[Trial]]:
     """Forms of one step that came to the same without a prediction, together."""
     groups: dict[object, list[Trial]] = {}
     for place, trial in enumerate(tried):
-        same = (trial.level, trial.runtime, trial.outcome) if trial.outcome.startswith("estimated") else place
+        same = (
+            (trial.level, trial.runtime, trial.form.of_model, trial.outcome)
+            if trial.outcome.startswith("estimated")
+            else place
+        )
         groups.setdefault(same, []).append(trial)
     return list(groups.values())
 
 
 def _row(trials: Sequence[Trial]) -> tuple[str, ...]:
-    trial, found = trials[0], trials[0].prediction
+    trial = min(trials, key=lambda trial: trial.prediction.peak_bytes if trial.prediction else 0)
+    found = trial.prediction
     form = trial.form.name if len(trials) == 1 else f"{trial.form.name} and {len(trials) - 1} more"
     where = (trial.words, trial.level.name, trial.runtime, form)
     if found is None:

@@ -3,7 +3,9 @@
 For every level, largest first, and every runtime of the run that the device has, the step's forms are tried from the
 fastest on: plain, by micro-batches, with recomputation, both. The first that fits the device's memory, and the time a
 step may take, is the placement: so a larger level in a slower form comes before a smaller level, and the run's order of
-runtimes decides where several carry the same level. What a step needs is :mod:`coordinator.planning.prediction`'s; what
+runtimes decides where several carry the same level. Of a language model, where no level fits, all of them are tried
+again with the run's shorter windows; and its base is the first of the run's precisions that the device's storage has
+room for. What a step needs is :mod:`coordinator.planning.prediction`'s; what
 is not worth an export :mod:`coordinator.planning.estimate`'s; what devices
 measured :mod:`coordinator.planning.history`'s.
 """
@@ -114,7 +116,20 @@ def place(
         PlanError: a runtime's idle size is not known; as :class:`NothingFits`, no level fits: the message holds the
             smallest level's figures. Also ExportRefused and ParityError, where no runtime can train any level tried.
     """
-    search = Search(profile, tuple(runtimes), steps, requests, history)
+    tried: list[Trial] = []
+    searches = [
+        Search(profile, tuple(runtimes), steps, requests, history, forms, tried) for forms in requests.searches(profile)
+    ]
+    for search in searches:
+        if found := _found(search, ladder, is_last=search is searches[-1]):
+            return Placement(profile.device, profile.budget_bytes, profile.ceiling_bytes, found, tuple(tried))
+    raise searches[-1].nothing_fits()
+
+
+def _found(search: Search, ladder: Sequence[Level], *, is_last: bool) -> Prediction | None:
+    """The largest level of ``ladder`` that fits in one of the forms of ``search``."""
+    if ladder and search.is_out_of_reach(ladder[-1]):
+        return None
     passed: list[Level] = []
     for level in ladder:
         found = search.fitting(level)
@@ -124,15 +139,12 @@ def place(
         # What was exported meanwhile tells more of what was passed over unseen: larger levels, and faster forms.
         for again in (*passed, level):
             if better := search.second_look(again, faster_than=found if again == level else None):
-                found = better
-                break
-        return Placement(profile.device, profile.budget_bytes, profile.ceiling_bytes, found, tuple(search.tried))
+                return better
+        return found
     for larger in passed:
         if found := search.second_look(larger):
-            return Placement(profile.device, profile.budget_bytes, profile.ceiling_bytes, found, tuple(search.tried))
-    if found := search.last_resort(ladder[-1]) if ladder else None:
-        return Placement(profile.device, profile.budget_bytes, profile.ceiling_bytes, found, tuple(search.tried))
-    raise search.nothing_fits()
+            return found
+    return search.last_resort(ladder[-1]) if ladder and is_last else None
 
 
 def keep(

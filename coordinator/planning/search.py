@@ -25,7 +25,12 @@ class NothingFits(PlanError):
 
 
 class Search:
-    """The trials of one placement; ``tried`` has them in order."""
+    """The trials of one placement; ``tried`` has them in order.
+
+    Args:
+        forms: to try; empty: those of the requests.
+        tried: what earlier searches of the placement tried, appended to.
+    """
 
     def __init__(
         self,
@@ -34,13 +39,16 @@ class Search:
         steps: PlannedSteps,
         requests: Requests,
         history: DeviceHistory,
+        forms: tuple[StepForm, ...] = (),
+        tried: list[Trial] | None = None,
     ) -> None:
         self._profile, self._runtimes = profile, runtimes
         self._steps, self._requests, self._history = steps, requests, history
         self._ceiling = profile.ceiling_bytes
         self._refusals: list[ExportRefused | ParityError] = []
         self._unseen: set[tuple[Level, str, StepForm]] = set()
-        self.tried: list[Trial] = []
+        self._all_forms = forms or requests.forms
+        self.tried: list[Trial] = [] if tried is None else tried
 
     def fitting(self, level: Level) -> Prediction | None:
         """The cheapest form of ``level`` that fits, on the first runtime that has one."""
@@ -52,7 +60,7 @@ class Search:
                     self.tried.append(trial)
                 if trial.outcome == "fits":
                     return trial.prediction
-                if trial.outcome == "refused" and form == PLAIN:
+                if trial.outcome == "refused" and form.of_step == PLAIN:
                     unable += 1
                     break
                 if trial.outcome == "too-slow":
@@ -61,6 +69,20 @@ class Search:
             # A smaller cut in its place would hide that the model, or an exporter, is broken.
             raise self._refusals[-1]
         return None
+
+    def is_out_of_reach(self, smallest: Level) -> bool:
+        """Whether it is known without an export that no form of the smallest level fits, and so none of any level; its
+        trials are told then."""
+        trials = []
+        for runtime in self._runtimes:
+            for form in self._all_forms:
+                estimate = self._steps.estimate(smallest, runtime, form)
+                if estimate is None or not estimate.is_exact or not self._is_hopeless(smallest, runtime, form):
+                    return False
+                found = self._least(smallest, runtime, form, estimate)
+                trials.append(Trial(smallest, runtime, form, "estimated-too-large", _about(estimate), found))
+        self.tried += trials
+        return True
 
     def second_look(self, level: Level, *, faster_than: Prediction | None = None) -> Prediction | None:
         """As :meth:`fitting`, where a step of ``level`` was not exported and may fit by what is known now."""
@@ -103,8 +125,8 @@ class Search:
 
     def _forms(self, level: Level, runtime: str) -> list[StepForm]:
         """The forms to try, those that should take the least time first."""
-        plain = self._steps.plain_cost(level, runtime)
-        forms = self._requests.forms
+        forms = self._all_forms
+        plain = self._steps.plain_cost(level, runtime, forms[0])
         if plain is None or not self._profile.step_lines.get(runtime):
             return list(forms)
         times = {form: timing(self._profile, runtime, plain, form, threads=self._requests.threads) for form in forms}
@@ -115,7 +137,8 @@ class Search:
         if self._history.setbacks and (reason := self._history.setback(steps.key(level, runtime, form))):
             return Trial(level, runtime, form, "failed-before", reason)
         if not unseen and (passed := self._not_worth_an_export(level, runtime, form)):
-            self._unseen.add((level, runtime, form))
+            if passed.prediction is None:
+                self._unseen.add((level, runtime, form))
             return passed
         if reason := steps.refused(level, runtime, form):
             return Trial(level, runtime, form, "refused", reason)
@@ -138,8 +161,9 @@ class Search:
         if self._is_hopeless(level, runtime, form):
             estimate = self._steps.estimate(level, runtime, form)
             assert estimate is not None
-            return Trial(level, runtime, form, "estimated-too-large", _about(estimate))
-        plain = self._steps.plain_cost(level, runtime)
+            found = self._least(level, runtime, form, estimate) if estimate.is_exact else None
+            return Trial(level, runtime, form, "estimated-too-large", _about(estimate), found)
+        plain = self._steps.plain_cost(level, runtime, form)
         if plain is not None and self._requests.max_step_s:
             told = timing(self._profile, runtime, plain, form, threads=self._requests.threads).step_ms
             if told is not None and told > 1250 * self._requests.max_step_s:  # live bytes are an estimate here
@@ -151,7 +175,10 @@ class Search:
         estimate = self._steps.estimate(level, runtime, form)
         if estimate is None or not self._ceiling:
             return False
-        least = predict(
+        return self._least(level, runtime, form, estimate).peak_bytes > self._ceiling
+
+    def _least(self, level: Level, runtime: str, form: StepForm, estimate: Estimate) -> Prediction:
+        return predict(
             self._profile,
             runtime,
             level,
@@ -160,7 +187,6 @@ class Search:
             form=form,
             correction=self._history.usual_correction(runtime),
         )
-        return least.peak_bytes > self._ceiling
 
     def nothing_fits(self) -> Exception:
         """What to raise when no trial fits."""
@@ -173,7 +199,9 @@ class Search:
             trial.outcome == "too-large" and trial.level == self.tried[-1].level for trial in self.tried
         ):
             return self._nothing_is_fast_enough(predicted)
-        smallest = min(predicted, key=lambda p: p.peak_bytes).describe() if predicted else "the method has no levels"
+        least = min(predicted, key=lambda p: p.peak_bytes, default=None)
+        smallest = least.describe() if least is not None else "the method has no levels"
+        too_much = f", {(least.peak_bytes - self._ceiling) / MB:.1f} MB too much" if least is not None else ""
         limits = {
             profile.ram_bytes: "memory",
             profile.memory_limit_bytes: "memory limit",
@@ -184,7 +212,7 @@ class Search:
         failed = f"; {before[-1].describe()}" if before else ""
         return NothingFits(
             f"device {profile.device}: {limit} {self._ceiling / MB:.1f} MB fits no cut; the smallest is {smallest}"
-            f"{failed}; raise the device's {limit} or add a smaller level to the method",
+            f"{too_much}{failed}; raise the device's {limit} or add a smaller level to the method",
             self.tried,
         )
 
@@ -217,7 +245,7 @@ def predicted(
         headroom=requests.headroom,
         form=form,
         correction=history.correction(runtime, steps.key(level, runtime, form)),
-        timing=timing(profile, runtime, steps.plain_cost(level, runtime) or cost, form, threads=requests.threads),
+        timing=timing(profile, runtime, steps.plain_cost(level, runtime, form) or cost, form, threads=requests.threads),
         graph_bytes=cost.graph_bytes,
     )
 

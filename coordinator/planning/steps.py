@@ -31,8 +31,8 @@ class PlannedSteps(Protocol):
     def estimate(self, level: Level, runtime: str, form: StepForm) -> Estimate | None:
         """Of the artifact's predicted growth; None where nothing can be said."""
 
-    def plain_cost(self, level: Level, runtime: str) -> Cost | None:
-        """Of the plain step as far as its time needs it, estimated where it was not exported."""
+    def plain_cost(self, level: Level, runtime: str, form: StepForm) -> Cost | None:
+        """Of the plain step on the model of ``form`` as far as its time needs it, estimated if it was not exported."""
 
 
 class ArtifactSteps:
@@ -63,7 +63,7 @@ class ArtifactSteps:
 
     def refused(self, level: Level, runtime: str, form: StepForm) -> str:
         """As :class:`PlannedSteps`; a plain step is refused by its export alone."""
-        return "" if form == PLAIN else self._artifacts.refused_form(*self._of(level), runtime, form)
+        return "" if form.of_step == PLAIN else self._artifacts.refused_form(*self._of(level), runtime, form)
 
     def is_known(self, level: Level, runtime: str, form: StepForm) -> bool:
         """As :class:`PlannedSteps`."""
@@ -73,6 +73,7 @@ class ArtifactSteps:
         """As :class:`PlannedSteps`."""
         return self._artifacts.estimator.estimate(*self._of(level), runtime, form)
 
-    def plain_cost(self, level: Level, runtime: str) -> Cost | None:
+    def plain_cost(self, level: Level, runtime: str, form: StepForm) -> Cost | None:
         """As :class:`PlannedSteps`."""
-        return self._artifacts.estimator.plain_cost(*self._of(level), runtime, batch=self._batch)
+        estimator = self._artifacts.estimator
+        return estimator.plain_cost(*self._of(level), runtime, batch=self._batch, plain=form.of_model)

@@ -52,7 +52,7 @@ def orders_for(
             federation.progress.say(f"device {profile.device}: its agent scores on no share of its own; left out")
             able -= 1
             continue
-        weights, constants = stored.store(with_variates(state, submodel, artifact.manifest))
+        weights, constants = stored.store(with_variates(state, submodel, artifact.manifest), placement.form)
         order = build_order(
             config,
             federation.name,
@@ -69,6 +69,7 @@ def orders_for(
             run=federation.ledger.nonce,
             holds_out=holds_out,
             cluster=cluster,
+            tokenizer=stored.tokenizer() if submodel.program.has_base else None,
         )
         assignments.append(assignment_of(federation.method, order, submodel, placement))
     require_free_space(federation, state, assignments)

@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from coordinator.exporting.base_file import base_key, stored_base
+from coordinator.exporting.model_form import in_model_form
+from coordinator.language.source import is_language
 from coordinator.ledger.records import Assignment
 from coordinator.rounds.aggregation import renew
 from coordinator.rounds.cluster_models import cluster_state
@@ -20,6 +22,7 @@ from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.packing import unpacked
 from edge.contracts.plan import read_order
 from edge.contracts.tensor_file import encode_tensors, read_tensor_file
+from export.step_form import form_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,9 +66,10 @@ def _check(federation: Federation, assignment: Assignment, digest: str, *, where
 
 
 def _make_again(federation: Federation, assignment: Assignment, digest: str, found: ArtifactCorrupt) -> None:
-    if federation.ledger.artifacts.find(base_key(federation.config)) == digest:
+    config = in_model_form(federation.config, form_named(assignment.form))
+    if is_language(config.model.build) and federation.ledger.artifacts.find(base_key(config)) == digest:
         federation.blobs.set_aside(digest)
-        stored_base(federation.config, federation.ledger, federation.blobs)  # the same bytes, or it says so
+        stored_base(config, federation.ledger, federation.blobs)  # the same bytes, or it says so
         return
     level = next(level for level in federation.method.levels() if level.name == assignment.level)
     cluster = read_order(assignment.order).cluster_name

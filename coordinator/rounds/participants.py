@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from coordinator.aggregation.accumulator import Rule
 from coordinator.aggregation.choice import chosen_rule
 from coordinator.aggregation.parts import FiniteTensors
+from coordinator.exporting.model_form import whole_windows
 from coordinator.ledger.records import RecordedUpdate
 from coordinator.rounds.federation import Federation
 from coordinator.submodels.packed_tensors import order_masks
@@ -24,6 +25,7 @@ from edge.contracts.packing import unpacked
 from edge.contracts.plan import read_order
 from edge.contracts.precision import restored
 from edge.contracts.tensor_file import decode_tensors
+from export.step_form import form_named
 from profiles.bounds import MOST_EXAMPLES
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def stored_update(federation: Federation, entry: RecordedUpdate) -> Update:
         level=next(level for level in federation.method.levels() if level.name == assignment.level),
         cut=cut_from_json(assignment.cut),
         tensors=tensors,
-        num_examples=entry.report.num_examples,
+        num_examples=whole_windows(federation.config, form_named(assignment.form), entry.report.num_examples),
         labels=entry.report.labels if order.report_labels else None,
     )
 

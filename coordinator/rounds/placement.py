@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.exporting.base_file import stored_base
+from coordinator.exporting.model_form import base_choices, in_model_form
+from coordinator.exporting.run_tokenizer import stored_tokenizer
 from coordinator.ledger.records import Assignment
 from coordinator.methods.method import Method, MovesProducts, ShapesFollowState
 from coordinator.planning.capacity_levels import configured_level, device_names, group_level
@@ -27,7 +29,7 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Hello
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
-from export.step_form import StepForm, form_named
+from export.step_form import PLAIN, StepForm, form_named
 from profiles.device import DeviceProfile
 
 if TYPE_CHECKING:
@@ -139,10 +141,11 @@ def place_device(
     levels = federation.method.levels() if given is None else (given,)
     steps = ArtifactSteps(federation.artifacts, shape, batch=config.training.batch)
     own = NOTHING if history is None else history.of(profile)
+    requests = Requests.of(config, base_choices(config))
     if history is not None and (before := _given_before(federation, profile.device, levels, steps)) is not None:
-        return keep(profile, *before, steps, Requests.of(config), own)
+        return keep(profile, *before, steps, requests, own)
     try:
-        placement = place(profile, _runtimes(federation, profile), levels, steps, Requests.of(config), own)
+        placement = place(profile, _runtimes(federation, profile), levels, steps, requests, own)
     except (ConfigError, ExportRefused, ParityError) as error:
         if len(config.runtime.names) == 1:
             raise
@@ -219,20 +222,29 @@ class StoredWeights:
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
-        self._before: dict[str, tuple[Tensors, tuple[BlobRef, BlobRef | None]]] = {}
+        self._before: dict[tuple[str, str], tuple[Tensors, tuple[BlobRef, BlobRef | None]]] = {}
 
-    def store(self, submodel: Submodel) -> tuple[BlobRef, BlobRef | None]:
-        """References to what changes and to what stays over rounds, both on disk and in the ledger."""
-        before = self._before.get(submodel.level.name)
+    def store(self, submodel: Submodel, form: StepForm = PLAIN) -> tuple[BlobRef, BlobRef | None]:
+        """References to what changes and to what stays over rounds, both on disk and in the ledger.
+
+        Args:
+            form: of the step; a language model's base is in its precision.
+        """
+        before = self._before.get((submodel.level.name, form.base))
         if before is not None and _are_equal(before[0], submodel.tensors):
             return before[1]
         changing, constant = split_tensors(submodel)
         stays = _store(self._federation, constant) if constant else None
         if submodel.program.has_base:
-            stays = stored_base(self._federation.config, self._federation.ledger, self._federation.blobs)
+            config = in_model_form(self._federation.config, StepForm(base=form.base))
+            stays = stored_base(config, self._federation.ledger, self._federation.blobs)
         stored = _store(self._federation, changing), stays
-        self._before[submodel.level.name] = submodel.tensors, stored
+        self._before[submodel.level.name, form.base] = submodel.tensors, stored
         return stored
+
+    def tokenizer(self) -> BlobRef | None:
+        """Reference to the tokenizer of a language model's run; None where it has none."""
+        return stored_tokenizer(self._federation.config, self._federation.ledger, self._federation.blobs)
 
 
 def _are_equal(some: Tensors, others: Tensors) -> bool:

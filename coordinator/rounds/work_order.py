@@ -92,6 +92,7 @@ def build_order(
     run: str = "",
     holds_out: bool = False,
     cluster: str = "",
+    tokenizer: BlobRef | None = None,
 ) -> WorkOrder:
     """The order of one device.
 
@@ -100,6 +101,7 @@ def build_order(
         run: the run's nonce.
         holds_out: the device can keep examples out of its training.
         cluster: whose model it is; empty: that of all devices.
+        tokenizer: of a language model's texts; None: devices use their own.
     """
     training, manifest = config.training, artifact.manifest
     if program == "train":
@@ -143,6 +145,7 @@ def build_order(
         personal=personal or msgspec.UNSET,
         held_out=msgspec.UNSET if rule is None else rule,
         cluster=cluster or msgspec.UNSET,
+        tokenizer=tokenizer or msgspec.UNSET,
         peak_bytes=peak_bytes,
         threads=threads,
         report_labels=device_program.reports_labels and program == "train",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from coordinator.config.run_config import RunConfig
-from coordinator.language.source import is_language
+from coordinator.language.source import BASE, is_language
 from coordinator.methods.language import ADDITIONS
 from coordinator.methods.language.mixed_additions import mixes_additions
+from export.language.architecture import Precision
 
 _SERVER = "a step of the server is taken on a mean of factors, whose basis is another one in each round"
 
@@ -21,7 +24,13 @@ def check_language(config: RunConfig, problems: list[str]) -> None:
             )
         if config.evaluation.choices:
             problems.append(f"$.evaluation.choices: questions are for language models, {build} is none; leave it out")
+        problems += [
+            f"$.planner.{key}: is of language models, and {build} is none; leave it out"
+            for key, is_used in (("windows", config.planner.windows), ("bases", config.planner.bases))
+            if is_used
+        ]
         return
+    _check_forms(config, problems)
     if config.task.name != "next-token":
         given = f"'{config.task.name}' given" if config.task.name else "is missing"
         problems.append(f'$.task.name: {given}; {build} is trained for "next-token"')
@@ -53,3 +62,22 @@ def check_language(config: RunConfig, problems: list[str]) -> None:
             for key, is_used in hidden.items()
             if is_used
         ]
+
+
+def _check_forms(config: RunConfig, problems: list[str]) -> None:
+    """What devices may have in place of the run's window and base."""
+    windows, bases, length = config.planner.windows, config.planner.bases, (config.model.input or (0,))[0]
+    given = list(windows)
+    if any(length % window or not 2 <= window < length for window in windows if window) or 0 in windows:
+        problems.append(
+            f"$.planner.windows: {given} given; each divides the run's window of {length} symbols and is shorter, so "
+            "that a window of a device's data is cut into whole ones"
+        )
+    elif given != sorted(set(windows), reverse=True):
+        problems.append(f"$.planner.windows: {given} given; different ones expected, the longest first")
+    known, own = get_args(Precision), config.model.options.get(BASE, "int8")
+    if set(bases) - set(known) or len(set(bases)) != len(bases) or own in bases:
+        problems.append(
+            f"$.planner.bases: {list(bases)} given; different ones of {', '.join(known)} expected, without the run's "
+            f"own, {own}"
+        )

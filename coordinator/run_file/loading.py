@@ -374,6 +374,8 @@ def _planner(table: TableReader, folder: Path) -> PlannerConfig:
         recompute=table.flag("recompute", default.recompute),
         max_step_s=table.number("max-step-s", default.max_step_s, low=0.0),
         export_cache=absolute(table.text("export-cache", ""), folder),
+        windows=table.list_of("windows", int, "whole numbers", default.windows),
+        bases=table.list_of("bases", str, "names of precisions", default.bases),
     )
 
 

@@ -85,6 +85,8 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
         variates: the weights hold control variates, and the device keeps its own: it goes on from those that its update
             of this assignment id left; empty: from zeros. Not there: there are none.
         cluster: the group of devices whose model this is; not there: that of all.
+        tokenizer: a ``tokenizer.json``: what makes symbols of the device's texts for a language model; not there: the
+            owner's own does.
     """
 
     assignment_id: str
@@ -120,6 +122,22 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     installs: Installation | msgspec.UnsetType = msgspec.UNSET
     variates: str | msgspec.UnsetType = msgspec.UNSET
     cluster: Name | msgspec.UnsetType = msgspec.UNSET
+    tokenizer: BlobRef | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def tokenizer_blob(self) -> BlobRef | None:
+        """The run's tokenizer; an order without one is written without the field."""
+        return None if self.tokenizer is msgspec.UNSET else self.tokenizer
+
+    @property
+    def standing_blobs(self) -> tuple[BlobRef, ...]:
+        """What stays the same over rounds, and is kept by digest: constants and tokenizer."""
+        return tuple(ref for ref in (self.constants, self.tokenizer_blob) if ref is not None)
+
+    @property
+    def blobs(self) -> tuple[BlobRef, ...]:
+        """All blobs that the order names itself; those of its files are in the manifest."""
+        return (self.artifact, self.weights, *self.standing_blobs)
 
     @property
     def own_layers(self) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ Source: SplitMix64, Steele, Lea and Flood, "Fast splittable pseudorandom number 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -117,8 +119,12 @@ def self_test_value(
         return np.asarray(np.diff(reached) > 0).reshape(shape)
     if spec.role in ("label_mask", "grad_mask"):
         return np.ones(shape, dtype)
-    if spec.role == "mapped" and len(shape) > 1 and not spec.name.endswith("#scale"):
-        return _mapped(spec, shape, stream_seed(seed, "self-test", 0, spec.name), gain)
+    if is_in_pieces(spec):
+        value, start = np.empty(math.prod(shape), dtype), 0
+        for piece in mapped_pieces(spec, seed, gain):
+            value[start : start + piece.size] = piece
+            start += piece.size
+        return value.reshape(shape)
     if spec.role == "draw":
         return _drawn(spec, stream_seed(seed, "self-test", 0, spec.name), batch)
     u = uniform(stream_seed(seed, "self-test", 0, spec.name), int(np.prod(shape, dtype=np.int64))).reshape(shape)
@@ -141,24 +147,26 @@ def self_test_value(
     return np.asarray(value.astype(dtype))
 
 
-def _mapped(spec: TensorSpec, shape: tuple[int, ...], seed: int, gain: float) -> np.ndarray:
-    """A matrix of a base from the stream that starts at ``seed``, made piece by piece."""
+def is_in_pieces(spec: TensorSpec) -> bool:
+    """Whether ``spec`` is a matrix of a base, which :func:`mapped_pieces` gives without having it whole."""
+    return spec.role == "mapped" and len(spec.shape) > 1 and not spec.name.endswith("#scale")
+
+
+def mapped_pieces(spec: TensorSpec, seed: int, gain: float) -> Iterator[np.ndarray]:
+    """What :func:`self_test_value` gives of a matrix of a base, in pieces [n] in the order of its bytes."""
     import numpy as np
 
-    value = np.empty(shape, spec.dtype)
-    flat = value.reshape(-1)
-    if value.dtype.kind != "f":
-        for start in range(0, flat.size, 8 * _PIECE):
-            part = flat[start : start + 8 * _PIECE]
-            outputs = splitmix64(seed + start // 8 * _GAMMA, (part.size + 7) // 8)
-            part[:] = outputs.astype("<u8").view(value.dtype)[: part.size]
-        return value
-    for start in range(0, flat.size, 2 * _PIECE):
-        part = flat[start : start + 2 * _PIECE]
-        outputs = splitmix64(seed + start // 2 * _GAMMA, (part.size + 1) // 2)
-        top = (outputs.astype("<u8").view("<u4")[: part.size] >> np.uint32(8)).astype(np.float64)
-        part[:] = gain * (2.0 * top * 2.0**-24 - 1.0) / 16.0
-    return value
+    stream, dtype = stream_seed(seed, "self-test", 0, spec.name), np.dtype(spec.dtype)
+    count = math.prod(int(size) for size in spec.shape)
+    per_output = 8 if dtype.kind != "f" else 2
+    for start in range(0, count, per_output * _PIECE):
+        size = min(per_output * _PIECE, count - start)
+        outputs = splitmix64(stream + start // per_output * _GAMMA, -(-size // per_output)).astype("<u8")
+        if dtype.kind != "f":
+            yield outputs.view(dtype)[:size]
+        else:
+            top = (outputs.view("<u4")[:size] >> np.uint32(8)).astype(np.float64)
+            yield (gain * (2.0 * top * 2.0**-24 - 1.0) / 16.0).astype(dtype)
 
 
 def _drawn(spec: TensorSpec, seed: int, batch: int) -> np.ndarray:

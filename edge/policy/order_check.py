@@ -172,8 +172,7 @@ class PolicyGuard:
 
 def _size_of(order: WorkOrder, held: Held) -> int:
     """Bytes that the order names itself and that are not here; those of its files are in the manifest."""
-    refs = [ref for ref in (order.artifact, order.weights, order.constants) if ref is not None]
-    return sum(_encoded(ref) for ref in refs if not held(ref.digest))
+    return sum(_encoded(ref) for ref in order.blobs if not held(ref.digest))
 
 
 def _encoded(ref: BlobRef) -> int:

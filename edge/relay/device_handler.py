@@ -243,7 +243,7 @@ class DeviceHandler:
     def _ordered(self, work: SiteWork) -> set[str]:
         """Blobs that the devices work from."""
         order = work.order
-        refs = {ref.digest for ref in (order.artifact, order.weights, order.constants) if ref is not None}
+        refs = {ref.digest for ref in order.blobs}
         if not self._store.has(order.artifact.digest):
             return refs
         manifest = ArtifactManifest.from_bytes(self.path(order.artifact.digest).read_bytes())

@@ -219,7 +219,7 @@ class Assignment:
         self, settings: AgentSettings, store: ArtifactStore, manifest: ArtifactManifest, finished: FinishedWork
     ) -> Train:
         """What the trainer is asked, once every blob is in the store."""
-        order = self.order
+        order, tokenizer = self.order, self.order.tokenizer_blob
         return Train(
             order=order,
             manifest=str(store.path(order.artifact.digest)),
@@ -241,6 +241,7 @@ class Assignment:
             kept=str(store.symbols),
             features=str(store.features) if manifest.specs("features") else "",
             features_bytes=settings.features_bytes(store.features_room()) if manifest.specs("features") else 0,
+            tokenizer="" if tokenizer is None else str(store.path(tokenizer.digest)),
             masks=self.masks,
         )
 

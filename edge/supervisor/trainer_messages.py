@@ -46,6 +46,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         kept: as in :class:`Describe`.
         features: folder for what the artifact's frozen blocks give for each example, of which at most
             ``features_bytes`` are kept; empty: nothing is kept, and each step computes its own.
+        tokenizer: path of the run's, a verified blob; empty: the owner's own is used.
         masks: of a masked order; the update is then written masked, and nowhere else.
     """
 
@@ -69,6 +70,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     kept: str = ""
     features: str = ""
     features_bytes: int = 0
+    tokenizer: str = ""
     masks: MaskSeeds | None = None
 
 

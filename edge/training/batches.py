@@ -23,6 +23,7 @@ from edge.language.tokenizer import check_sizes
 from edge.training.local_data import LocalData
 from edge.training.normalisation import normalised
 from edge.training.records import Y, entry, names_of
+from edge.training.shorter_windows import in_windows
 from edge.training.sources.images import pillow
 from edge.training.task_tensors import batch_spec, fit_tensors
 
@@ -42,9 +43,10 @@ class Examples:
     def __init__(self, data: LocalData, manifest: ArtifactManifest) -> None:
         self._input = manifest.input
         self._classes = manifest.classes
+        data, rows = in_windows(data, manifest)
         self._x = fit_input(data, manifest.input)
         self._y = fit_tensors(data, batch_spec(manifest)) if manifest.task else _targets(data, manifest)
-        self._rows: np.ndarray | None = None
+        self._rows = rows
         self.choices = data.choices
 
     def __len__(self) -> int:
@@ -200,7 +202,10 @@ def fit_input(data: LocalData, spec: InputSpec) -> np.ndarray:
         return x[:, None]
     if spec.layout == "chw" and found == (*shape[1:], shape[0]):
         return np.ascontiguousarray(np.moveaxis(x, -1, 1))
-    raise DataError(f"{data.where}: examples have shape {found}, the artifact takes {shape}; convert the data")
+    mend = "convert the data"
+    if spec.layout == "tokens" and len(found) == 1:
+        mend = f"give windows of {shape[0]} symbols or of a multiple (data.toml: length = {shape[0]})"
+    raise DataError(f"{data.where}: examples have shape {found}, the artifact takes {shape}; {mend}")
 
 
 def _decode_images(files: tuple[object, ...], spec: InputSpec) -> np.ndarray:

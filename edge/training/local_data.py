@@ -6,8 +6,8 @@ Devices read what they train on with this, a coordinator what it evaluates on. S
 - a folder of tables (``.csv``, ``.parquet``) with the same columns, or one of them;
 - a folder with one sub-folder per class, of images, of sound (``.wav``) or of texts (``.txt``);
 - a folder of ``.txt`` files: the byte that follows is the label;
-- a folder of ``.txt`` and ``.jsonl`` files whose ``data.toml`` names a tokenizer: windows of its symbols, and of each
-  the symbol that follows;
+- a folder of ``.txt`` and ``.jsonl`` files whose ``data.toml`` names a tokenizer, or whose order brings one: windows of
+  its symbols, and of each the symbol that follows;
 - a folder with sub-folders ``images`` and ``masks``, whose files have the same names: a class for each pixel;
 - ``package.module:function`` that gives ``(x, y)``, or a mapping of named arrays.
 
@@ -62,21 +62,23 @@ class LocalData:
         return len(self.y)
 
 
-def read_local_data(source: str, kept: Path | None = None) -> LocalData:
+def read_local_data(source: str, kept: Path | None = None, run: language.RunText | None = None) -> LocalData:
     """The examples of ``source``.
 
     Args:
         kept: folder for what takes long to read, the symbols of texts; they are mapped from there then.
+        run: how an order reads texts; None: it says nothing of them, or there is none yet.
 
     Raises:
-        DataError: nothing there, a file that cannot be read (it is named), or lengths that differ.
+        DataError: nothing there, a file that cannot be read (it is named), or lengths that differ. As Untokenised,
+            texts that wait for a run's tokenizer.
         ConfigError: images without Pillow installed, Parquet without pyarrow.
     """
     path = Path(source)
     if not path.exists() and _FUNCTION.fullmatch(source):
         data = _from_function(source)
     elif path.is_dir():
-        data = _from_folder(path, kept)
+        data = _from_folder(path, kept, run)
     elif path.suffix == ".npz" and path.is_file():
         data = _named(str(path), read_archives([path]))
     elif path.suffix in tables.SUFFIXES and path.is_file():
@@ -90,19 +92,17 @@ def read_local_data(source: str, kept: Path | None = None) -> LocalData:
     return data
 
 
-def _from_folder(folder: Path, kept: Path | None) -> LocalData:
+def _from_folder(folder: Path, kept: Path | None, run: language.RunText | None) -> LocalData:
     description = read_description(folder)
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    if description.tokenizer:
+    if description.tokenizer or _is_for_a_tokenizer(files, description, run):
         questions = (folder / description.choices).resolve() if description.choices else None
         if not (found := [path for path in language.text_files(files) if path.resolve() != questions]):
             raise DataError(f"{folder}: data.toml names a tokenizer, and no .txt or .jsonl file is there; fill it")
-        arrays = language.read_language(folder, found, description, kept)
+        arrays = language.read_language(folder, found, description, kept, run)
         size, known = arrays.pop(SIZES).tolist()
         choices = taken_choices(arrays, str(folder / description.choices))
         return replace(_named(str(folder), arrays), symbols=(size, known), choices=choices)
-    if lines := [path for path in files if path.suffix.lower() == ".jsonl"]:
-        raise DataError(f'{lines[0]}: is read with a tokenizer; name its file in data.toml: tokenizer = "..."')
     if archives := [path for path in files if path.suffix == ".npz"]:
         return _named(str(folder), read_archives(archives))
     if found := [path for path in files if path.suffix.lower() in tables.SUFFIXES]:
@@ -117,6 +117,16 @@ def _from_folder(folder: Path, kept: Path | None) -> LocalData:
     if not classes:
         raise DataError(f"{folder}: neither .npz, .csv, .parquet or .txt files nor a folder per class; fill it")
     return _from_classes(folder, classes, description)
+
+
+def _is_for_a_tokenizer(files: Sequence[Path], description: Description, run: language.RunText | None) -> bool:
+    """Whether a folder whose owner names no tokenizer holds texts that one is for."""
+    if any(path.suffix.lower() == ".jsonl" for path in files):
+        return True
+    if description.padded or description.end or description.choices:
+        return True
+    others = any(path.suffix == ".npz" or path.suffix.lower() in tables.SUFFIXES for path in files)
+    return run is not None and bool(language.text_files(files)) and not others
 
 
 def _from_classes(folder: Path, classes: Sequence[Path], description: Description) -> LocalData:

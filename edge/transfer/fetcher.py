@@ -113,8 +113,8 @@ class OrderFetch:
         for file in manifest.files:
             self._fetcher.want(BlobRef(file.sha256, file.size, "raw", file.size), now)
         self._fetcher.want(self._order.weights, now)
-        if self._order.constants is not None:
-            self._fetcher.want(self._order.constants, now)
+        for ref in self._order.standing_blobs:
+            self._fetcher.want(ref, now)
 
 
 class Fetcher:
@@ -183,7 +183,7 @@ class Fetcher:
         try:
             self._file.write(data)
         except OSError as error:
-            raise StoreFull(f"store {self._store.root}: {error}; free disk space") from error
+            raise self._full(error) from error
         if self._download.is_complete:
             self._complete(now)
         self.tick(now)
@@ -230,11 +230,19 @@ class Fetcher:
             try:
                 self._file = partial.open("ab", buffering=0)
             except OSError as error:
-                raise StoreFull(f"store {self._store.root}: {error}; free disk space") from error
+                raise self._full(error) from error
             self._download, self._began = Download(ref, offset, now), (now, offset)
             if self._download.is_complete:
                 self._complete(now)
         self.tick(now)
+
+    def _full(self, error: OSError) -> StoreFull:
+        ref = self._wanted[0]
+        held = self._store.partial(ref).stat().st_size
+        return StoreFull(
+            f"store {self._store.root}: blob {ref.digest[:12]}, {held} of {ref.encoded_size or ref.size} bytes are "
+            f"there and stay ({error.strerror or error}); free disk space"
+        )
 
     def _close_file(self) -> None:
         self._download = None

@@ -140,6 +140,7 @@ ORDER = WorkOrder(
     installs=Installation(name="digits, 4 rounds", uses_own=True),
     variates=B,
     cluster="north",
+    tokenizer=BlobRef(digest=B, size=700, encoding="raw", encoded_size=700),
 )
 
 REPORT = TrainReport(

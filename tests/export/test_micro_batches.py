@@ -204,3 +204,6 @@ def test_forms_have_names_that_can_be_read_back() -> None:
     for name in ("plain", "micro:4", "recompute", "micro:16+recompute"):
         assert form_named(name).name == name
     assert form_named("micro:4+recompute") == StepForm(4, recompute=True)
+    assert form_named("micro:2+window:64+base:int4") == StepForm(2, window=64, base="int4")
+    assert form_named("window:64").of_step == PLAIN
+    assert form_named("micro:2+base:int4").of_model == StepForm(base="int4")

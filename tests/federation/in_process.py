@@ -19,15 +19,15 @@ from coordinator.blobs.blob_store import BlobStore
 from coordinator.cli.assembly import RunOptions, open_federation
 from coordinator.config.run_config import canonical_toml
 from coordinator.data.datasets import load_dataset
-from coordinator.exporting.cut_exporter import CutExporter, dense_module, run_input_spec
+from coordinator.exporting.cut_exporter import CutExporter, dense_module
 from coordinator.ledger.ledger import Ledger
 from coordinator.local_devices.data_folders import device_shares
-from coordinator.methods import build_method
 from coordinator.planning.artifacts import Artifacts
 from coordinator.reporting.progress import Progress
-from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.evaluators import run_evaluator
 from coordinator.rounds.federation import Federation
 from coordinator.rounds.run import run_rounds
+from coordinator.run_file.checks import method_of_run
 from coordinator.run_file.loading import load_config_text
 from coordinator.submodels.values import State
 from edge.agent import Agent
@@ -73,7 +73,7 @@ class InProcessFederation:
         self.broker = InMemoryBroker()
         self.lines = Lines()
         self.on_point: Callable[[str], None] = lambda point: None
-        self.dataset = load_dataset("digits", None, self.config.federation.seed)
+        self.dataset = load_dataset(self.config.data.source, None, self.config.federation.seed)
         self.shares = device_shares(self.config, self.dataset, self.config.cohort.size)
         self.failures: list[BaseException] = []
         self._exports = exports
@@ -98,17 +98,10 @@ class InProcessFederation:
     def _open(self) -> Iterator[Federation]:
         config, dataset = self.config, self.dataset
         blobs = BlobStore(self.folder / "blobs")
-        evaluator = Evaluator(
-            lambda: dense_module(config),
-            dataset.x_test,
-            dataset.y_test,
-            run_input_spec(config),
-            batch=config.evaluation.batch,
-            norm=config.evaluation.norm,
-        )
+        evaluator = run_evaluator(config, dataset.x_test, dataset.y_test)
         with open_federation(
             config,
-            build_method(config.method.name, dense_module(config), config.method.options),
+            method_of_run(config, dense_module(config)),
             self.ledger,
             blobs,
             evaluator,

@@ -25,7 +25,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", for
         stride: rows, or bytes or symbols of a text without classes, from the beginning of an example to that of the
             next; 0: as many as an example has.
         length: samples of a sound, bytes or symbols of a text in one example; 0: 16000 samples, 256 bytes, 128 symbols.
-        tokenizer: path of a ``tokenizer.json``, from this folder: texts are read as its symbols; empty: as bytes.
+        tokenizer: path of a ``tokenizer.json``, from this folder: texts are read as its symbols; empty: as those of the
+            run's tokenizer where an order brings one, else as bytes.
         padded: each document has examples of its own, filled up at the end; else one follows the other.
         end: name of the symbol that ends a document; empty: what public tokenizers call it.
         choices: path of a ``.jsonl`` file of questions, from this folder, that a model is scored on and never trained.
@@ -60,10 +61,6 @@ def read_description(folder: Path) -> Description:
         raise DataError(f"{path}: cannot be read ({error}); its keys are {known}") from error
     if sum((bool(found.label), bool(found.labels), found.unlabelled)) > 1:
         raise DataError(f"{path}: label, labels and unlabelled exclude each other; give one of them")
-    if (found.padded or found.end or found.choices) and not found.tokenizer:
-        raise DataError(
-            f'{path}: padded, end and choices are of texts with a tokenizer; name its file: tokenizer = "..."'
-        )
     for key in ("window", "stride", "length"):
         if getattr(found, key) < 0:
             raise DataError(f"{path}: {key} = {getattr(found, key)}; a whole number from 0 expected")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from coordinator.cli import fleet_deployment
 from coordinator.config.run_config import RunConfig
 from coordinator.deployment.language_model import FinalModel, deploy_language
 from coordinator.exporting.cut_exporter import dense_module
@@ -184,3 +185,9 @@ def test_additions_are_deployed_where_a_format_has_them_and_refused_with_the_rea
         written = json.loads((tmp_path / kind / "adapter_config.json").read_text())
         assert (written["peft_type"], written["num_virtual_tokens"]) == (f"{kind.upper()}_TUNING", 3)
         assert not (tmp_path / "adapter").exists()
+
+
+def test_the_fleet_is_sent_none_and_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_deployment, "final_model", lambda run_dir, allow_code: (CONFIG, state()))
+    with pytest.raises(ConfigError, match=r"language:custom is a language model, .*; write it with --out DIR and copy"):
+        fleet_deployment.sent_to_fleet(tmp_path, fleet_deployment.FleetOptions())

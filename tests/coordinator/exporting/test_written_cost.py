@@ -48,7 +48,7 @@ def test_an_estimate_is_what_the_manifest_will_say() -> None:
     cost = exporter.written_cost(cut, made.program(cut), RUNTIME, PLAIN)
     assert cost is not None
     estimator = Estimator(exporter.counted, exporter.written_cost)
-    expected = Estimate(cost.predicted_peak_bytes, cost.predicted_peak_bytes)
+    expected = Estimate(cost.predicted_peak_bytes, cost.predicted_peak_bytes, is_exact=True)
     assert estimator.estimate(cut, made.program(cut), RUNTIME, PLAIN) == expected
     assert estimator.plain_cost(cut, made.program(cut), RUNTIME, batch=8) == cost
 
@@ -104,7 +104,7 @@ def test_a_device_that_no_level_fits_is_told_of_a_shorter_window() -> None:
     assert cost is not None
     small = {"supervisor_idle_bytes": MB, "trainer_idle_bytes": {RUNTIME: MB}}
     roomy = DeviceProfile(device="a", budget_bytes=200 * MB, **small)  # type: ignore[arg-type]
-    assert shorter_window(CONFIG, made, roomy, RUNTIME).startswith("$.model.input = [12] fits: rank 2, depth 1, plain")
+    assert shorter_window(CONFIG, made, roomy, RUNTIME).startswith("$.planner.windows = [12] fits: rank 2, depth 1")
     tight = DeviceProfile(device="a", budget_bytes=MB, **small)  # type: ignore[arg-type]
     assert shorter_window(CONFIG, made, tight, RUNTIME) == ""
 

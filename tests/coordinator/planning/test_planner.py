@@ -62,8 +62,8 @@ class Steps:
         size = self.sizes[level, form] * self._error * MB
         return Estimate(round(size), round(size * 0.7))
 
-    def plain_cost(self, level: Level, runtime: str) -> Cost | None:
-        return cost_of(self.sizes[level, PLAIN])
+    def plain_cost(self, level: Level, runtime: str, form: StepForm) -> Cost | None:
+        return cost_of(self.sizes[level, form.of_model])
 
 
 def cost_of(step_mb: float) -> Cost:
@@ -301,3 +301,47 @@ def test_method_is_refused_for_a_runtime_that_lacks_what_one_of_its_levels_needs
     require_able(method, "large", unable, seed=0)
     with pytest.raises(PlanError, match="method fjord, level full, needs several programs, which runtime small cannot"):
         require_able(method, "small", unable, seed=0)
+
+
+class WrittenSteps(Steps):
+    """Steps of a language model: their sizes are known without an export."""
+
+    def estimate(self, level: Level, runtime: str, form: StepForm) -> Estimate | None:
+        size = round(self.sizes[level, form] * MB)
+        return Estimate(size, size, is_exact=True)
+
+
+HALVED, QUARTERED = StepForm(window=64), StepForm(window=32)
+PARTS = {PLAIN: 1, HALVED: 2, QUARTERED: 4}
+IN_WINDOWS = {(level, form): STEP_MB[level] / parts for level in LADDER for form, parts in PARTS.items()}
+WINDOWED = Requests(headroom=0.1, windows=(64, 32))
+
+
+@pytest.mark.parametrize(
+    ("budget_mb", "expected"),
+    [
+        (106.0, (QUARTER, PLAIN)),  # a smaller level before a shorter window
+        (105.9, (QUARTER, HALVED)),
+        (95.0, (QUARTER, HALVED)),
+        (94.9, (QUARTER, QUARTERED)),
+    ],
+)
+def test_place_shortens_windows_where_no_level_fits(budget_mb: float, expected: tuple[Level, StepForm]) -> None:
+    placement = place(profile(budget_mb), ONE, LADDER, WrittenSteps(IN_WINDOWS), WINDOWED)
+    assert (placement.level, placement.form) == expected
+
+
+def test_place_exports_nothing_to_say_by_how_much_a_written_step_is_too_large() -> None:
+    steps = WrittenSteps(IN_WINDOWS)
+    with pytest.raises(PlanError, match=r"the smallest is rank 1/4: 89\.5 MB .*, window:32, 0\.5 MB too much; raise"):
+        place(profile(89.0), ONE, LADDER, steps, WINDOWED)
+    assert steps.asked == []
+
+
+@pytest.mark.parametrize(("free_mb", "base"), [(0, ""), (600, ""), (500, "int4"), (100, "int4")])
+def test_place_takes_the_first_base_that_the_storage_has_room_for(free_mb: int, base: str) -> None:
+    form = StepForm(base=base)
+    steps = WrittenSteps({(level, form): STEP_MB[level] for level in LADDER})
+    device = msgspec.structs.replace(profile(0), storage_free_bytes=free_mb * MB)
+    requests = Requests(headroom=0.1, bases=(("", 496 * MB), ("int4", 278 * MB)))
+    assert place(device, ONE, LADDER, steps, requests).form == form

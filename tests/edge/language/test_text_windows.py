@@ -115,10 +115,11 @@ def test_bad_folders_say_what_to_do(folder: Path) -> None:
     with pytest.raises(DataError, match="no text that counts is in them"):
         read(folder)
     (folder / "data.toml").write_text("length = 8\n")
-    with pytest.raises(DataError, match="is read with a tokenizer; name its file"):
+    with pytest.raises(DataError, match="is read with a tokenizer, and the run brings none; name its file"):
         read(folder)
     (folder / "data.toml").write_text("padded = true\n")
-    with pytest.raises(DataError, match="padded, end and choices are of texts with a tokenizer"):
+    (folder / "a.jsonl").rename(folder / "a.txt")
+    with pytest.raises(DataError, match=r"a\.txt: is read with a tokenizer, and the run brings none"):
         read(folder)
 
 
