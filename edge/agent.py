@@ -29,6 +29,7 @@ from edge.supervisor.finished_work import FinishedRecord, FinishedWork
 from edge.supervisor.gate import Gate
 from edge.supervisor.installing import installed
 from edge.supervisor.masked_round import Masker
+from edge.supervisor.native_trainer import UNABLE
 from edge.supervisor.outbox import Outbox
 from edge.supervisor.presence import Presence, heartbeat
 from edge.supervisor.settings import AgentSettings
@@ -247,7 +248,7 @@ class Agent:
                 )
                 return
             self._crashes.begins(work)
-            self.trainer.train(work.train_request(self._settings, self._store, manifest, self._finished))
+            self.trainer.train(work.train_request(self._settings, self._store, manifest, self._finished), manifest)
 
     def _trainer_said(self, reply: Reply) -> None:
         work = self._work if self.state == "training" or self.trainer.is_paused else None  # said before it was paused
@@ -265,8 +266,18 @@ class Agent:
                 self._finished.problem = reason
             case Trained():
                 self._trained(work, work.report(self._settings, reply))
+            case Failed(code=code, reason=reason) if code == UNABLE:
+                self._train_otherwise(work, reason)
             case Failed(code=code, reason=reason, peak_bytes=peak):
                 self._give_up(self._crashes.failed(work, code, reason, peak))
+
+    def _train_otherwise(self, work: Assignment, reason: str) -> None:
+        """Once more, by the Python trainer, which may be able to, or tells better why not."""
+        log.info("the native trainer leaves assignment %s: %s", work.order.assignment_id[:12], reason)
+        self.trainer.native.decline(work.order.artifact.digest, reason)
+        manifest = work.complete_manifest()
+        assert manifest is not None
+        self._train(work, manifest)
 
     def _trainer_ended(self, ended: TrainerEnded) -> None:
         if not self._presence.is_known:

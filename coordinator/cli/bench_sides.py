@@ -12,17 +12,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.cli.bench_device import BenchInputs, bench_order
 from edge.contracts.errors import DeviceRefused
 from edge.runtimes.environments import runtime_python
 from edge.supervisor.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid
-from edge.supervisor.trainer_messages import Failed, Train, Trained
+from edge.supervisor.trainer_messages import Failed, Ready, Train, Trained
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+T = TypeVar("T", Ready, Trained)
 
 STEPS_PER_BLOCK = 10
 LANGUAGE_STEPS_PER_BLOCK = 2
@@ -44,6 +46,8 @@ class DeviceSide:
         self._link = TrainerLink(python=str(runtime_python(runtime)), runtime=runtime, deliver=self._events.put)
         self._count = 0
         self.cpu_ms = 0.0
+        self._link.start()
+        self._await(Ready)  # it tells of a trainer without Python, which an agent would use too
 
     def __enter__(self) -> DeviceSide:
         return self
@@ -60,7 +64,7 @@ class DeviceSide:
         self._count += 1
         inputs = self._inputs
         steps = steps_per_block(inputs)
-        self._link.send(
+        self._link.train(
             Train(
                 order=bench_order(inputs, self._count, steps, self._threads),
                 manifest=str(inputs.artifact / "manifest.json"),
@@ -71,17 +75,22 @@ class DeviceSide:
                 threads=self._threads,
                 progress_s=1e9,
                 constants=str(inputs.base) if inputs.base else "",
-            )
+            ),
+            inputs.manifest,
         )
+        reply = self._await(Trained)
+        self.cpu_ms = reply.step_cpu_ms_p50
+        return reply.step_ms_p50
+
+    def _await(self, kind: type[T]) -> T:
         while True:
             event = self._events.get(timeout=TIMEOUT_S)
             if isinstance(event, TrainerEnded):
                 raise DeviceRefused(f"the trainer ended: {event.reason}")
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Failed):
                 raise DeviceRefused(f"the trainer failed: {event.reply.reason}")
-            if isinstance(event, TrainerSaid) and isinstance(event.reply, Trained):
-                self.cpu_ms = event.reply.step_cpu_ms_p50
-                return event.reply.step_ms_p50
+            if isinstance(event, TrainerSaid) and isinstance(event.reply, kind):
+                return event.reply
 
 
 class TorchSide:

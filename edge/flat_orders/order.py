@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from edge.contracts.errors import ArtifactCorrupt, PlanError
 from edge.contracts.manifest import ArtifactManifest, Program
 from edge.contracts.plan import WorkOrder
+from edge.contracts.tensor_file import SAFETENSORS_NAMES
 from edge.contracts.tensors import TensorSpec
 from edge.flat_orders.examples import write_examples
 from edge.flat_orders.programs import Programs
@@ -24,7 +25,6 @@ from edge.runtimes.micro_batches import step_programs
 from edge.runtimes.update_rule import FILE_NAME
 
 _LAST_BATCH = {"drop": 0, "keep": 1, "wrap": 2}
-_DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
 
 
 def flat_order(request: FlatRequest, manifest: ArtifactManifest) -> bytes:
@@ -122,7 +122,7 @@ def tensor_header(specs: Sequence[TensorSpec]) -> bytes:
     for spec in specs:
         size = spec.byte_count()
         header[spec.name] = {
-            "dtype": _DTYPES[spec.dtype],
+            "dtype": SAFETENSORS_NAMES[spec.dtype],
             "shape": [int(n) for n in spec.shape],
             "data_offsets": [offset, offset + size],
         }

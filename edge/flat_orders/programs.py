@@ -1,4 +1,4 @@
-"""The programs of an order's steps in flat form: what each input is fed, what becomes of each output, how values move."""
+"""The programs of an order's steps in flat form: what inputs are fed, what becomes of outputs, how values move."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class Programs:
         writer.each(
             [spec for spec in taken if spec.role not in RULE_ROLES], lambda spec: self._write_input(writer, spec)
         )
-        writer.each([] if is_rule_alone else program.outputs, lambda output: self._write_output(writer, program, output))
+        writer.each(
+            [] if is_rule_alone else program.outputs, lambda output: self._write_output(writer, program, output)
+        )
         self._write_rule(writer, program)
 
     def _write_input(self, writer: FlatWriter, spec: TensorSpec) -> None:

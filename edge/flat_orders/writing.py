@@ -16,7 +16,7 @@ T = TypeVar("T")
 MAGIC = "apportion-flat-order/1"
 
 
-class Unable(Exception):  # noqa: N818 - not an error: the other trainer carries the order out
+class Unable(Exception):
     """The native trainer cannot carry an order out; the message says why, in words that follow "because"."""
 
 

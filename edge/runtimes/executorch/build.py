@@ -1,4 +1,5 @@
-"""``python -m edge.runtimes.executorch.build``: the session library, compiled against the wheel of this environment.
+"""``python -m edge.runtimes.executorch.build``: the session library, compiled against the wheel of this environment,
+and the trainer without Python beside it.
 
 Needs a C++20 compiler (``CXX``, default g++) and no torch. ``APPORTION_NATIVE_FLAGS`` replaces ``-march=native``, which
 makes a library for this very machine. The library lies in the environment, named by the digest of its sources, so a new
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import shutil
 import subprocess
@@ -20,7 +22,10 @@ from pathlib import Path
 
 from edge.contracts.errors import DeviceRefused
 
+log = logging.getLogger("apportion.trainer")
+
 _SOURCES = Path(__file__).parent / "native"
+_TRAINER = "trainer"
 PACKAGE = "executorch"
 _LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
 LOADED = frozenset(f"{PACKAGE}/lib/lib{name}.so" for name in _LIBRARIES)
@@ -50,13 +55,24 @@ def session_library() -> Path:
     return library
 
 
+def trainer_program(library: Path) -> Path | None:
+    """The trainer without Python that came with ``library``; None where it could not be compiled, or came without."""
+    found = _trainer_of(library)
+    return found if found.is_file() else None
+
+
+def _trainer_of(library: Path) -> Path:
+    return library.with_suffix(".trainer")
+
+
 def portable_name(release: str) -> str:
     """As :meth:`edge.runtimes.base.NativeBuild.portable_name`: of these sources too."""
     return f"libapportion_executorch-{_digest(release)}.portable.so"
 
 
 def _digest(*parts: str) -> str:
-    texts = [path.read_text(encoding="utf-8") for path in sorted([*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h")])]
+    files = sorted([*_SOURCES.rglob("*.cpp"), *_SOURCES.rglob("*.h")])
+    texts = [path.read_text(encoding="utf-8") for path in files]
     return hashlib.sha256("\0".join([*parts, *texts]).encode()).hexdigest()[:16]
 
 
@@ -98,7 +114,27 @@ def compile_library(wheel: Path, library: Path, *, compiler: str, flags: Sequenc
                 f"{compiler} could not build the executorch session: {done.stderr.strip()[-600:]}; "
                 "a C++20 compiler (g++ 11 or newer) is needed"
             )
+        trainer = Path(folder) / _trainer_of(library).name
+        if _compile_trainer(wheel, unfinished, trainer, compiler=compiler, search=search):
+            os.replace(trainer, _trainer_of(library))
         os.replace(unfinished, library)
+
+
+def _compile_trainer(wheel: Path, library: Path, trainer: Path, *, compiler: str, search: str) -> bool:
+    """Whether ``trainer`` was compiled; without it the Python trainer does all the work.
+
+    It computes as NumPy does, no product is added to before it is rounded; the kernels are the library's.
+    """
+    command = [
+        compiler, "-std=c++20", "-O2", "-ffp-contract=off", "-Wno-psabi", "-pthread",
+        *map(str, sorted((_SOURCES / _TRAINER).glob("*.cpp"))), "-o", str(trainer),
+        f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,$ORIGIN:{search}",
+        f"-Wl,-rpath-link,{wheel / 'lib'}", "-Wl,--allow-shlib-undefined",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        log.warning("%s could not build the trainer without Python: %s", compiler, done.stderr.strip()[-600:])
+    return done.returncode == 0
 
 
 if __name__ == "__main__":
