@@ -37,7 +37,7 @@ from edge.supervisor.settled_work import REPLAYED, SettledWork
 from edge.supervisor.sign_of_life import SignOfLife
 from edge.supervisor.states import StateMachine
 from edge.supervisor.trainer_link import TrainerEnded, TrainerLink, TrainerSaid
-from edge.supervisor.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Storing, Trained
+from edge.supervisor.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Storing, Train, Trained
 from edge.system.parent_process import is_alive
 from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.base import Connected, Disconnected, Received, Transport
@@ -223,7 +223,8 @@ class Agent:
         manifest = work.complete_manifest()
         if manifest is None:
             return
-        work.estimate(manifest, self._presence.profile(), self._settings.runtime)
+        is_native = self.trainer.native.flat(self._request(work, manifest), manifest) is not None
+        work.estimate(manifest, self._presence.profile(), self._settings.runtime, is_native=is_native)
         refusal = work.over_budget(self._settings)
         if refusal is not None:
             self._give_up(refusal)
@@ -248,7 +249,10 @@ class Agent:
                 )
                 return
             self._crashes.begins(work)
-            self.trainer.train(work.train_request(self._settings, self._store, manifest, self._finished), manifest)
+            self.trainer.train(self._request(work, manifest), manifest)
+
+    def _request(self, work: Assignment, manifest: ArtifactManifest) -> Train:
+        return work.train_request(self._settings, self._store, manifest, self._finished)
 
     def _trainer_said(self, reply: Reply) -> None:
         work = self._work if self.state == "training" or self.trainer.is_paused else None  # said before it was paused
@@ -256,6 +260,7 @@ class Agent:
             case Ready():
                 self._presence.ready(reply)
             case Described():
+                self._presence.native_idle_bytes = self.trainer.native.idle_bytes(self._settings.data)
                 if self._presence.described(reply):
                     self._hello()
             case _ if work is None or reply.assignment_id != work.order.assignment_id:

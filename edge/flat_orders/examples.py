@@ -24,10 +24,7 @@ def write_examples(writer: FlatWriter, source: str, manifest: ArtifactManifest) 
     """
     if manifest.task:
         raise Unable(f"task '{manifest.task}' has batches of more than x and y")
-    files = [stored_arrays(path) for path in _archives(Path(source))]
-    for arrays in files:
-        if arrays.keys() != {"x", "y"}:
-            raise Unable(f"{source} holds the arrays {sorted(arrays)}, not x and y alone")
+    files = archives_of(source)
     x, y, spec = [f["x"] for f in files], [f["y"] for f in files], manifest.input
     for a, b in zip(x, y, strict=True):
         if not a.shape or not b.shape or a.shape[0] != b.shape[0] or a.shape[0] == 0:
@@ -38,6 +35,19 @@ def write_examples(writer: FlatWriter, source: str, manifest: ArtifactManifest) 
     _write_array(writer, y, limit=len(manifest.classes))
     _write_input(writer, spec, channels_last=is_last)
     writer.integer(len(manifest.classes))
+
+
+def archives_of(source: str) -> list[dict[str, StoredArray]]:
+    """``x`` and ``y`` of every file of ``source``.
+
+    Raises:
+        Unable: data of another kind.
+    """
+    files = [stored_arrays(path) for path in _archives(Path(source))]
+    for arrays in files:
+        if arrays.keys() != {"x", "y"}:
+            raise Unable(f"{source} holds the arrays {sorted(arrays)}, not x and y alone")
+    return files
 
 
 def _archives(path: Path) -> list[Path]:

@@ -179,14 +179,22 @@ class Assignment:
         )
         return self.refusal(DeadlineExpired.code, reason)
 
-    def estimate(self, manifest: ArtifactManifest, profile: DeviceProfile, runtime: str) -> None:
-        """Predict what the processes will reach from the manifest, when the order did not say, and what they may."""
+    def estimate(self, manifest: ArtifactManifest, profile: DeviceProfile, runtime: str, *, is_native: bool) -> None:
+        """Predict what the processes will reach from the manifest, when the order did not say, and what they may.
+
+        Args:
+            is_native: the trainer without Python will carry the order out. Where another has to though the device has
+                one, the plan may have counted on it, and what the order said is no longer enough.
+        """
         self.ceiling_bytes = profile.ceiling_bytes
-        self.needed_bytes = self.needed_bytes or predict_process_peak(
+        known = profile.for_native_orders() if is_native else profile
+        predicted = predict_process_peak(
             supervisor_idle_bytes=profile.supervisor_idle_bytes,
-            trainer_idle_bytes=profile.trainer_idle_bytes.get(runtime, 0),
+            trainer_idle_bytes=known.trainer_idle_bytes.get(runtime, 0),
             artifact_peak_bytes=manifest.cost.predicted_peak_bytes,
         )
+        is_other = not is_native and profile.native_idle_bytes is not msgspec.UNSET
+        self.needed_bytes = max(self.needed_bytes, predicted) if is_other else self.needed_bytes or predicted
 
     def forbidden(self, settings: AgentSettings, store: ArtifactStore) -> Refuse | None:
         """The refusal of an order that the owner's policy does not allow, else None."""

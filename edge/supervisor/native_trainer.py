@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 
 from edge.contracts.manifest import ArtifactManifest
 from edge.flat_orders.writing import Unable
@@ -12,6 +13,9 @@ log = logging.getLogger("apportion.trainer")
 
 UNABLE = "trainer-unable"
 """Code of a failure of the native trainer that is none of the order's: the Python trainer is to carry it out."""
+
+IDLE_S = 60.0
+"""A busy device starts a program within that."""
 
 
 class NativeTrainer:
@@ -26,6 +30,23 @@ class NativeTrainer:
         self.path = ""
         self.reason = ""
         self._declined: dict[str, str] = {}
+
+    def idle_bytes(self, data: str) -> int:
+        """What it weighs before any order; 0 where there is none, or where it cannot read the examples at ``data``."""
+        if not self.path:
+            return 0
+        from edge.flat_orders.examples import archives_of
+
+        try:
+            archives_of(data)
+            done = subprocess.run([self.path, "idle"], capture_output=True, text=True, timeout=IDLE_S, check=True)
+            return int(done.stdout)
+        except Unable as unable:
+            log.info("the Python trainer carries orders out, because %s", unable)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            log.warning("%s does not start (%s); the Python trainer carries orders out", self.path, error)
+            self.path = ""
+        return 0
 
     def flat(self, request: Train, manifest: ArtifactManifest | None) -> bytes | None:
         """The order of ``request`` for it; None where the Python trainer has to carry the order out."""

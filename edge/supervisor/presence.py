@@ -28,6 +28,7 @@ class Presence:
     Attributes:
         data_error, data_error_code: why the local data cannot be used, or empty.
         trainer_idle_bytes: resident memory of a trainer with runtime and local data, before any artifact.
+        native_idle_bytes: the same of a trainer without Python; 0 where there is none for runtime and data.
     """
 
     def __init__(self, settings: AgentSettings, storage: Path, root: Path) -> None:
@@ -43,6 +44,7 @@ class Presence:
         self.data_error = ""
         self.data_error_code = ""
         self.trainer_idle_bytes = 0
+        self.native_idle_bytes = 0
         self.supervisor_idle_bytes = 0
 
     def ready(self, reply: Ready) -> None:
@@ -76,6 +78,9 @@ class Presence:
             runtimes=self._runtimes,
             root=self._root,
         )
+        if self.native_idle_bytes:
+            native = dict.fromkeys(self._runtimes, self.native_idle_bytes)
+            found = msgspec.structs.replace(found, native_idle_bytes=native)
         return LinkRate(self._storage).put_into(self._measured.now().put_into(found))
 
     @property

@@ -1,10 +1,12 @@
-// apportion_trainer PARENT: a child process that carries orders out as `python -m edge.trainer` does, and is little more
+// PROGRAM PARENT: a child process that carries orders out as `python -m edge.trainer` does, and is little more
 // than the runtime and one artifact. It reads flat orders from stdin and answers on stdout until its supervisor closes
-// the pipe or dies. A native crash or a kernel kill ends this process only, and the supervisor reports it.
+// the pipe or dies. A native crash or a kernel kill ends this process only, and the supervisor reports it. PROGRAM idle:
+// says what it weighs before any order, in bytes.
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -27,6 +29,9 @@ using namespace trainer;
 
 constexpr uint64_t kMostBytes = 8 << 20;  // of an order
 constexpr unsigned kWriteAgainS = 2;      // between tries to write an update to a disk that is full
+// Code and tables of the runtime that any step touches and starting does not. Source: measured, x86-64, artifacts whose
+// step takes nothing to speak of.
+constexpr int64_t kStepPages = 2 << 20;
 const char* const kUnable = "trainer-unable";
 const char* const kOutOfMemory = "out-of-memory";
 
@@ -181,7 +186,12 @@ void answer(const std::vector<uint8_t>& request, Loaded& loaded, int64_t idle_by
 }  // namespace
 
 int main(int count, char** words) {
+  const int64_t idle_bytes = resident_bytes() + kStepPages;
   if (count != 2) return 2;
+  if (words[1] == std::string("idle")) {
+    std::printf("%lld\n", static_cast<long long>(idle_bytes));
+    return 0;
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != std::atoi(words[1])) return 1;
   // Interrupts from a terminal reach the whole process group; the supervisor decides what they mean.
@@ -191,7 +201,6 @@ int main(int count, char** words) {
   const int out = ::dup(STDOUT_FILENO);
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   release_startup_pages();
-  const int64_t idle_bytes = resident_bytes();
   Loaded loaded;
   Requests requests;
   while (true) answer(requests.next(), loaded, idle_bytes, out);
