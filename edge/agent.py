@@ -37,7 +37,17 @@ from edge.supervisor.settled_work import REPLAYED, SettledWork
 from edge.supervisor.sign_of_life import SignOfLife
 from edge.supervisor.states import StateMachine
 from edge.supervisor.trainer_link import TrainerEnded, TrainerLink, TrainerSaid
-from edge.supervisor.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Storing, Train, Trained
+from edge.supervisor.trainer_messages import (
+    Describe,
+    Described,
+    Failed,
+    Progress,
+    Ready,
+    Reply,
+    Storing,
+    Train,
+    Trained,
+)
 from edge.system.parent_process import is_alive
 from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.base import Connected, Disconnected, Received, Transport

@@ -142,8 +142,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
         charging: on external power, which a battery that is full or kept where it is counts as.
         supervisor_idle_bytes: RSS of the supervisor when idle.
         trainer_idle_bytes: runtime name -> RSS of a trainer with that runtime loaded, before any artifact.
-        native_idle_bytes: the same of a trainer without Python, where one is here that reads the device's data; a profile
-            without any is written without the field.
+        native_idle_bytes: the same of a trainer without Python, where one is here that reads the device's data; a
+            profile without any is written without the field.
         max_threads: runtime name -> most threads a step of it uses here; absent: as many as ordered.
         probed_at: seconds since 1970.
         sparse_below: runtime name -> kind of layer (``linear``, ``convolution``) -> density below which a layer's step

@@ -5,8 +5,11 @@ A device that finds otherwise says so: it refuses an order that its Python train
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from coordinator.config.run_config import RunConfig
 from coordinator.methods.method import Method
+from coordinator.submodels.values import DeviceProgram
 
 
 def takes_native_orders(config: RunConfig, method: Method) -> bool:
@@ -18,4 +21,16 @@ def takes_native_orders(config: RunConfig, method: Method) -> bool:
         and not config.personal.layers
         and not config.personal.fine_tune
     )
-    return is_plain and all(_is_plain(method, level.name) for level in method.levels())
+    return is_plain and all(map(_is_plain, _programs(config, method)))
+
+
+def _programs(config: RunConfig, method: Method) -> Iterator[DeviceProgram]:
+    """What devices are asked to do, at every level."""
+    for level in method.levels():
+        cut = method.cut_shape(level, round_index=0, device="", seed=config.federation.seed)
+        yield method.program(cut)
+
+
+def _is_plain(program: DeviceProgram) -> bool:
+    """Whether its tensors travel whole, and its programs move whole ones."""
+    return not (program.masked or program.sparse or program.variants or program.has_base or program.probe)

@@ -57,7 +57,7 @@ def session_library() -> Path:
 
 
 def trainer_program(library: Path) -> Path | None:
-    """The trainer without Python for ``library``, compiled if it is not there yet (seconds); None where it cannot be."""
+    """The trainer without Python for ``library``, compiled in seconds if it is not there; None where it cannot be."""
     found = _trainer_of(library)
     if not found.is_file() and not library.name.endswith(_PORTABLE):
         wheel = wheel_folder()
