@@ -20,6 +20,7 @@ def takes_native_orders(config: RunConfig, method: Method) -> bool:
         and not config.privacy.secure_aggregation
         and not config.personal.layers
         and not config.personal.fine_tune
+        and not config.training.scaffold
     )
     return is_plain and all(map(_is_plain, _programs(config, method)))
 

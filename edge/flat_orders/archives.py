@@ -67,6 +67,8 @@ def _entries(file: IO[bytes], path: Path) -> list[tuple[str, int]]:
     end = tail.rfind(_END)
     if end < 0:
         raise Unable(f"{path} is no whole archive")
+    if struct.unpack_from("<H", tail, end + _END_BYTES - 2)[0] != len(tail) - end - _END_BYTES:
+        raise Unable(f"{path} is no whole archive")
     count, length, start = struct.unpack_from("<HII", tail, end + 10)
     if start == _FULL or length > _MOST_ENTRIES_BYTES:
         raise Unable(f"{path} is an archive of more than 4 GB or of very many arrays")
