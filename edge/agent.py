@@ -48,6 +48,7 @@ from edge.supervisor.trainer_messages import (
     Train,
     Trained,
 )
+from edge.system.energy import EnergyMeter
 from edge.system.parent_process import is_alive
 from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.base import Connected, Disconnected, Received, Transport
@@ -259,6 +260,7 @@ class Agent:
                 )
                 return
             self._crashes.begins(work)
+            work.energy = EnergyMeter()
             self.trainer.train(self._request(work, manifest), manifest)
 
     def _request(self, work: Assignment, manifest: ArtifactManifest) -> Train:
@@ -280,7 +282,7 @@ class Agent:
             case Storing(reason=reason):
                 self._finished.problem = reason
             case Trained():
-                self._trained(work, work.report(self._settings, reply))
+                self._trained(work, work.report(self._settings, reply, is_native=self.trainer.is_native))
             case Failed(code=code, reason=reason) if code == UNABLE:
                 self._train_otherwise(work, reason)
             case Failed(code=code, reason=reason, peak_bytes=peak):

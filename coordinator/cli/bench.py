@@ -106,7 +106,7 @@ def bench_step(
             f"{values['ratio_to_torch']:.2f} x torch ({values['torch_step_ms']:.1f} ms, {values['torch_layout']}), "
             f"{1e3 * values['cpu_s']:.1f} ms of processor time"
             + (f", {values['share_of_peak']:.0%} of a core's peak; " if values["share_of_peak"] else "; ")
-            + f"trainer {values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
+            + f"{values['trainer']} trainer {values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
             f"torch {values['torch_peak_rss_mb']:.0f} MB"
         )
     return values
@@ -169,6 +169,7 @@ def measured_step(arguments: ModelArguments, runtime: str, threads: int, blocks:
         "batch": arguments.batch,
         "threads": threads,
         "device_threads": memory.threads,
+        "trainer": memory.trainer_kind,
         "optimizer": arguments.optimizer,
         "ratio_to_torch": round(statistics.median(compared[0]) / statistics.median(compared[1]), 3),
         "step_ms": round(statistics.median(device_ms), 3),

@@ -15,13 +15,14 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import AgentState, Get, Refuse
 from edge.contracts.packing import KEPT
 from edge.contracts.plan import BlobRef, WorkOrder
-from edge.contracts.report import TrainReport
+from edge.contracts.report import NATIVE, TrainReport
 from edge.masking.keys import is_able
 from edge.masking.seeds import MaskSeeds
 from edge.supervisor.conditions import Condition
 from edge.supervisor.finished_work import FinishedWork
 from edge.supervisor.settings import AgentSettings
 from edge.supervisor.trainer_messages import Progress, Train, Trained
+from edge.system.energy import EnergyMeter
 from edge.system.meter import is_torch_loaded, peak_rss_bytes
 from edge.transfer.artifact_store import ArtifactStore
 from edge.transfer.fetcher import OrderFetch
@@ -44,6 +45,7 @@ class Assignment:
         crashes: trainers that died over it.
         waiting_for, waiting: the condition it waits for, and a sentence with its values; None and empty: none.
         masks: of a masked order, once they are agreed on.
+        energy: since its training began; the trainer without Python looks at no counter.
     """
 
     order: WorkOrder
@@ -59,6 +61,7 @@ class Assignment:
     fetch: OrderFetch | None = None
     uploader: Uploader | None = None
     masks: MaskSeeds | None = None
+    energy: EnergyMeter | None = None
 
     @classmethod
     def taken(cls, order: WorkOrder) -> Assignment:
@@ -250,10 +253,11 @@ class Assignment:
             masks=self.masks,
         )
 
-    def report(self, settings: AgentSettings, done: Trained) -> TrainReport:
-        """What the coordinator is told about a finished training."""
+    def report(self, settings: AgentSettings, done: Trained, *, is_native: bool = False) -> TrainReport:
+        """What the coordinator is told about a finished training, by the trainer without Python or the other one."""
         supervisor_peak, budget = peak_rss_bytes(), settings.budget_bytes
         temperature, battery = heat_and_charge()
+        joules = self.energy.spent().joules if is_native and self.energy is not None else done.joules
         return TrainReport(
             assignment_id=self.order.assignment_id,
             device=settings.device,
@@ -281,7 +285,8 @@ class Assignment:
             labels=done.labels,
             evaluation=msgspec.UNSET if done.evaluation is None else done.evaluation,
             cpu_s=done.cpu_s,
-            joules=msgspec.UNSET if done.joules is None else done.joules,
+            joules=msgspec.UNSET if joules is None else joules,
+            trainer=NATIVE if is_native else msgspec.UNSET,
         )
 
 
