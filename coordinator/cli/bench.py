@@ -106,8 +106,8 @@ def bench_step(
             f"{values['ratio_to_torch']:.2f} x torch ({values['torch_step_ms']:.1f} ms, {values['torch_layout']}), "
             f"{1e3 * values['cpu_s']:.1f} ms of processor time"
             + (f", {values['share_of_peak']:.0%} of a core's peak; " if values["share_of_peak"] else "; ")
-            + f"{values['trainer']} trainer {values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
-            f"torch {values['torch_peak_rss_mb']:.0f} MB"
+            + f"{values['trainer']} trainer {values['trainer_peak_mb']:.0f} MB, "
+            f"with supervisor {values['process_peak_mb']:.0f} MB, torch {values['torch_peak_rss_mb']:.0f} MB"
         )
     return values
 

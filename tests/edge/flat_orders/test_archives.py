@@ -51,7 +51,7 @@ def test_arrays_of_another_kind_are_left_to_the_other_trainer(
 
 def test_compressed_arrays_are_left_to_the_other_trainer(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "part.npz", x=np.zeros((100, 2)))
-    with pytest.raises(Unable, match="array 'x' in .* is compressed"):
+    with pytest.raises(Unable, match=r"array 'x' in .* is compressed"):
         stored_arrays(tmp_path / "part.npz")
 
 

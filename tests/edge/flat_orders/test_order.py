@@ -119,7 +119,7 @@ def test_weights_of_another_shape_are_left_to_the_trainer_that_names_them(reques
         msgspec.structs.replace(spec, shape=(CLASSES, FEATURES)) if spec.name == "fc.weight" else spec
         for spec in MANIFEST.tensors
     )
-    with pytest.raises(Unable, match="'fc.weight' among the weights"):
+    with pytest.raises(Unable, match=r"'fc\.weight' among the weights"):
         flat_order(request_of, msgspec.structs.replace(MANIFEST, tensors=tensors))
 
 

@@ -1,4 +1,4 @@
-"""The trainer without Python beside the Python trainer: the same update to the bit, the same report, the same endings."""
+"""The trainer without Python beside the Python trainer: the same update to the bit, the same report."""
 
 from __future__ import annotations
 
