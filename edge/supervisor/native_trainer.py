@@ -7,7 +7,7 @@ import subprocess
 
 from edge.contracts.manifest import ArtifactManifest
 from edge.flat_orders.writing import Unable
-from edge.supervisor.trainer_messages import Train
+from edge.supervisor.trainer_messages import Ready, Train
 
 log = logging.getLogger("apportion.trainer")
 
@@ -23,13 +23,19 @@ class NativeTrainer:
 
     Attributes:
         path: of its program; empty until a Python trainer has told of one, or where there is none.
+        runtime, version: that it is a trainer of.
         reason: why the last order is not its to carry out; empty where it is.
     """
 
     def __init__(self) -> None:
         self.path = ""
+        self.runtime, self.version = "", ""
         self.reason = ""
         self._declined: dict[str, str] = {}
+
+    def told(self, ready: Ready) -> None:
+        """A Python trainer has said what there is here."""
+        self.path, self.runtime, self.version = ready.native, ready.runtime, ready.version
 
     def idle_bytes(self, data: str) -> int:
         """What it weighs before any order; 0 where there is none, or where it cannot read the examples at ``data``."""
@@ -53,6 +59,11 @@ class NativeTrainer:
         try:
             if not self.path or manifest is None:
                 raise Unable("there is no trainer without Python for this runtime here")
+            if (manifest.runtime, manifest.minimum_runtime_version) != (self.runtime, self.version):
+                raise Unable(
+                    f"the artifact is for {manifest.runtime} {manifest.minimum_runtime_version}, not for "
+                    f"{self.runtime} {self.version}"
+                )
             if declined := self._declined.get(request.order.artifact.digest):
                 raise Unable(declined)
             from edge.flat_orders.order import flat_order  # only where there is one to take it

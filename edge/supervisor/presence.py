@@ -88,9 +88,10 @@ class Presence:
         """As the trainer counted them."""
         return self._num_examples
 
-    def held_bytes(self, *, is_training: bool) -> int:
-        """Resident memory of the idle supervisor, and of an idle trainer when there is one."""
-        return self.supervisor_idle_bytes + (self.trainer_idle_bytes if is_training else 0)
+    def held_bytes(self, *, is_training: bool, is_native: bool = False) -> int:
+        """Resident memory of the idle supervisor, and of an idle trainer when there is one, without Python or with."""
+        trainer = self.native_idle_bytes if is_native else self.trainer_idle_bytes
+        return self.supervisor_idle_bytes + (trainer if is_training else 0)
 
     def hello(self, state: AgentState, work: Assignment | None) -> Hello:
         """Sent after every connect."""

@@ -218,7 +218,7 @@ class TrainerLink:
                     if child is self._child:
                         self._heard_at = time.monotonic()
                         if isinstance(reply, Ready):
-                            self.native.path = reply.native
+                            self.native.told(reply)
                         self._deliver(TrainerSaid(reply))
             except (MessageRejected, ValueError) as error:
                 log.error("trainer %d: %s", child.pid, error)

@@ -17,7 +17,7 @@ from edge.flat_orders.order import flat_order
 from edge.flat_orders.writing import MAGIC, Unable
 from edge.runtimes.update_rule import FILE_NAME, UpdateRule
 from edge.supervisor.native_trainer import NativeTrainer
-from edge.supervisor.trainer_messages import Train
+from edge.supervisor.trainer_messages import Ready, Train
 from tests.edge.tiny_artifact import CLASSES, FEATURES, TinyJob, softmax_graph, softmax_manifest, tiny_job, write_data
 
 MANIFEST = ArtifactManifest.from_bytes(softmax_manifest(softmax_graph()))
@@ -126,7 +126,10 @@ def test_weights_of_another_shape_are_left_to_the_trainer_that_names_them(reques
 def test_without_a_program_for_it_every_order_is_the_python_trainers(request_of: Train) -> None:
     native = NativeTrainer()
     assert native.flat(request_of, MANIFEST) is None
-    native.path = "/somewhere/trainer"
+    native.told(Ready("onnxruntime", "1.19.0", 1, native="/somewhere/trainer"))
+    assert native.flat(request_of, MANIFEST) is None
+    assert native.reason == "the artifact is for onnxruntime 1.20.0, not for onnxruntime 1.19.0"
+    native.told(Ready("onnxruntime", "1.20.0", 1, native="/somewhere/trainer"))
     assert native.flat(request_of, MANIFEST) is not None
     assert native.flat(changed(request_of, precision="fp16"), MANIFEST) is None
     assert native.reason == "its update is sent as fp16"

@@ -28,7 +28,7 @@ from edge.runtimes import runtime
 from edge.runtimes.executorch.session import native_trainer
 from edge.supervisor.native_trainer import UNABLE, NativeTrainer
 from edge.supervisor.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid
-from edge.supervisor.trainer_messages import Failed, Progress, Reply, Train, Trained, read_reply
+from edge.supervisor.trainer_messages import Failed, Progress, Ready, Reply, Train, Trained, read_reply
 from edge.trainer import Trainer
 from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from export.bundle import export_artifact
@@ -252,10 +252,10 @@ class Supervised:
 
 
 @pytest.fixture
-def supervised(program: str) -> Iterator[Supervised]:
+def supervised(program: str, plain: Job) -> Iterator[Supervised]:
     events: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
     link = TrainerLink(python="/no/such/python", runtime="executorch", deliver=events.put)
-    link.native.path = program
+    link.native.told(Ready("executorch", plain.manifest.minimum_runtime_version, 1, native=program))
     yield Supervised(link, events)
     link.kill()
 
