@@ -270,7 +270,8 @@ class Assignment:
             step_ms_p95=done.step_ms_p95,
             trainer_peak_bytes=done.peak_bytes,
             supervisor_peak_bytes=supervisor_peak,
-            trainer_idle_bytes=done.idle_bytes,
+            # Without Python it allows for what any step touches; an order of none may touch less.
+            trainer_idle_bytes=min(done.idle_bytes, done.peak_bytes),
             budget_bytes=budget,
             over_budget=budget > 0 and supervisor_peak + done.peak_bytes > budget,
             torch_loaded=done.torch_loaded or is_torch_loaded(),
