@@ -173,7 +173,7 @@ bench: setup
 # and the session library compiled against it. `apportion agent --runtime executorch` finds it there.
 runtime-executorch: .venv-executorch/.ready
 
-.venv-executorch/.ready: pyproject.toml $(wildcard edge/runtimes/executorch/native/*)
+.venv-executorch/.ready: pyproject.toml $(wildcard edge/runtimes/executorch/native/* edge/runtimes/executorch/native/trainer/*)
 	@test -n "$(PYTHON)" || { echo "runtime-executorch: no Python 3.11 to 3.14 with venv on PATH" >&2; exit 1; }
 	@test -x .venv-executorch/bin/python || $(PYTHON) -m venv .venv-executorch
 	.venv-executorch/bin/python -m pip install --quiet --disable-pip-version-check -e .

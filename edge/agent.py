@@ -29,6 +29,7 @@ from edge.supervisor.finished_work import FinishedRecord, FinishedWork
 from edge.supervisor.gate import Gate
 from edge.supervisor.installing import installed
 from edge.supervisor.masked_round import Masker
+from edge.supervisor.native_trainer import UNABLE
 from edge.supervisor.outbox import Outbox
 from edge.supervisor.presence import Presence, heartbeat
 from edge.supervisor.settings import AgentSettings
@@ -36,7 +37,18 @@ from edge.supervisor.settled_work import REPLAYED, SettledWork
 from edge.supervisor.sign_of_life import SignOfLife
 from edge.supervisor.states import StateMachine
 from edge.supervisor.trainer_link import TrainerEnded, TrainerLink, TrainerSaid
-from edge.supervisor.trainer_messages import Describe, Described, Failed, Progress, Ready, Reply, Storing, Trained
+from edge.supervisor.trainer_messages import (
+    Describe,
+    Described,
+    Failed,
+    Progress,
+    Ready,
+    Reply,
+    Storing,
+    Train,
+    Trained,
+)
+from edge.system.energy import EnergyMeter
 from edge.system.parent_process import is_alive
 from edge.transfer.artifact_store import ArtifactStore
 from edge.transport.base import Connected, Disconnected, Received, Transport
@@ -222,7 +234,8 @@ class Agent:
         manifest = work.complete_manifest()
         if manifest is None:
             return
-        work.estimate(manifest, self._presence.profile(), self._settings.runtime)
+        is_native = self.trainer.native.flat(self._request(work, manifest), manifest) is not None
+        work.estimate(manifest, self._presence.profile(), self._settings.runtime, is_native=is_native)
         refusal = work.over_budget(self._settings)
         if refusal is not None:
             self._give_up(refusal)
@@ -247,7 +260,11 @@ class Agent:
                 )
                 return
             self._crashes.begins(work)
-            self.trainer.train(work.train_request(self._settings, self._store, manifest, self._finished))
+            work.energy = EnergyMeter()
+            self.trainer.train(self._request(work, manifest), manifest)
+
+    def _request(self, work: Assignment, manifest: ArtifactManifest) -> Train:
+        return work.train_request(self._settings, self._store, manifest, self._finished)
 
     def _trainer_said(self, reply: Reply) -> None:
         work = self._work if self.state == "training" or self.trainer.is_paused else None  # said before it was paused
@@ -255,6 +272,7 @@ class Agent:
             case Ready():
                 self._presence.ready(reply)
             case Described():
+                self._presence.native_idle_bytes = self.trainer.native.idle_bytes(self._settings.data)
                 if self._presence.described(reply):
                     self._hello()
             case _ if work is None or reply.assignment_id != work.order.assignment_id:
@@ -264,9 +282,19 @@ class Agent:
             case Storing(reason=reason):
                 self._finished.problem = reason
             case Trained():
-                self._trained(work, work.report(self._settings, reply))
+                self._trained(work, work.report(self._settings, reply, is_native=self.trainer.is_native))
+            case Failed(code=code, reason=reason) if code == UNABLE:
+                self._train_otherwise(work, reason)
             case Failed(code=code, reason=reason, peak_bytes=peak):
                 self._give_up(self._crashes.failed(work, code, reason, peak))
+
+    def _train_otherwise(self, work: Assignment, reason: str) -> None:
+        """Once more, by the Python trainer, which may be able to, or tells better why not."""
+        log.info("the native trainer leaves assignment %s: %s", work.order.assignment_id[:12], reason)
+        self.trainer.native.decline(work.order.artifact.digest, reason)
+        manifest = work.complete_manifest()
+        assert manifest is not None
+        self._train(work, manifest)
 
     def _trainer_ended(self, ended: TrainerEnded) -> None:
         if not self._presence.is_known:

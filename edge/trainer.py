@@ -78,7 +78,8 @@ class Trainer:
         version = self._runtime.version()  # some runtimes load their library only now
         self._idle_bytes = rss_bytes()
         threads, densities = self._max_threads, dict(getattr(self._runtime, "sparse_below", dict)())
-        self._send(Ready(self._runtime.NAME, version, self._idle_bytes, threads, densities))
+        native = str(getattr(self._runtime, "native_trainer", str)())
+        self._send(Ready(self._runtime.NAME, version, self._idle_bytes, threads, densities, native))
 
     def answer(self, request: Request) -> None:
         """Carry ``request`` out and send what came of it."""

@@ -142,6 +142,8 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
         charging: on external power, which a battery that is full or kept where it is counts as.
         supervisor_idle_bytes: RSS of the supervisor when idle.
         trainer_idle_bytes: runtime name -> RSS of a trainer with that runtime loaded, before any artifact.
+        native_idle_bytes: the same of a trainer without Python, where one is here that reads the device's data; a
+            profile without any is written without the field.
         max_threads: runtime name -> most threads a step of it uses here; absent: as many as ordered.
         probed_at: seconds since 1970.
         sparse_below: runtime name -> kind of layer (``linear``, ``convolution``) -> density below which a layer's step
@@ -195,6 +197,13 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True):
     sources: Annotated[dict[Name, Text], AFew] = {}
     memory_lines: Annotated[dict[Name, MemoryLine], AFew] = {}
     step_lines: Annotated[dict[Name, Annotated[tuple[StepLine, ...], AFew]], AFew] = {}
+    native_idle_bytes: Annotated[dict[Name, Size], AFew] | msgspec.UnsetType = msgspec.UNSET
+
+    def for_native_orders(self) -> DeviceProfile:
+        """The device as orders find it that a trainer without Python can carry out."""
+        if self.native_idle_bytes is msgspec.UNSET:
+            return self
+        return msgspec.structs.replace(self, trainer_idle_bytes=self.trainer_idle_bytes | self.native_idle_bytes)
 
     @property
     def ceiling_bytes(self) -> int:

@@ -119,8 +119,8 @@ def bench_step(
             f"{1e3 * values['cpu_s']:.1f} ms of processor time"
             + (f", {values['share_of_peak']:.0%} of a core's peak; " if values["share_of_peak"] else "; ")
             + (f"{values['ratio_to_uncached']:.2f} x the step without kept features; " if cached else "")
-            + f"trainer {values['trainer_peak_mb']:.0f} MB, with supervisor {values['process_peak_mb']:.0f} MB, "
-            f"torch {values['torch_peak_rss_mb']:.0f} MB"
+            + f"{values['trainer']} trainer {values['trainer_peak_mb']:.0f} MB, "
+            f"with supervisor {values['process_peak_mb']:.0f} MB, torch {values['torch_peak_rss_mb']:.0f} MB"
             + (
                 f"; below {ceiling_mb:g} MB ({values['ceiling_kind']}): loss {values['ceiling_loss']:.6g}, "
                 f"{values['loss']:.6g} without"
@@ -205,6 +205,7 @@ def measured_step(
         "batch": arguments.batch,
         "threads": threads,
         "device_threads": memory.threads,
+        "trainer": memory.trainer_kind,
         "optimizer": arguments.optimizer,
         "ratio_to_torch": round(statistics.median(compared[0]) / statistics.median(compared[1]), 3),
         "step_ms": round(statistics.median(device_ms), 3),

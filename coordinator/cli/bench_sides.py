@@ -12,17 +12,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.cli.bench_device import BenchInputs, bench_order
 from edge.contracts.errors import DeviceRefused
 from edge.runtimes.environments import runtime_python
 from edge.supervisor.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid
-from edge.supervisor.trainer_messages import Failed, Train, Trained
+from edge.supervisor.trainer_messages import Failed, Ready, Train, Trained
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+T = TypeVar("T", Ready, Trained)
 
 STEPS_PER_BLOCK = 10
 LANGUAGE_STEPS_PER_BLOCK = 2
@@ -48,6 +50,8 @@ class DeviceSide:
         self._count = 0
         self.cpu_ms = 0.0
         self.update = ""
+        self._link.start()
+        self._await(Ready)  # it tells of a trainer without Python, which an agent would use too
 
     def __enter__(self) -> DeviceSide:
         return self
@@ -67,7 +71,7 @@ class DeviceSide:
         self._count += 1
         inputs = self._inputs
         steps = steps or steps_per_block(inputs)
-        self._link.send(
+        self._link.train(
             Train(
                 order=bench_order(inputs, self._count, steps, self._threads),
                 manifest=str(inputs.artifact / "manifest.json"),
@@ -80,17 +84,22 @@ class DeviceSide:
                 constants=str(inputs.base) if inputs.base else "",
                 features=str(inputs.data.parent / "features") if inputs.reads_features else "",
                 features_bytes=FEATURES_BYTES,
-            )
+            ),
+            inputs.manifest,
         )
+        reply = self._await(Trained)
+        self.cpu_ms, self.update = reply.step_cpu_ms_p50, reply.digest
+        return reply.step_ms_p50
+
+    def _await(self, kind: type[T]) -> T:
         while True:
             event = self._events.get(timeout=TIMEOUT_S)
             if isinstance(event, TrainerEnded):
                 raise DeviceRefused(f"the trainer ended: {event.reason}")
             if isinstance(event, TrainerSaid) and isinstance(event.reply, Failed):
                 raise DeviceRefused(f"the trainer failed: {event.reply.reason}")
-            if isinstance(event, TrainerSaid) and isinstance(event.reply, Trained):
-                self.cpu_ms, self.update = event.reply.step_cpu_ms_p50, event.reply.digest
-                return event.reply.step_ms_p50
+            if isinstance(event, TrainerSaid) and isinstance(event.reply, kind):
+                return event.reply
 
 
 class TorchSide:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import io
 import os
+import stat
 import zipfile
 from collections.abc import Mapping
 from importlib import metadata, resources
@@ -20,6 +21,8 @@ from edge.runtimes import INSTALLABLE
 DISTRIBUTION = "apportion"
 PACKAGES = ("edge", "profiles")
 EXTRAS = (*INSTALLABLE, "identity", "images")
+PROGRAM = ".trainer"
+"""Suffix of what a device starts as a process."""
 _SUFFIXES = frozenset({".py", ".toml", ".typed", ".cpp", ".h"})
 _REQUIRED = ">={}.{},<{}.{}".format(*PYTHONS[0], PYTHONS[-1][0], PYTHONS[-1][1] + 1)
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -68,7 +71,8 @@ def write_wheel(path: Path, files: Mapping[str, bytes]) -> Path:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(whole.items()):
             entry = zipfile.ZipInfo(name, _DATE)
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            mode = stat.S_IFREG | (0o755 if name.endswith(PROGRAM) else 0o644)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, mode << 16
             archive.writestr(entry, data)
     if not path.exists() or path.read_bytes() != buffer.getvalue():  # others may be copying it right now
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from coordinator.fleet.device_wheel import requirements, write_device_wheel
+from coordinator.fleet.device_wheel import PROGRAM, requirements, write_device_wheel
 from coordinator.fleet.facts import HostFacts
 from coordinator.fleet.host import HostUnfit
 from coordinator.fleet.native_wheels import PLACE as LIBRARY_PLACE
@@ -118,7 +118,7 @@ def build_wheelhouse(
                     _fetch_compiled(build, unfinished, wanted[compiled], python, platforms, facts)
                 fetched = {path.name: _digest(path) for path in sorted(unfinished.glob("*.whl"))}
                 (unfinished / _STAMP).write_text(json.dumps({"wanted": stamped, "digests": fetched}, indent=1))
-        libraries = sorted(place.glob("*.portable.so"))
+        libraries = sorted([*place.glob("*.portable.so"), *place.glob(f"*.portable-*{PROGRAM}")])
         own = write_device_wheel(place, {f"{LIBRARY_PLACE}/{path.name}": path.read_bytes() for path in libraries})
     digests = {**fetched, own.name: _digest(own)}
     lines = "".join(f"{digest} {name}\n" for name, digest in sorted(digests.items()))

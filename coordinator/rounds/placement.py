@@ -16,6 +16,7 @@ from coordinator.ledger.records import Assignment
 from coordinator.methods.method import Method, MovesProducts, ShapesFollowState
 from coordinator.planning.capacity_levels import configured_level, device_names, group_level
 from coordinator.planning.history import NOTHING, History
+from coordinator.planning.native_orders import takes_native_orders
 from coordinator.planning.planner import MB, Placement, choose_runtimes, keep, place, require_able
 from coordinator.planning.requests import Requests
 from coordinator.planning.steps import ArtifactSteps
@@ -137,6 +138,8 @@ def place_device(
     def shape(level: Level) -> tuple[Cut, DeviceProgram]:
         return _shape(federation, level, state, round_index, profile.device)
 
+    if takes_native_orders(config, federation.method):
+        profile = profile.for_native_orders()
     given = configured_level(config, federation.method.levels(), profile.device, round_index)
     levels = federation.method.levels() if given is None else (given,)
     steps = ArtifactSteps(federation.artifacts, shape, batch=config.training.batch)

@@ -10,6 +10,9 @@ from edge.contracts.evaluation import Evaluation
 from edge.contracts.plan import BlobRef
 from profiles.bounds import AFew, Amount, Count, Degrees, Examples, Name, Processors, Result, Size
 
+NATIVE = "native"
+"""What a report calls a trainer without Python."""
+
 
 class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one assignment; the update itself travels as blocks under ``update.digest``.
@@ -29,6 +32,7 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
         evaluation: sums over the held-out share of the model that was received, where the order asked; a report without
             any is written without the field.
         cpu_s: processor time of the trainer for this order, all threads; an older agent's report has no such field.
+        trainer: ``native`` where a trainer without Python carried the order out; another's report has no such field.
         joules: of the whole board, or of its processor, in that time; only where something counts them.
     """
 
@@ -60,6 +64,7 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
     evaluation: Evaluation | msgspec.UnsetType = msgspec.UNSET
     cpu_s: Amount | msgspec.UnsetType = msgspec.UNSET
     joules: Amount | msgspec.UnsetType = msgspec.UNSET
+    trainer: Name | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def scores(self) -> Evaluation | None:
@@ -70,6 +75,11 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
     def processor_s(self) -> float | None:
         """:attr:`cpu_s`, where it was measured."""
         return None if self.cpu_s is msgspec.UNSET else self.cpu_s
+
+    @property
+    def trainer_kind(self) -> str:
+        """:attr:`trainer`, ``python`` where it is not said."""
+        return "python" if self.trainer is msgspec.UNSET else self.trainer
 
     @property
     def energy_j(self) -> float | None:

@@ -37,6 +37,8 @@ _SAFETENSORS_DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
+SAFETENSORS_NAMES = {dtype: name for name, dtype in _SAFETENSORS_DTYPES.items()}
+"""Element types as the format calls them."""
 
 
 def encode_tensors(tensors: Mapping[str, np.ndarray]) -> bytes:

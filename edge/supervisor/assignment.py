@@ -15,13 +15,14 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import AgentState, Get, Refuse
 from edge.contracts.packing import KEPT
 from edge.contracts.plan import BlobRef, WorkOrder
-from edge.contracts.report import TrainReport
+from edge.contracts.report import NATIVE, TrainReport
 from edge.masking.keys import is_able
 from edge.masking.seeds import MaskSeeds
 from edge.supervisor.conditions import Condition
 from edge.supervisor.finished_work import FinishedWork
 from edge.supervisor.settings import AgentSettings
 from edge.supervisor.trainer_messages import Progress, Train, Trained
+from edge.system.energy import EnergyMeter
 from edge.system.meter import is_torch_loaded, peak_rss_bytes
 from edge.transfer.artifact_store import ArtifactStore
 from edge.transfer.fetcher import OrderFetch
@@ -44,6 +45,7 @@ class Assignment:
         crashes: trainers that died over it.
         waiting_for, waiting: the condition it waits for, and a sentence with its values; None and empty: none.
         masks: of a masked order, once they are agreed on.
+        energy: since its training began; the trainer without Python looks at no counter.
     """
 
     order: WorkOrder
@@ -59,6 +61,7 @@ class Assignment:
     fetch: OrderFetch | None = None
     uploader: Uploader | None = None
     masks: MaskSeeds | None = None
+    energy: EnergyMeter | None = None
 
     @classmethod
     def taken(cls, order: WorkOrder) -> Assignment:
@@ -179,14 +182,22 @@ class Assignment:
         )
         return self.refusal(DeadlineExpired.code, reason)
 
-    def estimate(self, manifest: ArtifactManifest, profile: DeviceProfile, runtime: str) -> None:
-        """Predict what the processes will reach from the manifest, when the order did not say, and what they may."""
+    def estimate(self, manifest: ArtifactManifest, profile: DeviceProfile, runtime: str, *, is_native: bool) -> None:
+        """Predict what the processes will reach from the manifest, when the order did not say, and what they may.
+
+        Args:
+            is_native: the trainer without Python will carry the order out. Where another has to though the device has
+                one, the plan may have counted on it, and what the order said is no longer enough.
+        """
         self.ceiling_bytes = profile.ceiling_bytes
-        self.needed_bytes = self.needed_bytes or predict_process_peak(
+        known = profile.for_native_orders() if is_native else profile
+        predicted = predict_process_peak(
             supervisor_idle_bytes=profile.supervisor_idle_bytes,
-            trainer_idle_bytes=profile.trainer_idle_bytes.get(runtime, 0),
+            trainer_idle_bytes=known.trainer_idle_bytes.get(runtime, 0),
             artifact_peak_bytes=manifest.cost.predicted_peak_bytes,
         )
+        is_other = not is_native and profile.native_idle_bytes is not msgspec.UNSET
+        self.needed_bytes = max(self.needed_bytes, predicted) if is_other else self.needed_bytes or predicted
 
     def forbidden(self, settings: AgentSettings, store: ArtifactStore) -> Refuse | None:
         """The refusal of an order that the owner's policy does not allow, else None."""
@@ -245,10 +256,11 @@ class Assignment:
             masks=self.masks,
         )
 
-    def report(self, settings: AgentSettings, done: Trained) -> TrainReport:
-        """What the coordinator is told about a finished training."""
+    def report(self, settings: AgentSettings, done: Trained, *, is_native: bool = False) -> TrainReport:
+        """What the coordinator is told about a finished training, by the trainer without Python or the other one."""
         supervisor_peak, budget = peak_rss_bytes(), settings.budget_bytes
         temperature, battery = heat_and_charge()
+        joules = self.energy.spent().joules if is_native and self.energy is not None else done.joules
         return TrainReport(
             assignment_id=self.order.assignment_id,
             device=settings.device,
@@ -261,7 +273,8 @@ class Assignment:
             step_ms_p95=done.step_ms_p95,
             trainer_peak_bytes=done.peak_bytes,
             supervisor_peak_bytes=supervisor_peak,
-            trainer_idle_bytes=done.idle_bytes,
+            # Without Python it allows for what any step touches; an order of none may touch less.
+            trainer_idle_bytes=min(done.idle_bytes, done.peak_bytes),
             budget_bytes=budget,
             over_budget=budget > 0 and supervisor_peak + done.peak_bytes > budget,
             torch_loaded=done.torch_loaded or is_torch_loaded(),
@@ -276,7 +289,8 @@ class Assignment:
             labels=done.labels,
             evaluation=msgspec.UNSET if done.evaluation is None else done.evaluation,
             cpu_s=done.cpu_s,
-            joules=msgspec.UNSET if done.joules is None else done.joules,
+            joules=msgspec.UNSET if joules is None else joules,
+            trainer=NATIVE if is_native else msgspec.UNSET,
         )
 
 

@@ -45,7 +45,9 @@ class Gate:
             self._presence.profile(),
             minute=self._surroundings.minute_of_day(),
             needed_bytes=work.needed_bytes,
-            held_bytes=self._presence.held_bytes(is_training=self._trainer.is_running),
+            held_bytes=self._presence.held_bytes(
+                is_training=self._trainer.is_running, is_native=self._trainer.is_native
+            ),
             is_training=is_training or self._trainer.is_paused,
             before=work.waiting_for,
         )

@@ -28,6 +28,7 @@ class Presence:
     Attributes:
         data_error, data_error_code: why the local data cannot be used, or empty.
         trainer_idle_bytes: resident memory of a trainer with runtime and local data, before any artifact.
+        native_idle_bytes: the same of a trainer without Python; 0 where there is none for runtime and data.
     """
 
     def __init__(self, settings: AgentSettings, storage: Path, root: Path) -> None:
@@ -43,6 +44,7 @@ class Presence:
         self.data_error = ""
         self.data_error_code = ""
         self.trainer_idle_bytes = 0
+        self.native_idle_bytes = 0
         self.supervisor_idle_bytes = 0
 
     def ready(self, reply: Ready) -> None:
@@ -76,6 +78,9 @@ class Presence:
             runtimes=self._runtimes,
             root=self._root,
         )
+        if self.native_idle_bytes:
+            native = dict.fromkeys(self._runtimes, self.native_idle_bytes)
+            found = msgspec.structs.replace(found, native_idle_bytes=native)
         return LinkRate(self._storage).put_into(self._measured.now().put_into(found))
 
     @property
@@ -83,9 +88,10 @@ class Presence:
         """As the trainer counted them."""
         return self._num_examples
 
-    def held_bytes(self, *, is_training: bool) -> int:
-        """Resident memory of the idle supervisor, and of an idle trainer when there is one."""
-        return self.supervisor_idle_bytes + (self.trainer_idle_bytes if is_training else 0)
+    def held_bytes(self, *, is_training: bool, is_native: bool = False) -> int:
+        """Resident memory of the idle supervisor, and of an idle trainer when there is one, without Python or with."""
+        trainer = self.native_idle_bytes if is_native else self.trainer_idle_bytes
+        return self.supervisor_idle_bytes + (trainer if is_training else 0)
 
     def hello(self, state: AgentState, work: Assignment | None) -> Hello:
         """Sent after every connect."""

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge.contracts.errors import ConfigError, MessageRejected
-from edge.supervisor.trainer_messages import Reply, Request, Train, read_reply
-from edge.system.pipe_frames import write_frame
+from edge.contracts.manifest import ArtifactManifest
+from edge.supervisor.native_trainer import NativeTrainer
+from edge.supervisor.trainer_messages import Ready, Reply, Request, Train, read_reply
+from edge.system.pipe_frames import write_bytes, write_frame
 
 log = logging.getLogger("apportion.trainer")
 
@@ -74,6 +76,9 @@ class TrainerLink:
         self._programs: set[str] = set()
         self.artifact = ""
         """Digest of the artifact the child has loaded, empty before its first order."""
+        self.native = NativeTrainer()
+        """The trainer without Python, once a child has told of it."""
+        self._is_native = False
 
     @property
     def is_running(self) -> bool:
@@ -95,41 +100,68 @@ class TrainerLink:
         running = self._child
         if running is not None:
             return running
+        try:
+            return self._started([self._python, "-m", "edge.trainer", self._runtime], is_native=False)
+        except OSError as error:
+            raise ConfigError([f"--trainer-python: {self._python} cannot be started ({error})"]) from error
+
+    def _started(self, command: list[str], *, is_native: bool) -> subprocess.Popen[bytes]:
         self.artifact = ""
         self._programs.clear()
         self._heard_at = time.monotonic()
-        try:
-            child = subprocess.Popen(
-                [self._python, "-m", "edge.trainer", self._runtime, str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=child_environment(),
-            )
-        except OSError as error:
-            raise ConfigError([f"--trainer-python: {self._python} cannot be started ({error})"]) from error
-        self._child = child
+        child = subprocess.Popen(
+            [*command, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment()
+        )
+        self._child, self._is_native = child, is_native
         threading.Thread(target=self._read, args=(child,), daemon=True).start()
         return child
 
     def send(self, request: Request) -> None:
-        """Send ``request``, starting a child first when there is none."""
+        """Send ``request``, starting a child first when there is none that takes it."""
+        if self._is_native:
+            self.end()
         child = self.start()
         assert child.stdin is not None
-        try:
+        with _gone_is_told():
             write_frame(child.stdin, request)
-        except (BrokenPipeError, ValueError):  # closed by it, or by the reader that saw its end
-            log.info("the trainer is gone; its end is reported by the reader")
 
-    def train(self, request: Train) -> None:
-        """Send an order; a child that has another artifact loaded, or another program of it alone, is ended first."""
+    def train(self, request: Train, manifest: ArtifactManifest | None = None) -> None:
+        """Send an order; a child that has another artifact loaded, or another program of it alone, is ended first.
+
+        Args:
+            manifest: of the order's artifact; without it the Python trainer carries the order out.
+        """
         programs = {turn.program for turn in request.order.schedule.turns}
         is_other = self.artifact not in ("", request.order.artifact.digest)
         if is_other or (self._programs and self._programs.isdisjoint(programs)):
             # Statistics beside a training step need more memory than was planned for either: 9 MB for ResNet-8.
             self.end()
-        self.send(request)
+        flat = self.native.flat(request, manifest)
+        if flat is None or not self._sent_flat(flat):
+            self.send(request)
         self._programs |= programs
         self.artifact = request.order.artifact.digest
+
+    def _sent_flat(self, order: bytes) -> bool:
+        """Whether the native trainer, started where it does not run, has the order."""
+        if not self._is_native:
+            self.end()
+        child = self._child
+        try:
+            child = child or self._started([self.native.path], is_native=True)
+        except OSError as error:
+            log.warning("%s cannot be started (%s); the Python trainer carries orders out", self.native.path, error)
+            self.native.path = ""
+            return False
+        assert child.stdin is not None
+        with _gone_is_told():
+            write_bytes(child.stdin, order)
+        return True
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the child, or the last one, is the trainer without Python."""
+        return self._is_native
 
     @property
     def is_paused(self) -> bool:
@@ -185,6 +217,8 @@ class TrainerLink:
                 while (reply := read_reply(child.stdout)) is not None:
                     if child is self._child:
                         self._heard_at = time.monotonic()
+                        if isinstance(reply, Ready):
+                            self.native.told(reply)
                         self._deliver(TrainerSaid(reply))
             except (MessageRejected, ValueError) as error:
                 log.error("trainer %d: %s", child.pid, error)
@@ -196,6 +230,15 @@ class TrainerLink:
         if child is self._child:
             self._child = None
             self._deliver(TrainerEnded(exit_reason(status), max(0, -status), peak_bytes))
+
+
+@contextlib.contextmanager
+def _gone_is_told() -> Iterator[None]:
+    """A child that has closed its pipe, or whose reader saw its end: the reader reports it."""
+    try:
+        yield
+    except (BrokenPipeError, ValueError):
+        log.info("the trainer is gone; its end is reported by the reader")
 
 
 def _ended(child: subprocess.Popen[bytes]) -> tuple[int, int]:

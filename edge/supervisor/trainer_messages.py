@@ -75,14 +75,15 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The runtime is loaded; resident memory now, the most threads it uses (0: as many as asked for), and the density
-    below which a layer is faster sparse, by kind of layer."""
+    """The runtime is loaded; resident memory now, the most threads it uses (0: as many as asked for), the density below
+    which a layer is faster sparse, by kind of layer, and the path of a trainer without Python, empty where none is."""
 
     runtime: str
     version: str
     rss_bytes: int
     max_threads: int = 0
     sparse_below: dict[str, float] = {}
+    native: str = ""
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):

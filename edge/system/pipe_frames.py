@@ -18,7 +18,15 @@ def write_frame(stream: IO[bytes], message: msgspec.Struct) -> None:
     Raises:
         BrokenPipeError: the other side is gone.
     """
-    data = msgspec.msgpack.encode(message)
+    write_bytes(stream, msgspec.msgpack.encode(message))
+
+
+def write_bytes(stream: IO[bytes], data: bytes) -> None:
+    """Send a message that is encoded already.
+
+    Raises:
+        BrokenPipeError: the other side is gone.
+    """
     stream.write(_LENGTH.pack(len(data)))
     stream.write(data)
     stream.flush()

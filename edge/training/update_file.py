@@ -12,16 +12,8 @@ import numpy as np
 
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.plan import Encoding
+from edge.contracts.tensor_file import SAFETENSORS_NAMES
 
-_DTYPES = {
-    "float32": "F32",
-    "float16": "F16",
-    "int64": "I64",
-    "int32": "I32",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
 _CHUNK_BYTES = 1 << 20
 
 
@@ -58,7 +50,7 @@ def _chunks(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
     for name in names:
         array = tensors[name]
         header[name] = {
-            "dtype": _DTYPES[array.dtype.name],
+            "dtype": SAFETENSORS_NAMES[array.dtype.name],
             "shape": list(array.shape),
             "data_offsets": [offset, offset + array.nbytes],
         }

@@ -104,6 +104,7 @@ PROFILE = DeviceProfile(
         "onnxruntime": MemoryLine(0.9, 1_000_000, 2_000_000, 12, 1_760_000_000.5, 15_000_000, 12_000_000, 48.5)
     },
     step_lines={"onnxruntime": (StepLine(1, 0.5, 40.0, 0.1, 0.07, 12, 1_760_000_000.5, 0.02, 0.5, 12.0, 2.0, 8.0),)},
+    native_idle_bytes={"executorch": 7_000_000},
 )
 
 ORDER = WorkOrder(
@@ -178,6 +179,7 @@ REPORT = TrainReport(
     ),
     cpu_s=2.25,
     joules=7.5,
+    trainer="native",
 )
 
 BODIES: dict[str, msgspec.Struct] = {

@@ -1,4 +1,5 @@
-"""``python -m edge.runtimes.executorch.build``: the session library, compiled against the wheel of this environment.
+"""``python -m edge.runtimes.executorch.build``: the session library, compiled against the wheel of this environment,
+and the trainer without Python beside it.
 
 Needs a C++20 compiler (``CXX``, default g++) and no torch. ``APPORTION_NATIVE_FLAGS`` replaces ``-march=native``, which
 makes a library for this very machine. The library lies in the environment, named by the digest of its sources, so a new
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import shutil
 import subprocess
@@ -20,7 +22,11 @@ from pathlib import Path
 
 from edge.contracts.errors import DeviceRefused
 
+log = logging.getLogger("apportion.trainer")
+
 _SOURCES = Path(__file__).parent / "native"
+_TRAINER = "trainer"
+_PORTABLE = ".portable.so"
 PACKAGE = "executorch"
 _LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
 LOADED = frozenset(f"{PACKAGE}/lib/lib{name}.so" for name in _LIBRARIES)
@@ -43,20 +49,34 @@ def session_library() -> Path:
     if brought.exists():
         return brought
     flags = os.environ.get("APPORTION_NATIVE_FLAGS", _DEFAULT_FLAGS).split()
-    digest = _digest(str(wheel), *flags)
+    digest = _digest(_SOURCES, str(wheel), *flags)
     library = Path(sys.prefix) / "lib" / "apportion" / f"libapportion_executorch-{digest}.so"
     if not library.exists():
         compile_library(wheel, library, compiler=os.environ.get("CXX", "g++"), flags=flags, search=str(wheel / "lib"))
     return library
 
 
+def trainer_program(library: Path) -> Path | None:
+    """The trainer without Python for ``library``, compiled in seconds if it is not there; None where it cannot be."""
+    found = _trainer_of(library)
+    if not found.is_file() and not library.name.endswith(_PORTABLE):
+        wheel = wheel_folder()
+        compiler = os.environ.get("CXX", "g++")
+        _compile_trainer(wheel, library, found, compiler=compiler, search=str(wheel / "lib"))
+    return found if found.is_file() else None
+
+
+def _trainer_of(library: Path) -> Path:
+    return library.with_name(f"{library.stem}-{_digest(_SOURCES / _TRAINER)}.trainer")
+
+
 def portable_name(release: str) -> str:
     """As :meth:`edge.runtimes.base.NativeBuild.portable_name`: of these sources too."""
-    return f"libapportion_executorch-{_digest(release)}.portable.so"
+    return f"libapportion_executorch-{_digest(_SOURCES, release, _digest(_SOURCES / _TRAINER))}{_PORTABLE}"
 
 
-def _digest(*parts: str) -> str:
-    texts = [path.read_text(encoding="utf-8") for path in sorted([*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h")])]
+def _digest(sources: Path, *parts: str) -> str:
+    texts = [path.read_text(encoding="utf-8") for path in sorted([*sources.glob("*.cpp"), *sources.glob("*.h")])]
     return hashlib.sha256("\0".join([*parts, *texts]).encode()).hexdigest()[:16]
 
 
@@ -99,7 +119,31 @@ def compile_library(wheel: Path, library: Path, *, compiler: str, flags: Sequenc
                 "a C++20 compiler (g++ 11 or newer) is needed"
             )
         os.replace(unfinished, library)
+    _compile_trainer(wheel, library, _trainer_of(library), compiler=compiler, search=search)
+
+
+def _compile_trainer(wheel: Path, library: Path, trainer: Path, *, compiler: str, search: str) -> None:
+    """Compile ``trainer`` beside ``library``; where that fails, the Python trainer does all the work.
+
+    It computes as NumPy does, no product is added to before it is rounded; the kernels are the library's.
+    """
+    if shutil.which(compiler) is None:
+        return
+    unfinished = trainer.with_suffix(f".{os.getpid()}")
+    command = [
+        compiler, "-std=c++20", "-O2", "-ffp-contract=off", "-Wno-psabi", "-pthread",
+        *map(str, sorted((_SOURCES / _TRAINER).glob("*.cpp"))), "-o", str(unfinished),
+        f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,$ORIGIN:{search}",
+        f"-Wl,-rpath-link,{wheel / 'lib'}", "-Wl,--allow-shlib-undefined",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        os.replace(unfinished, trainer)
+    else:
+        log.warning("%s could not build the trainer without Python: %s", compiler, done.stderr.strip()[-600:])
 
 
 if __name__ == "__main__":
-    print(session_library())
+    built = session_library()
+    trainer_program(built)
+    print(built)

@@ -17,6 +17,7 @@ import numpy as np
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, GraphOutput, Program
 from edge.contracts.tensors import GRADIENT_SUM, TensorSpec, concrete_shape, is_carried
+from edge.runtimes.executorch.build import session_library, trainer_program
 from edge.runtimes.executorch.kept_entries import KeptEntries, kept_entries
 from edge.runtimes.executorch.library import NativeProgram, NativeThreads, crossovers, library
 from edge.runtimes.executorch.native_update import NativeUpdate
@@ -36,6 +37,12 @@ def version() -> str:
     """Release of the executorch wheel installed here; the session library is loaded, and built if need be."""
     library()
     return distribution_version("executorch")
+
+
+def native_trainer() -> str:
+    """Path of the trainer without Python; empty where there is none for this environment."""
+    found = trainer_program(session_library())
+    return "" if found is None else str(found)
 
 
 def sparse_below() -> dict[str, float]:

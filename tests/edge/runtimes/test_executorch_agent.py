@@ -14,7 +14,7 @@ import pytest
 
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest
-from edge.contracts.plan import BlobRef, Schedule, WorkOrder, assignment_id
+from edge.contracts.plan import BlobRef, Precision, Schedule, WorkOrder, assignment_id
 from edge.contracts.tensor_file import encode_tensors
 from edge.runtimes.executorch.library import library
 from edge.supervisor.trainer_link import child_environment
@@ -61,7 +61,15 @@ class Exported:
     files: dict[str, bytes]
     weights: bytes
 
-    def order(self, bench: Bench, round_index: int, *, manifest: ArtifactManifest | None = None, batch: int = 6) -> str:
+    def order(
+        self,
+        bench: Bench,
+        round_index: int,
+        *,
+        manifest: ArtifactManifest | None = None,
+        batch: int = 6,
+        precision: Precision = "fp32",
+    ) -> str:
         """Serve the blobs and send an order; its assignment id."""
         described = (manifest or self.manifest).to_bytes()
         served = [described, self.weights, *self.files.values()]
@@ -83,6 +91,7 @@ class Exported:
                 hyper={"lr": 0.05, "momentum": 0.9, "weight_decay": 0.0},
                 upload=tuple(s.name for s in self.manifest.specs("parameter")),
                 threads=4,
+                precision=precision,
             )
         )
         return identity
@@ -133,11 +142,21 @@ def test_executorch_agent_trains_a_round_on_the_threads_ordered(bench: Bench, ex
     identity = exported.order(bench, 0)
     report = bench.coordinator.wait_for("report", where=lambda r: r.assignment_id == identity)
     assert (report.runtime, report.steps, report.threads) == ("executorch", 3, 4)
-    assert bench.coordinator.wait_for("hello").profile.max_threads == {}
+    profile = bench.coordinator.wait_for("hello").profile
+    assert profile.max_threads == {}
+    assert 0 < profile.native_idle_bytes["executorch"] < profile.trainer_idle_bytes["executorch"] / 2
+    assert report.trainer_kind == "native"
+    assert report.trainer_peak_bytes < profile.trainer_idle_bytes["executorch"]
     assert np.isfinite(report.loss)
     trainer = Path(f"/proc/{agent.trainer.pid}/maps").read_text()
     assert "libexecutorch.so" in trainer
-    assert not [library for library in ("libtorch", "libc10", "onnxruntime") if library in trainer]
+    others = ("python", "libtorch", "libc10", "onnxruntime", "numpy")
+    assert not [line for line in trainer.splitlines() if any(name in line.rpartition("/")[2] for name in others)]
+    # What only the Python trainer does comes from it, the same as ever.
+    coded = exported.order(bench, 1, precision="int8")
+    report = bench.coordinator.wait_for("report", where=lambda r: r.assignment_id == coded)
+    assert report.trainer_kind == "python"
+    assert agent.trainer.native.reason == "its update is sent as int8"
 
 
 def test_executorch_agent_refuses_by_reason_and_goes_on(bench: Bench, exported: Exported, images: str) -> None:
