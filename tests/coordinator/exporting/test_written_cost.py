@@ -67,6 +67,11 @@ def test_only_levels_with_frozen_blocks_read_kept_features() -> None:
         work[level.name] = [cost.step_work.matrix_macs for cost in costs if cost and cost.step_work]
     assert work["rank 2, depth 2"][0] == work["rank 2, depth 2"][1]
     assert work["rank 2, depth 1"][0] < work["rank 2, depth 1"][1]
+    assert cached.refused_form(cut, program, RUNTIME, StepForm(1, True)) == ""
+    again, kept = (cached.written_cost(cut, program, RUNTIME, StepForm(1, recompute)) for recompute in (True, False))
+    assert again is not None
+    assert kept is not None
+    assert again.predicted_peak_bytes < kept.predicted_peak_bytes
 
 
 @pytest.mark.slow
