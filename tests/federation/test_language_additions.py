@@ -52,7 +52,7 @@ def test_killed_and_resumed_it_is_the_run_in_torch_and_the_base_travels_once(kin
     simulated(config, tmp_path / "simulated")
     got, expected, begun = (
         decode_tensors(data, where="final")
-        for data in (final_bytes(tmp_path / "whole"), final_bytes(tmp_path / "simulated"), begun_bytes(text, tmp_path))
+        for data in (final_bytes(tmp_path / "whole"), final_bytes(tmp_path / "simulated"), begun_bytes(text))
     )
     assert got.keys() == expected.keys()
     for name, value in expected.items():
@@ -75,7 +75,32 @@ def test_killed_and_resumed_it_is_the_run_in_torch_and_the_base_travels_once(kin
         assert max(later) < 12_000
 
 
-def begun_bytes(text: str, folder: Path) -> bytes:
+def begun_bytes(text: str) -> bytes:
     """What the run begins with, as a file of tensors."""
     config = load_config_text(text)
     return encode_tensors(method_of_run(config, dense_module(config)).init().tensors)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '[aggregation]\nmode = "buffered"\nbuffer = 2\n',
+        '[server-optimizer]\nname = "fedadam"\n',
+        "[privacy]\nsecure-aggregation = true\n",
+    ],
+    ids=["buffered", "server-optimizer", "secure-aggregation"],
+)
+def test_entries_go_with_what_compares_moves_and_hides_them(more: str, tmp_path: Path) -> None:
+    text = text_of("prefix").replace("\ndepths = [2, 1]", "")
+    for depth in (2, 1):
+        text = text.replace(f'level = "3 positions, depth {depth}"', 'level = "3 positions"')
+    text = text.replace("[[cohort.local]]", "[cohort]\nmin-reports = 3\n[[cohort.local]]", 1)
+    config = load_config_text(text + more)
+    summary = start_run(config, tmp_path / "run", RunOptions(quiet=True))
+    assert summary["rounds"] == 2
+    got, begun = (decode_tensors(d, where="t") for d in (final_bytes(tmp_path / "run"), begun_bytes(text)))
+    assert all(np.abs(got[name] - value).max() > 0 for name, value in begun.items())
+    if "secure" in more:
+        simulated(load_config_text(text), tmp_path / "plain")
+        for name, value in decode_tensors(final_bytes(tmp_path / "plain"), where="plain").items():
+            assert np.abs(got[name] - value).max() <= 5e-3 * np.abs(value - begun[name]).max()
