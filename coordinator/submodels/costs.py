@@ -87,7 +87,9 @@ def cut_costs(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int = BATC
     statistics = sum(b.numel() for b in built.buffers() if b.is_floating_point())
     held = params
     if isinstance(built, CausalModel):
-        held = sum(p.numel() for name, p in built.named_parameters() if is_beside_base(name))
+        beside = [p for name, p in built.named_parameters() if is_beside_base(name)]
+        held = sum(p.numel() for p in beside)
+        trained = sum(p.numel() for p in beside if p.requires_grad)  # the base is mapped and never written
         counter.macs += read.numel() * built.architecture.vocabulary
     return Costs(
         params=params,

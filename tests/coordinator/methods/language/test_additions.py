@@ -45,6 +45,7 @@ def test_a_submodel_is_what_its_module_has_beside_the_base(name: str) -> None:
     assert all(np.array_equal(value, again[n]) for n, value in state.tensors.items())
     costs = cut_costs(MODULE, submodel.cut, token_input(TINY, 8), batch=2)
     assert costs.bytes_down == 4 * sum(v.size for v in submodel.tensors.values())
+    assert costs.bytes_up == costs.bytes_down  # all of an addition is trained, nothing of the base
 
 
 def test_units_of_mixed_sizes_and_blocks_of_mixed_depths_are_averaged_over_those_who_have_them() -> None:
