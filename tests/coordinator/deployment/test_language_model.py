@@ -174,7 +174,7 @@ def test_additions_are_deployed_where_a_format_has_them_and_refused_with_the_rea
         if kind == "adapter":
             for format in ("onnx", "peft"):
                 with pytest.raises(
-                    ConfigError, match=f"'{format}' has no place for bottleneck adapters: an activation"
+                    ConfigError, match=f"'{format}' has no place for bottleneck adapters: with an activation"
                 ):
                     deploy_language(config, made, tmp_path / kind, format=format, max_drop=0.0)
             continue
