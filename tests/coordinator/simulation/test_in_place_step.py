@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.simulation import in_place_step
+from coordinator.simulation import in_place_step, large_weights
 from coordinator.simulation.torch_session import TorchArtifact, TorchSession
 from edge.contracts.manifest import InputSpec
 from export.program_inputs import mask_name
@@ -63,8 +63,8 @@ def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     monkeypatch.setattr(in_place_step, "LARGE", 64)
-    monkeypatch.setattr(in_place_step, "ROWS", 5)
-    monkeypatch.setattr(in_place_step, "LEAST_SCALE", 0.7)  # three steps of 0.9 fall below it
+    monkeypatch.setattr(large_weights, "ROWS", 5)
+    monkeypatch.setattr(large_weights, "LEAST_SCALE", 0.7)  # three steps of 0.9 fall below it
     torch.manual_seed(3)
     yield
     torch.set_num_threads(threads)
