@@ -219,6 +219,11 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 class _Reads(TorchDispatchMode):
     """How often operations read each of some weights, outside of products of ``weights``."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As of the mode in :mod:`export.draws`."""
+        return False
+
     def __init__(self, weights: LargeWeights, named: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.counts = dict.fromkeys(named, 0)

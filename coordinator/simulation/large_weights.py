@@ -27,6 +27,9 @@ KEPT_SHARE = 4
 """Factors are kept up to a quarter as many rows as the weight's smaller side has. Measured on x86-64: with half as many
 two thin products take as long as the pass over the momentum that they save."""
 
+SOON_FULL = 4
+"""Factors of steps so large that fewer of them have room are written out at once: they would be soon."""
+
 ROWS = 512
 """Of a weight that are updated at a time, while their momentum is in a core's cache."""
 
@@ -120,8 +123,7 @@ class LargeWeights:
         if (kept := self._kept.get(name)) is not None:
             most = min(weight.shape) // KEPT_SHARE
             rows = sum(len(d_BO) for d_BO, _ in factors)
-            # A step that fills a quarter of the room would have its factors written out soon.
-            if kept.count + rows <= most and rows * 4 <= most:
+            if kept.count + rows <= most and rows * SOON_FULL <= most:
                 kept.add(factors, lr, momentum)
                 return
             self.settle(name)

@@ -116,6 +116,11 @@ def _costs_of_atoms(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int)
 class _Counter(TorchDispatchMode):
     """Sees every operation of one forward pass, with the layer it belongs to."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As of the mode in :mod:`export.draws`."""
+        return False
+
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self._module = module
