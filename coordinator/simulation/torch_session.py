@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from coordinator.simulation.in_place_step import in_place_step
-from coordinator.simulation.large_weights import MOMENTUM, LargeWeights, OwnProducts, Products
+from coordinator.simulation.large_weights import MOMENTUM, LargeWeights
 from coordinator.submodels.memory_layout import lets_channels_last
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
@@ -47,19 +47,15 @@ class TorchArtifact:
         self.steps = {name: step for name, step in steps.items() if step is not None}
         self.manifest = _manifest(self.functions, spec, tuple(classes))
 
-    def session(self, device: str, products: Products | None = None) -> TorchSession:
-        """A session on ``device`` (``cpu``, ``cuda``).
-
-        Args:
-            products: who makes those with large weights as they are received; the session itself where none is given.
-        """
-        return TorchSession(self, device, products or OwnProducts())
+    def session(self, device: str) -> TorchSession:
+        """A session on ``device`` (``cpu``, ``cuda``)."""
+        return TorchSession(self, device)
 
 
 class TorchSession:
     """Implements :class:`edge.runtimes.base.Session` with torch."""
 
-    def __init__(self, artifact: TorchArtifact, device: str, products: Products) -> None:
+    def __init__(self, artifact: TorchArtifact, device: str) -> None:
         manifest = artifact.manifest
         self._functions, self._steps = artifact.functions, artifact.steps
         self._layout = torch.channels_last if artifact.is_channels_last else torch.contiguous_format
@@ -67,14 +63,13 @@ class TorchSession:
         self._carried = {s.name: s for s in manifest.tensors if is_carried(s)}
         self._inputs = {p.name: [(n, n in self._carried) for n in p.inputs] for p in manifest.programs}
         self._state: dict[str, Tensor] = {}
-        self._products = products
-        self._weights = LargeWeights(self._state, products)
+        self._weights = LargeWeights(self._state)
         for function in self._functions.values():
             function.module.to(self._device)
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """As :meth:`edge.runtimes.base.Session.load_state`."""
-        self._weights = LargeWeights(self._state, self._products)
+        self._weights = LargeWeights(self._state)
         kept = self._kept(tensors)
         for name, spec in self._carried.items():
             if name.removesuffix(MOMENTUM) in kept and name.endswith(MOMENTUM):
@@ -101,8 +96,9 @@ class TorchSession:
     def _kept(self, tensors: Mapping[str, np.ndarray]) -> frozenset[str]:
         """The large weights of the training step whose factors can be kept: their momentum begins with zero."""
         step = self._steps.get(TRAIN)
-        is_here = self._device.type == "cpu" and step is not None
-        return frozenset(n for n in step.keeps() if n + MOMENTUM not in tensors) if step and is_here else frozenset()
+        if step is None or self._device.type != "cpu":
+            return frozenset()
+        return frozenset(name for name in step.keeps() if name + MOMENTUM not in tensors)
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
         """As :meth:`edge.runtimes.base.Session.run`."""
