@@ -22,9 +22,9 @@ from torch import Tensor
 MOMENTUM = "#momentum"
 
 KEPT_SHARE = 4
-"""Factors are kept up to a quarter as many rows as the weight's smaller side has. Measured on a busy x86-64 core, 2048 by
-2048 at batch 32: thin products with 240 rows take 1.5 ms and the one product at the end 2.8 ms a step, the pass over the
-momentum that both replace 9 ms."""
+"""Factors are kept up to a quarter as many rows as the weight's smaller side has. Measured on a busy x86-64 core, 2048
+by 2048 at batch 32: thin products with 240 rows take 1.5 ms and the one product at the end 2.8 ms a step, the pass over
+the momentum that both replace 9 ms."""
 
 SOON_FULL = 4
 """Factors of steps so large that fewer of them have room are written out at once: they would be soon."""
