@@ -36,7 +36,8 @@ def kept_array(key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
 
     try:
         path = cache_folder() / f"{key}.npy"
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        kept: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        return kept
     except (OSError, ValueError, EOFError, RuntimeError):  # not there, cut off, or nobody's home
         array = make()
     try:

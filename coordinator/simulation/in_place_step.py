@@ -216,7 +216,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         )
 
 
-class _Reads(TorchDispatchMode):
+class _Reads(TorchDispatchMode):  # type: ignore[misc]
     """How often operations read each of some weights, outside of products of ``weights``."""
 
     @classmethod
