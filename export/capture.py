@@ -2,6 +2,8 @@
 
 The graph's inputs and outputs are named tensors; nothing here knows a runtime. Two passes: the step with its
 gradients first, then functionalisation and decomposition, because the second one needs mutations spelled out.
+
+What only tracing needs of torch is imported by what traces: it brings SymPy, and a simulation traces nothing.
 """
 
 from __future__ import annotations
@@ -11,21 +13,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
-from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    GuardOnDataDependentSymNode,
-    ShapeEnv,
-    StatelessSymbolicContext,
-)
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
@@ -34,6 +28,9 @@ from edge.contracts.tensors import BATCH, TensorSpec
 from export.aliases import drop_aliases
 from export.backward_marks import BackwardMarks, backward_layer
 from export.decompositions import decomposition_table
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 ATEN = torch.ops.aten
 _FEW = 2
@@ -91,6 +88,9 @@ def capture(
         order["outputs"], order["hidden"] = tuple(outputs), tuple(hidden)
         return [*outputs.values(), *hidden.values()]
 
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
     shape_env = ShapeEnv()
     buffers = dict(module.named_buffers())
     fake_mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
@@ -122,6 +122,9 @@ def capture(
 
 def _joint(flat: Callable[..., list[Tensor]], fakes: Sequence[Tensor], layers: Sequence[str]) -> fx.GraphModule:
     """The function with its gradients as one graph, mutations and all."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
     try:
         return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
@@ -159,6 +162,8 @@ def layer_of(node: fx.Node) -> str:
 
 def _fake(mode: FakeTensorMode, item: StepInput) -> Tensor:
     """A fake of the example; a ``batch`` dimension is one shared symbol, every other one its number."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
     sizes = [DimDynamic.DUCK if size == BATCH else DimDynamic.STATIC for size in item.spec.shape]
     return mode.from_tensor(item.example, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
 
@@ -178,6 +183,7 @@ def _no_collection() -> Iterator[None]:
 @contextmanager
 def _tracing_state() -> Iterator[None]:
     """Kernels chosen for tracing: plain ATen ones, attention spelled out, no fused inference paths."""
+    from torch._dispatch.python import enable_python_dispatcher
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     fast_path = torch.backends.mha.get_fastpath_enabled()

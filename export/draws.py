@@ -169,6 +169,11 @@ def has_draws(names: Iterable[str]) -> bool:
 class _Intercepted(TorchDispatchMode):
     """Operations that draw are written out in what ``take`` gives; all others run as they are."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled by Dynamo, and telling it so would import it: seconds at the start of a process."""
+        return False
+
     def __init__(self, take: Taken, running: Sequence[str] = ()) -> None:
         super().__init__()
         self._take, self._running = take, running

@@ -4,9 +4,8 @@ Loss and gradients are the exported step's (:mod:`export.programs`). What follow
 parameters and slots instead of into new tensors, so results differ from the written-out step in the last bits of
 float32: an SGD step of 4.3 million parameters takes half the time.
 
-A large linear layer's weight gradient is never made: its two factors (output gradients and inputs of the batch) are
-multiplied straight into the momentum. Momentum is held divided by its decay since it was last brought up to date, which
-is what makes adding a product all there is to do.
+A large linear layer's weight gradient is never made: of its two factors, output gradients and inputs of the batch,
+:mod:`coordinator.simulation.large_weights` makes what moves the weight.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from coordinator.simulation.large_weights import LargeWeights
 from export.parameter_groups import rates
 from export.program_inputs import mask_name, square_name
 from export.programs import GradientFunction, ProgramFunction
@@ -28,12 +29,6 @@ from export.training_step import StepSpec
 
 LARGE = 1 << 18
 """Entries of a weight whose gradient is not made. Measured on x86-64: below it the products are no faster."""
-
-ROWS = 512
-"""Of a weight that are updated at a time, while their momentum is in a core's cache."""
-
-LEAST_SCALE = 1e-3
-"""Momentum whose decay since it was brought up to date is less than this is brought up to date."""
 
 
 def in_place_step(function: ProgramFunction, spec: StepSpec) -> InPlaceStep | None:
@@ -51,6 +46,9 @@ class InPlaceStep:
 
     Args:
         module: what ``gradients`` calls; the forward of its large linear layers is replaced.
+
+    Attributes:
+        large: weights whose gradient is not made.
     """
 
     def __init__(self, module: nn.Module, gradients: GradientFunction, spec: StepSpec) -> None:
@@ -59,33 +57,39 @@ class InPlaceStep:
         self._rates = rates(spec, self._trained)
         self._products: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         layers = {n: v for n, v in _large_layers(module, spec).items() if not self._rates[n].weight_decay}
-        self._large, self._is_stepping = tuple(layers), False
+        self.large = tuple(layers)
+        self._weights: LargeWeights | None = None
+        self._read_elsewhere: frozenset[str] | None = None
         for name, layer in layers.items():
             layer.forward = partial(self._linear, name, layer)
 
-    def __call__(self, values: dict[str, Tensor], scales: dict[str, float]) -> dict[str, Tensor]:
+    def keeps(self) -> tuple[str, ...]:
+        """Large weights whose factors may be kept: only the layer itself reads them."""
+        return tuple(name for name in self.large if name not in (self._read_elsewhere or ()))
+
+    def __call__(self, values: dict[str, Tensor], weights: LargeWeights) -> dict[str, Tensor]:
         """One step; loss and metrics.
 
         Args:
-            values: named; parameters, slots, sums and running statistics are written to.
-            scales: large weight -> what its momentum is to be multiplied by; written to, empty before the first step.
+            values: named; parameters, slots, sums and running statistics are written to, large weights by ``weights``.
         """
         spec = self._spec
         self._products.clear()
-        self._is_stepping = True
+        self._weights = weights
         try:
-            reported, reached = self._gradients(values)
+            reported, reached = self._reached(values)
         finally:
-            self._is_stepping = False
+            self._weights = None
         with torch.no_grad():
-            products = {n: self._products[n] for n in self._large if self._products[n]}
+            products = {n: self._products[n] for n in self.large if self._products[n]}
             gradients = {
                 n: torch.zeros_like(values[n]) if g is None else g for n, g in reached.items() if n not in products
             }
-            for name in list(products):
-                if (rest := reached[name]) is not None:  # the weight is used elsewhere, too
-                    products.pop(name)
-                    gradients[name] = rest + sum(d.t() @ x for d, x in self._products[name])
+            for name in self.large:
+                if name not in products or (rest := reached[name]) is None:
+                    continue
+                products.pop(name)  # the weight is used elsewhere, too
+                gradients[name] = rest + sum(d.t() @ x for d, x in self._products[name])
             self._penalise(gradients, values)
             for name in spec.squared_gradient:
                 if name in gradients:
@@ -95,20 +99,34 @@ class InPlaceStep:
                     gradients[name] = gradients[name] * values[mask_name(name)].to(gradients[name].dtype)
             if spec.clip_norm:
                 gradients = clipped(gradients, values["clip_norm"])
+            decay = float(values["momentum"]) if spec.optimizer.momentum else None
             for name, factors in products.items():
-                self._multiply_in(name, factors, values, scales)
-            self._update(gradients, values, scales)
+                weights.step(name, factors, float(self._rates[name].lr(values)), decay)
+            self._update(gradients, values, weights)
         return reported
+
+    def _reached(self, values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
+        """As the gradient function; the first time it is seen what else reads large weights, before they move."""
+        if self._read_elsewhere is not None or not self.large:
+            return self._gradients(values)
+        assert self._weights is not None
+        with _Reads(self._weights, {name: values[name] for name in self.large}) as reads:
+            found = self._gradients(values)
+        # Once it is made a leaf of autograd's.
+        self._read_elsewhere = frozenset(name for name, count in reads.counts.items() if count > 1)
+        for name in self._read_elsewhere:
+            self._weights.settle_in(name, values)
+        return found
 
     def _linear(self, name: str, layer: nn.Linear, x: Tensor) -> Tensor:
         """The forward of a large layer; outside of a step its own."""
-        if not self._is_stepping:
+        if self._weights is None:
             return nn.functional.linear(x, layer.weight, layer.bias)
 
         def take(d_BO: Tensor, x_BI: Tensor) -> None:
             self._products[name].append((d_BO, x_BI))
 
-        result: Tensor = _Product.apply(x, layer.weight, layer.bias, take)
+        result: Tensor = _Product.apply(x, layer.weight, layer.bias, name, self._weights, take)
         return result
 
     def _penalise(self, gradients: dict[str, Tensor], values: dict[str, Tensor]) -> None:
@@ -120,35 +138,15 @@ class InPlaceStep:
         if spec.corrected:
             add_correction(gradients, values)
 
-    def _multiply_in(
-        self, name: str, factors: list[tuple[Tensor, Tensor]], values: dict[str, Tensor], scales: dict[str, float]
-    ) -> None:
-        """The rule of one large weight, by rows: momentum += product / scale; weight -= lr scale momentum."""
-        weight, lr = values[name], float(self._rates[name].lr(values))
-        terms = [(d_BO.t().contiguous(), x_BI) for d_BO, x_BI in factors]
-        if not self._spec.optimizer.momentum:
-            for d_OB, x_BI in terms:
-                weight.addmm_(d_OB, x_BI, alpha=-lr)
-            return
-        slot, scale = values[f"{name}#momentum"], scales.get(name, 1.0) * float(values["momentum"])
-        if scale < LEAST_SCALE:
-            slot.mul_(scale)
-            scale = 1.0
-        for first in range(0, len(weight), ROWS):
-            rows = slice(first, first + ROWS)
-            for d_OB, x_BI in terms:
-                slot[rows].addmm_(d_OB[rows], x_BI, alpha=1.0 / scale)
-            weight[rows].add_(slot[rows], alpha=-lr * scale)
-        scales[name] = scale
-
-    def _update(self, gradients: dict[str, Tensor], values: dict[str, Tensor], scales: dict[str, float]) -> None:
+    def _update(self, gradients: dict[str, Tensor], values: dict[str, Tensor], weights: LargeWeights) -> None:
         """torch's SGD of all other parameters, those of one rate together."""
         groups: dict[tuple[float, float], list[str]] = defaultdict(list)
         for name in gradients:
             rate = self._rates[name]
             decay = float(values[rate.weight_decay]) if rate.weight_decay else 0.0
             groups[float(rate.lr(values)), decay].append(name)
-            settle(name, values, scales)
+            if name in self.large:
+                weights.settle_in(name, values)
         rule = self._spec.optimizer
         for (lr, decay), names in groups.items():
             sgd(
@@ -163,12 +161,6 @@ class InPlaceStep:
                 nesterov=rule.nesterov,
                 maximize=False,
             )
-
-
-def settle(name: str, state: Mapping[str, Tensor], scales: dict[str, float]) -> None:
-    """Bring the momentum of the weight ``name`` in ``state`` up to date."""
-    if (scale := scales.pop(name, 1.0)) != 1.0:
-        state[f"{name}#momentum"].mul_(scale)
 
 
 def _large_layers(module: nn.Module, spec: StepSpec) -> dict[str, nn.Linear]:
@@ -194,27 +186,57 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     """x W^T + b, whose backward pass hands the two factors of W's gradient to ``take`` and gives W none."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, take: Callable[..., None]) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        name: str,
+        weights: LargeWeights,
+        take: Callable[..., None],
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.take = take
-        if x.dim() != 2:
-            return nn.functional.linear(x, weight, bias)
-        # The weight first: two thirds of the time of the other order at small batches.
-        product = torch.mm(weight, x.t().contiguous()).t()
+        ctx.name, ctx.weights, ctx.take = name, weights, take
+        product = weights.forward(name, weight, x)
         return product if bias is None else product + bias
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         (d,) = gradients
         d_BO = d.reshape(-1, d.shape[-1])
         ctx.take(d_BO, x.reshape(-1, x.shape[-1]))
         return (
-            d @ weight if ctx.needs_input_grad[0] else None,
+            ctx.weights.backward(ctx.name, weight, d) if ctx.needs_input_grad[0] else None,
             None,
             d_BO.sum(0) if ctx.needs_input_grad[2] else None,
             None,
+            None,
+            None,
         )
+
+
+class _Reads(TorchDispatchMode):  # type: ignore[misc]
+    """How often operations read each of some weights, outside of products of ``weights``."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As of the mode in :mod:`export.draws`."""
+        return False
+
+    def __init__(self, weights: LargeWeights, named: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.counts = dict.fromkeys(named, 0)
+        self._weights = weights
+        self._names = {value.untyped_storage().data_ptr(): name for name, value in named.items()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in () if self._weights.is_in_product else [*args, *(kwargs or {}).values()]:
+            for part in value if isinstance(value, (list, tuple)) else (value,):
+                name = self._names.get(part.untyped_storage().data_ptr()) if isinstance(part, Tensor) else None
+                if name is not None:
+                    self.counts[name] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coordinator.simulation.in_place_step import in_place_step, settle
+from coordinator.simulation.in_place_step import in_place_step
+from coordinator.simulation.large_weights import MOMENTUM, LargeWeights
 from coordinator.submodels.memory_layout import lets_channels_last
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
@@ -25,8 +26,7 @@ from export.task_steps import SUM
 from export.training_step import StepSpec, symbols_of
 
 RUNTIME = "torch"
-MOMENTUM = "#momentum"
-_NEXT = "next:"
+_NEXT, TRAIN = "next:", "train"
 _PROGRAMS = ("train", "stats", "eval")
 """Programs a device runs, apart from variants of ``train`` and of ``eval``."""
 
@@ -63,13 +63,18 @@ class TorchSession:
         self._carried = {s.name: s for s in manifest.tensors if is_carried(s)}
         self._inputs = {p.name: [(n, n in self._carried) for n in p.inputs] for p in manifest.programs}
         self._state: dict[str, Tensor] = {}
-        self._scales: dict[str, float] = {}
+        self._weights = LargeWeights(self._state)
         for function in self._functions.values():
             function.module.to(self._device)
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """As :meth:`edge.runtimes.base.Session.load_state`."""
+        self._weights = LargeWeights(self._state)
+        kept = self._kept(tensors)
         for name, spec in self._carried.items():
+            if name.removesuffix(MOMENTUM) in kept and name.endswith(MOMENTUM):
+                self._state.pop(name, None)  # zero until its weight is settled
+                continue
             given = tensors.get(name.removesuffix(TEACHER) if spec.role == "teacher" else name)
             shape = tuple(int(size) for size in spec.shape)
             if given is None and spec.role in ("slot", "accumulator"):
@@ -85,18 +90,30 @@ class TorchSession:
                 np.copyto(self._state[name].numpy(), given)
             else:
                 self._state[name] = self._laid_out(_own(given))
-        self._scales = {}
+        for name in kept:
+            self._weights.keep(name, has_momentum=name + MOMENTUM in self._carried)
+
+    def _kept(self, tensors: Mapping[str, np.ndarray]) -> frozenset[str]:
+        """The large weights of the training step whose factors can be kept: their momentum begins with zero."""
+        step = self._steps.get(TRAIN)
+        if step is None or self._device.type != "cpu":
+            return frozenset()
+        return frozenset(name for name in step.keeps() if name + MOMENTUM not in tensors)
 
     def run(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
         """As :meth:`edge.runtimes.base.Session.run`."""
         if program not in self._functions:
             raise PlanError(f"no program '{program}', there are {', '.join(self._functions)}; order one of them")
+        step = self._steps.get(program)
+        if step is None or program != TRAIN:
+            self._weights.settle_kept()
         values = {
             name: self._state[name] if carried else self._laid_out(_own(feeds[name]))
             for name, carried in self._inputs[program]
+            if not carried or name in self._state
         }
-        if program in self._steps:
-            outputs = self._steps[program](values, self._scales)
+        if step is not None:
+            outputs = step(values, self._weights)
         else:
             outputs, _ = self._functions[program].function(values)
         scalars: dict[str, float] = {}
@@ -116,11 +133,11 @@ class TorchSession:
 
     def read(self, name: str) -> np.ndarray:
         """As :meth:`edge.runtimes.base.Session.read`."""
-        if name not in self._state:
+        if name not in self._carried:
             raise DeviceRefused(f"no program carries a tensor '{name}'; order others")
         if name.endswith(MOMENTUM):
-            settle(name.removesuffix(MOMENTUM), self._state, self._scales)
-        value: np.ndarray = self._state[name].detach().cpu().contiguous().numpy()
+            self._weights.settle(name.removesuffix(MOMENTUM))
+        value: np.ndarray = self._weights.weight(name).detach().cpu().contiguous().numpy()
         return value
 
     def _laid_out(self, value: Tensor) -> Tensor:

@@ -116,8 +116,27 @@ def _costs_of_atoms(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int)
     )
 
 
+def _shaped(func: Any, args: Any) -> Any:
+    """What ``func`` gives, of operations for whose shapes torch would import its compiler, which takes seconds."""
+    if func is _ATEN.mm.default:
+        return args[0].new_empty((args[0].shape[0], args[1].shape[1]))
+    if func is _ATEN.addmm.default:
+        return args[1].new_empty((args[1].shape[0], args[2].shape[1]))
+    if func is _ATEN.relu.default:
+        return args[0].new_empty(args[0].shape)
+    if func in (_ATEN.native_batch_norm.default, _ATEN._native_batch_norm_legit.default) and args[5]:  # in training
+        x = args[0]
+        return x.new_empty(x.shape), x.new_empty((x.shape[1],)), x.new_empty((x.shape[1],))
+    return None
+
+
 class _Counter(TorchDispatchMode):
     """Sees every operation of one forward pass, with the layer it belongs to."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As of the mode in :mod:`export.draws`."""
+        return False
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -136,7 +155,9 @@ class _Counter(TorchDispatchMode):
         return _LayerPaths(self._module, self._path)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = _shaped(func, args) if not kwargs else None
+        if out is None:
+            out = func(*args, **(kwargs or {}))
         inputs = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
         first = (
             out if isinstance(out, Tensor) else next((o for o in tree_flatten(out)[0] if isinstance(o, Tensor)), None)

@@ -14,6 +14,11 @@ from coordinator.data.datasets import load_dataset
 from edge.contracts.errors import DataError
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def packed(images: list[Image.Image]) -> tuple[np.ndarray, np.ndarray]:
     """Lossless files one after the other, and where each begins."""
     files = []

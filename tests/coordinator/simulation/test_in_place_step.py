@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.simulation import in_place_step
+from coordinator.simulation import in_place_step, large_weights
 from coordinator.simulation.torch_session import TorchArtifact, TorchSession
 from edge.contracts.manifest import InputSpec
 from export.program_inputs import mask_name
@@ -58,13 +58,26 @@ class Twice(nn.Module):
         return logits
 
 
+class Detached(nn.Module):
+    """A linear layer whose weight is read behind autograd's back, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.out = nn.Linear(72, 72), nn.Linear(72, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, 3]."""
+        logits: torch.Tensor = self.out(torch.tanh(self.fc(x.flatten(1))) * self.fc.weight.detach().abs().mean())
+        return logits
+
+
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     monkeypatch.setattr(in_place_step, "LARGE", 64)
-    monkeypatch.setattr(in_place_step, "ROWS", 5)
-    monkeypatch.setattr(in_place_step, "LEAST_SCALE", 0.7)  # three steps of 0.9 fall below it
+    monkeypatch.setattr(large_weights, "ROWS", 5)
+    monkeypatch.setattr(large_weights, "LEAST_SCALE", 0.7)  # three steps of 0.9 fall below it
     torch.manual_seed(3)
     yield
     torch.set_num_threads(threads)
@@ -95,6 +108,26 @@ def test_large_layers_have_no_gradient_and_move_as_written_out(module: type[nn.M
     built = module()
     assert "fc.weight" in in_place_step._large_layers(built, spec)
     assert _distance(built, spec, steps=6) < 1e-5
+
+
+@pytest.mark.parametrize("most", [6, 12, 40])  # rows: none fit, two steps of six (then written out), all
+@pytest.mark.parametrize("momentum", [True, False])
+def test_kept_factors_move_a_large_layer_as_written_out(
+    monkeypatch: pytest.MonkeyPatch, most: int, momentum: bool
+) -> None:
+    monkeypatch.setattr(large_weights, "KEPT_SHARE", 12 / most)
+    monkeypatch.setattr(large_weights, "SOON_FULL", 1)
+    spec = StepSpec(input=IMAGE, classes=3, optimizer=Optimizer(momentum=momentum, weight_decay=False))
+    assert _distance(Net(), spec, steps=4) < 1e-5
+    assert _distance(Twice(), spec, steps=4) < 1e-5
+
+
+def test_only_what_a_layer_alone_reads_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_weights, "KEPT_SHARE", 0.1)
+    for module, kept in ((Net(), ("fc.weight",)), (Twice(), ("out.weight",)), (Detached(), ("out.weight",))):
+        artifact = TorchArtifact(module, StepSpec(input=IMAGE, classes=3, optimizer=PLAIN), classes=CLASSES)
+        _stepped(artifact.session("cpu"), {n: v.numpy() for n, v in module.state_dict().items() if v.dim()}, 1)
+        assert artifact.steps["train"].keeps() == kept
 
 
 def test_adam_and_decaying_masks_are_written_out() -> None:
