@@ -1,6 +1,6 @@
 """The flat form's own types: 64-bit little-endian integers and doubles, texts and lists behind their length.
 
-What the native trainer reads (``edge/runtimes/executorch/native/trainer/order.cpp``); both are of the same release, so
+What the native trainer reads (its ``order.cpp``); both are of the same release, so
 there is no version but the first text.
 """
 
