@@ -122,6 +122,6 @@ def test_a_method_of_dense_weights_is_refused_for_a_language_model() -> None:
     config = load_config_text(run_text(method="heterofl", options="levels = [1, 0.5]"))
     with pytest.raises(
         ConfigError,
-        match=r"heterofl trains or decomposes weights .*; its methods: adapter, fedlora, ffa_lora, flora, prefix, prompt",
+        match=r"heterofl trains or decomposes weights .*: adapter, fedlora, ffa_lora, flora, prefix, prompt",
     ):
         method_of_run(config, dense_module(config))
