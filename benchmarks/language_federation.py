@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--options", default="weight-by-examples = true", help="further lines of [method]")
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--central-rank", type=int, default=8)
+    parser.add_argument("--central-rank", type=int, default=8, help="0: no central LoRA, as an earlier run has it")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     size = SIZES[chosen.size]
@@ -274,7 +274,8 @@ def main() -> None:
     started = time.monotonic()
     summary = start_run(config, chosen.out / "run", RunOptions())
     federated = summary["evaluation"]["models"]["server"]["perplexity"]
-    reached = central(config, data, rank=chosen.central_rank, epochs=rounds, lr=chosen.lr)
+    rank = chosen.central_rank
+    reached = central(config, data, rank=rank, epochs=rounds, lr=chosen.lr) if rank else None
     devices = {}
     for row in summary["device_table"]:
         rank = row["level"].removeprefix("rank ")
@@ -293,7 +294,7 @@ def main() -> None:
                 "base_perplexity": before,
                 "federated_perplexity": federated,
                 "central_perplexity": reached,
-                "federated_to_central": federated / reached,
+                "federated_to_central": federated / reached if reached else None,
                 "by_rank": devices,
                 "within_budgets": {rank: row["peak_mb"] <= budgets[rank] for rank, row in devices.items()},
                 "memory_kills": summary["memory_kills"],
