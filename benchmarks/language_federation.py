@@ -165,7 +165,7 @@ def prepare(out: Path, size: dict[str, Any]) -> dict[str, float]:
         batch=size.get("pretraining_batch", 16),
     )
     write_folder(folder, shape, values)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(out / "tokenizer.json"))  # smaller than a public vocabulary, which runs refuse
     figures = {
         "pretraining_loss": loss,
         "device_windows": len(made["x_train"]),

@@ -71,9 +71,9 @@ GRADIENT_SUM = "#gradient"
 """``<name>#gradient`` is the sum of the gradients of ``<name>`` over the micro-batches of the step so far, a slot."""
 
 
-ROWS = "@"
-"""``<table>@<index>``, of role ``rows``: rows of mapped tensor ``<table>`` at the whole numbers of ``<index>``, which a
-session reads from the base's file; below 0 stands for row 0."""
+ROWS = "#rows:"
+"""``<table>#rows:<index>``, of role ``rows``: rows of mapped tensor ``<table>`` at the whole numbers of ``<index>``,
+which a session reads from the base's file; below 0 stands for row 0."""
 
 
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=False):

@@ -27,7 +27,7 @@ def row_values(
 
 
 def rows_of(name: str, base: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Of input ``<table>@<index>`` the rows of ``base[table]`` at ``feeds[index]``.
+    """Of input ``<table>#rows:<index>`` the rows of ``base[table]`` at ``feeds[index]``.
 
     Returns:
         [*shape of the index, *shape of a row], the table's dtype.

@@ -203,7 +203,10 @@ def test_vanishing_weights_are_an_error_not_a_round_without_effect() -> None:
         ({"layout": ["nothing*"]}, ["$.method.layout", "nothing*", "middle"]),
         ({"layout": []}, ["$.method.layout: []"]),
         ({"ranks": [4]}, ["$.method.ranks", "levels"]),
-        ({"loss": "mse", "norm": 3, "levels": 7}, ["$.method.loss: 'mse'", "$.method.norm: 3", "$.method.levels: 7"]),
+        (
+            {"loss": "mse", "norm": 3, "levels": "7"},
+            ["$.method.loss: 'mse'", "$.method.norm: 3", "$.method.levels: '7'"],
+        ),
     ],
 )
 def test_bad_options_are_refused_with_path_and_value(options: dict[str, Any], paths: list[str]) -> None:

@@ -159,7 +159,9 @@ def test_orders_of_a_day_are_counted_over_restarts_and_anew_the_next_day(tmp_pat
 
 def test_bytes_of_a_day_are_counted_before_they_are_moved_and_survive_a_restart(tmp_path: Path) -> None:
     rules = {"bytes": {"download-per-day-mb": 3, "upload-per-day-mb": 1}}
-    order = numbered(0, weights=BlobRef("w", 2_000_000), artifact=BlobRef("a", 0), constants=None, upload=())
+    order = numbered(
+        0, weights=BlobRef("w", 2_000_000), artifact=BlobRef("a", 0), constants=None, tokenizer=None, upload=()
+    )
     guard = guard_of(tmp_path, rules)
     guard.check_order(order, nothing)
     check = guard.took(order, nothing)

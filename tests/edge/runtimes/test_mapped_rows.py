@@ -27,22 +27,22 @@ def base(tmp_path: Path) -> WeightsFile:
 def test_rows_of_a_file_are_those_of_the_array(base: WeightsFile) -> None:
     expected = np.maximum(PLACES["x"], 0)
     specs = [
-        TensorSpec("t@x", ("batch", 3, 3), "int8", "rows"),
-        TensorSpec("t#scale@x", ("batch", 3), "float32", "rows"),
+        TensorSpec("t#rows:x", ("batch", 3, 3), "int8", "rows"),
+        TensorSpec("t#scale#rows:x", ("batch", 3), "float32", "rows"),
     ]
     found = row_values(specs, base, PLACES)
-    np.testing.assert_array_equal(found["t@x"], TABLE[expected])
-    np.testing.assert_array_equal(found["t#scale@x"], SCALE[expected])
-    assert (found["t@x"].dtype, found["t@x"].shape) == (np.int8, (2, 3, 3))
+    np.testing.assert_array_equal(found["t#rows:x"], TABLE[expected])
+    np.testing.assert_array_equal(found["t#scale#rows:x"], SCALE[expected])
+    assert (found["t#rows:x"].dtype, found["t#rows:x"].shape) == (np.int8, (2, 3, 3))
     for name, value in row_values(specs, {"t": TABLE, "t#scale": SCALE}, PLACES).items():
         np.testing.assert_array_equal(value, found[name])
 
 
 def test_file_may_be_replaced_while_it_is_read(base: WeightsFile, tmp_path: Path) -> None:
     (tmp_path / "base").unlink()
-    np.testing.assert_array_equal(rows_of("t@x", base, PLACES), TABLE[np.maximum(PLACES["x"], 0)])
+    np.testing.assert_array_equal(rows_of("t#rows:x", base, PLACES), TABLE[np.maximum(PLACES["x"], 0)])
 
 
 def test_symbol_that_the_model_does_not_know_is_refused(base: WeightsFile) -> None:
     with pytest.raises(DeviceRefused, match="'x' has symbol 20, the model knows 0 to 19; use the tokenizer"):
-        rows_of("t@x", base, {"x": np.array([20])})
+        rows_of("t#rows:x", base, {"x": np.array([20])})
