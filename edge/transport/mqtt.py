@@ -7,6 +7,7 @@ size is checked here and completion is never read off a PUBACK.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -250,7 +251,8 @@ class MqttTransport:
             except (RuntimeError, ValueError):
                 log.info("the goodbye did not leave")
         self._client.disconnect()
-        self._client.loop_stop()
+        with contextlib.suppress(AttributeError):  # its thread may end between paho's look at it and its wait for it
+            self._client.loop_stop()
         # paho leaves the pair of sockets that wakes its thread to its finalizer, which may run after the sockets' own.
         self._client._reset_sockets(sockpair_only=True)
 

@@ -21,7 +21,7 @@ DESIGNED = {
     "max_grad_rel_err",
 }
 OURS = {"schema", "ok", "model", "runtime", "batch", "threads", "torch_layout", "torch_fp32_rel_err", "parameters"}
-OURS |= {"optimizer", "device_threads", "form", "cpu_s", "share_of_peak", "cpu_ms", "torch_cpu_ms", "loss"}
+OURS |= {"optimizer", "device_threads", "form", "cpu_s", "share_of_peak", "cpu_ms", "torch_cpu_ms", "loss", "trainer"}
 
 
 @pytest.mark.slow
