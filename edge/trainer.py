@@ -46,8 +46,6 @@ from edge.system.pipe_frames import write_frame
 from edge.training.assignment_run import AssignmentRun, carry_out
 from edge.training.batches import Examples
 from edge.training.control_variates import CorrectedWeights, NextVariates
-from edge.training.feature_cache.folder import features_key, features_spec, open_records
-from edge.training.feature_cache.record_file import RecordFile
 from edge.training.local_data import LocalData, read_local_data
 from edge.training.self_test import check_self_test
 from edge.training.sources.language import RunText, Untokenised, run_text
@@ -56,6 +54,8 @@ from edge.training.update_file import write_update
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from edge.training.feature_cache.record_file import RecordFile
 
 _PR_SET_PDEATHSIG = 1
 WRITE_AGAIN_S = 2.0
@@ -168,10 +168,12 @@ class Trainer:
         self, request: Train, manifest: ArtifactManifest, session: Session, examples: Examples
     ) -> Iterator[RecordFile | None]:
         """What is kept of frozen blocks' features while ``request`` is carried out."""
-        spec = features_spec(manifest)
-        if spec is None or not request.features:
+        if not manifest.specs("features") or not request.features:
             yield None
             return
+        from edge.training.feature_cache.folder import features_key, open_records
+
+        (spec,) = manifest.specs("features")
         runtime = f"{self._runtime.NAME} {self._runtime.version()}"
         key = features_key(manifest, request.order, session, runtime)
         folder, limit = Path(request.features), request.features_bytes

@@ -6,7 +6,6 @@ import logging
 import subprocess
 
 from edge.contracts.manifest import ArtifactManifest
-from edge.flat_orders.writing import Unable
 from edge.supervisor.trainer_messages import Ready, Train
 
 log = logging.getLogger("apportion.trainer")
@@ -42,6 +41,7 @@ class NativeTrainer:
         if not self.path:
             return 0
         from edge.flat_orders.examples import archives_of
+        from edge.flat_orders.writing import Unable
 
         try:
             archives_of(data)
@@ -56,26 +56,29 @@ class NativeTrainer:
 
     def flat(self, request: Train, manifest: ArtifactManifest | None) -> bytes | None:
         """The order of ``request`` for it; None where the Python trainer has to carry the order out."""
-        try:
-            if not self.path or manifest is None:
-                raise Unable("there is no trainer without Python for this runtime here")
-            if (manifest.runtime, manifest.minimum_runtime_version) != (self.runtime, self.version):
-                raise Unable(
-                    f"the artifact is for {manifest.runtime} {manifest.minimum_runtime_version}, not for "
-                    f"{self.runtime} {self.version}"
-                )
-            if declined := self._declined.get(request.order.artifact.digest):
-                raise Unable(declined)
+        found, reason = None, self._unsuited(request, manifest)
+        if not reason:
             from edge.flat_orders.order import flat_order  # only where there is one to take it
+            from edge.flat_orders.writing import Unable
 
-            found = flat_order(request, manifest)
-        except Unable as unable:
-            if self.path and str(unable) != self.reason:
-                log.info("the Python trainer carries orders out, because %s", unable)
-            self.reason = str(unable)
-            return None
-        self.reason = ""
+            assert manifest is not None
+            try:
+                found = flat_order(request, manifest)
+            except Unable as unable:
+                reason = str(unable)
+        if reason and self.path and reason != self.reason:
+            log.info("the Python trainer carries orders out, because %s", reason)
+        self.reason = reason
         return found
+
+    def _unsuited(self, request: Train, manifest: ArtifactManifest | None) -> str:
+        """Why the order is not its to look at; empty where it is."""
+        if not self.path or manifest is None:
+            return "there is no trainer without Python for this runtime here"
+        if (manifest.runtime, manifest.minimum_runtime_version) != (self.runtime, self.version):
+            made_for = f"{manifest.runtime} {manifest.minimum_runtime_version}"
+            return f"the artifact is for {made_for}, not for {self.runtime} {self.version}"
+        return self._declined.get(request.order.artifact.digest, "")
 
     def decline(self, artifact: str, reason: str) -> None:
         """Leave orders of that artifact to the Python trainer from now on."""

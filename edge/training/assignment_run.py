@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,9 +17,11 @@ from edge.contracts.plan import WorkOrder
 from edge.runtimes.base import Session
 from edge.training.batches import Examples
 from edge.training.evaluation import evaluate, has_improved
-from edge.training.feature_cache.record_file import RecordFile
 from edge.training.held_out import split
 from edge.training.steps import Outcome, train
+
+if TYPE_CHECKING:
+    from edge.training.feature_cache.record_file import RecordFile
 
 NOTHING_TRAINED = Outcome(steps=0, loss=0.0, metrics={}, step_ms_p50=0.0, step_ms_p95=0.0)
 

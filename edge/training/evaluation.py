@@ -15,7 +15,6 @@ from edge.contracts.tensors import concrete_shape
 from edge.runtimes.base import Session
 from edge.runtimes.micro_batches import run_step
 from edge.training.batches import Examples
-from edge.training.choices import score_choices
 from edge.training.steps import Feeder
 
 
@@ -52,6 +51,8 @@ def evaluate(
             sums[name] = sums.get(name, 0.0) + value
         targets += y.size
     if examples.choices is not None and len(examples.choices) >= least:
+        from edge.training.choices import score_choices
+
         sums |= score_choices(examples.choices, manifest, run)
     session.forget(rule.program)
     return Evaluation(examples=len(examples), targets=targets, sums=dict(sorted(sums.items())))

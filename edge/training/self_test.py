@@ -12,9 +12,6 @@ from edge.contracts.streams import self_test_value
 from edge.contracts.tensors import FEATURES, TensorSpec
 from edge.runtimes.base import Session
 from edge.runtimes.micro_batches import TRAIN, run_step, step_programs
-from edge.training.feature_cache.folder import features_spec
-from edge.training.feature_cache.source import FeatureSource
-from edge.training.self_test_base import formula_weights
 from edge.training.steps import scalar
 from edge.training.task_tensors import INPUT
 
@@ -55,11 +52,15 @@ def load_self_test(
         elif spec.role not in ("mapped", "rows"):
             state[name] = _value(spec, manifest, batch)
     if mapped:
+        from edge.training.self_test_base import formula_weights  # temporary files weigh 0.6 MB in an idle trainer
+
         with formula_weights(mapped, test, state, folder) as weights:
             session.load_state(weights)
     else:
         session.load_state(state)
-    if features_spec(manifest) is not None:
+    if manifest.specs("features"):
+        from edge.training.feature_cache.source import FeatureSource
+
         places = np.arange(len(feeds[INPUT]))
         feeds[FEATURES] = FeatureSource(session, manifest, None).batch(places, feeds[INPUT])
     return {name: feeds[name] for program in programs for name in program.inputs if name in feeds}

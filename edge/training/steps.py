@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +22,11 @@ from edge.runtimes.base import Session
 from edge.runtimes.micro_batches import run_step, step_programs
 from edge.system.meter import percentile
 from edge.training.batches import BatchOrder, Examples
-from edge.training.feature_cache.record_file import RecordFile
-from edge.training.feature_cache.source import FeatureSource
 from edge.training.records import entry
 from edge.training.task_tensors import INPUT, TARGET, array_name
+
+if TYPE_CHECKING:
+    from edge.training.feature_cache.record_file import RecordFile
 
 STATS_MOMENTUM = "stats_momentum"
 """The hyper input that makes a running mean of the steps so far: 1 / (step + 1)."""
@@ -68,7 +70,11 @@ def train(
     total = _steps(count, [turn.advance_batch for turn in turns])
     feeders = {turn.program: Feeder(manifest, turn.program, order, examples) for turn in turns}
     reads_features = any(feeder.reads_features for feeder in feeders.values())
-    source = FeatureSource(session, manifest, kept_features) if reads_features else None
+    source = None
+    if reads_features:
+        from edge.training.feature_cache.source import FeatureSource  # most trainers never read one
+
+        source = FeatureSource(session, manifest, kept_features)
     means = _Means(manifest)
     step_ms: list[float] = []
     step_cpu_ms: list[float] = []

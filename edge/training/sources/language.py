@@ -7,7 +7,6 @@ then used where it is the same file, and passed over otherwise.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +18,6 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.language.documents import SUFFIXES, read_documents
 from edge.language.text_windows import TextWindows, text_windows
 from edge.training.sources.description import Description
-
-log = logging.getLogger("apportion.data")
 
 LENGTH = 128
 """Symbols of a window where nothing else is said."""
@@ -91,7 +88,9 @@ def _tokenizer(files: Sequence[Path], own: Path | None, run: RunText | None) -> 
             sum(1 for _ in read_documents(files)),
         )
     if own is not None and own.is_file() and (found := _digest(own)) != (wanted := _digest(run.tokenizer)):
-        log.warning(
+        import logging  # 0.1 MB in an idle trainer
+
+        logging.getLogger("apportion.data").warning(
             "%s: digest %s, the run's tokenizer has %s; the run's is used: symbols of another one mean other texts",
             own,
             found[:12],
