@@ -1,8 +1,9 @@
 """How much memory a training graph holds at once, from the lifetimes of its values in execution order.
 
 Counts what any executor must hold: the state twice (values are read while their successors are written, see
-``edge.runtimes``), the batch, and the intermediate values between their production and their last use. What a runtime
-adds (packing buffers, fragmentation, its own code) is measured per runtime, not guessed here.
+``edge.runtimes``) but for what a graph may write over, the batch, and the intermediate values between their production
+and their last use. What a runtime adds (packing buffers, fragmentation, its own code) is measured per runtime, not
+guessed here.
 """
 
 from __future__ import annotations
@@ -19,11 +20,6 @@ from edge.contracts.tensors import STATE_ROLES, TensorSpec
 _BYTES = {TensorProto.FLOAT: 4, TensorProto.INT64: 8, TensorProto.INT32: 4, TensorProto.BOOL: 1, TensorProto.DOUBLE: 8}
 _ALIAS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"}
 """Operators whose output shares the bytes of its first input."""
-IN_PLACE = {
-    "Add", "Sub", "Mul", "Div", "Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Sqrt", "Clip", "Where", "HardSigmoid",
-    "HardSwish", "Softmax", "LogSoftmax", "Erf", "Reciprocal", "Softplus", "Abs", "Max", "Min",
-}  # fmt: skip
-"""Operators that may write over an input of equal size that nothing reads afterwards."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class MemoryPlan:
 
     Attributes:
         state: parameters, frozen ones included, slots, buffers, accumulators; one copy.
-        written: the part of the state that the step writes; it exists twice.
+        written: the part of the state that the step writes and that exists twice.
         batch: inputs that are not state.
         intermediate: peak of values that live only inside the step.
         peak_node: the node at which that peak is reached.
@@ -52,13 +48,23 @@ class MemoryPlan:
         return self.state + self.written + self.batch + self.intermediate
 
 
-def memory_plan(model: onnx.ModelProto, tensors: Iterable[TensorSpec], batch: int) -> MemoryPlan:
-    """The plan of a training graph at one batch size, in the order its nodes are in."""
+def memory_plan(
+    model: onnx.ModelProto, tensors: Iterable[TensorSpec], batch: int, *, in_place: Collection[str] = ()
+) -> MemoryPlan:
+    """The plan of a training graph at one batch size, in the order its nodes are in.
+
+    Args:
+        in_place: state that the graph writes over, so that it is held once.
+    """
     specs = {spec.name: spec for spec in tensors}
     inputs = [value.name for value in model.graph.input]
     outputs = {value.name for value in model.graph.output}
     state = sum(specs[n].byte_count(batch) for n in inputs if specs[n].role in STATE_ROLES)
-    written = sum(specs[n.removeprefix("next:")].byte_count(batch) for n in outputs if n.startswith("next:"))
+    written = sum(
+        specs[name].byte_count(batch)
+        for name in (n.removeprefix("next:") for n in outputs if n.startswith("next:"))
+        if name not in in_place
+    )
     fed = sum(specs[n].byte_count(batch) for n in inputs if specs[n].role not in STATE_ROLES)
     peak, node = intermediate_peak(model, batch)
     return MemoryPlan(state, written, fed, peak, node, len(model.graph.node))
@@ -69,13 +75,13 @@ def intermediate_peak(
     batch: int,
     *,
     sizes: Mapping[str, int] | None = None,
-    in_place: Collection[str] = frozenset(IN_PLACE),
+    reusing: Collection[str] = (),
 ) -> tuple[int, str]:
     """Peak bytes of values that are neither graph inputs, outputs nor constants, and the node it is reached at.
 
     Args:
         sizes: bytes of values, for graphs with operators whose shapes are not ONNX's to infer.
-        in_place: operators that may write over an input of equal size.
+        reusing: operators that write over an input of equal size which nothing reads afterwards.
     """
     sizes = value_bytes(model, batch) if sizes is None else sizes
     external = {v.name for v in model.graph.input} | {v.name for v in model.graph.output}
@@ -98,7 +104,7 @@ def intermediate_peak(
             if not name or name in external or owner[name] != name or name in alive:
                 continue
             size = sizes.get(name, 0)
-            reused = next((d for d in dying if node.op_type in in_place and alive.get(d, -1) == size > 0), None)
+            reused = next((d for d in dying if node.op_type in reusing and alive.get(d, -1) == size > 0), None)
             if reused is not None:
                 live -= alive.pop(reused)
                 dying.discard(reused)

@@ -51,6 +51,8 @@ class Program(msgspec.Struct, frozen=True):
         batch: the only number of examples to run it on; None when any will do.
         in_file_order: whether its operations are to run in the order of the file, none merged and each value freed
             after its last use: what the predicted memory stands for. Left out of a manifest where it was not asked for.
+        in_place: tensors whose new value may be written over the old one, whatever order the operations run in. Left
+            out where there are none, and by releases that hold every tensor twice.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Program(msgspec.Struct, frozen=True):
     outputs: tuple[GraphOutput, ...]
     batch: int | None = None
     in_file_order: bool | msgspec.UnsetType = msgspec.UNSET
+    in_place: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Cost(msgspec.Struct, frozen=True):

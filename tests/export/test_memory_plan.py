@@ -30,6 +30,7 @@ def peak_kb():
 options = ort.SessionOptions()
 options.intra_op_num_threads = 1
 options.enable_mem_pattern = False
+options.enable_mem_reuse = False
 session = ort.InferenceSession(sys.argv[1], options, ["CPUExecutionProvider"])
 binding = session.io_binding()
 kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}

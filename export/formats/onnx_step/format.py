@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import onnx
 from torch import nn
@@ -15,9 +16,10 @@ from edge.runtimes.micro_batches import ACCUMULATE
 from export.capture import Capture
 from export.cost import forward_macs, step_work
 from export.formats.onnx_step.execution_order import in_execution_order
+from export.formats.onnx_step.in_place import updated_last, written_in_place
 from export.formats.onnx_step.operator_table import translate
 from export.formats.onnx_step.survey import survey_translation
-from export.formats.onnx_step.translation import Translation
+from export.formats.onnx_step.translation import LARGE_BYTES, Translation
 from export.formats.survey import Captured, Survey
 from export.memory_plan import MemoryPlan, intermediate_peak, memory_plan
 from export.micro_batch_run import in_parts, micro_batch
@@ -29,9 +31,9 @@ from export.step_objective import objective_of
 from export.training_step import StepSpec
 from export.written_programs import WrittenPrograms
 
-_ARENA_SHARE, _NODE_BYTES = 1.1, 3072
-"""What ONNX Runtime 1.31 takes beyond live tensors: fragmentation of its arena, and its graph. Measured on x86-64,
-whole trainer process at batch 32: within 8 % for ResNet-8/18/20, Conv-2, the MLP, a depthwise net, a ViT, an LSTM."""
+_ARENA_SHARE, _NODE_BYTES = 1.04, 3072
+"""What ONNX Runtime 1.32 takes beyond live tensors: fragmentation of its arena, and its graph. Measured on x86-64,
+whole trainer process at batch 32: see docs/measurements/2026-11-26-onnxruntime-memory.md."""
 
 _BATCH_PARTS = 4
 
@@ -55,7 +57,7 @@ class OnnxStep:
         if spec.recompute:
             captures |= {n: _recomputed(p, spec) for n, p in captures.items() if n.startswith((ACCUMULATE, "train"))}
         parts = _parts(spec)
-        models = {name: translate(program, batch_parts=parts) for name, program in captures.items()}
+        models = {name: _ordered(translate(program, batch_parts=parts), program) for name, program in captures.items()}
         tensors = _tensors(captures, spec)
         programs = tuple(
             Program(
@@ -64,13 +66,15 @@ class OnnxStep:
                 inputs=tuple(i.name for i in program.inputs),
                 outputs=tuple(GraphOutput(o, o.removeprefix("next:")) for o in program.outputs),
                 batch=micro_batch(spec, name),
+                in_place=written_in_place(models[name]) or msgspec.UNSET,
             )
             for name, program in captures.items()
         )
         files = {f"{name}.onnx": _bytes(model) for name, model in models.items()}
         macs = forward_macs(captures["eval"])
         ordered = {n: in_execution_order(model) for n, model in models.items() if n in (ACCUMULATE, "train")}
-        plans = {n: memory_plan(model, tensors, spec.batch // spec.micro_batches) for n, model in ordered.items()}
+        examples = spec.batch // spec.micro_batches
+        plans = {n: memory_plan(m, tensors, examples, in_place=written_in_place(m)) for n, m in ordered.items()}
         return WrittenPrograms(
             files, programs, tensors, macs, _memory(plans, captures, spec), step_work(captures, spec)
         )
@@ -117,6 +121,10 @@ class OnnxStep:
 
 def _bytes(model: onnx.ModelProto) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def _ordered(model: onnx.ModelProto, program: Capture) -> onnx.ModelProto:
+    return updated_last(model, frozenset(s.name for s in program.inputs if s.byte_count() >= LARGE_BYTES))
 
 
 def _recomputed(program: Capture, spec: StepSpec) -> Capture:

@@ -16,7 +16,7 @@ import onnx
 from edge.contracts.tensors import BATCH, TensorSpec, is_carried
 from export.formats.onnx_step.execution_order import in_execution_order
 from export.formats.ort_training.training_model import FACTOR, POSITIVE
-from export.memory_plan import IN_PLACE, MemoryPlan, intermediate_peak, value_bytes
+from export.memory_plan import MemoryPlan, intermediate_peak, value_bytes
 from export.program_inputs import BATCH_ROLES
 
 _GRADIENT_NAME = re.compile(r"(.*)_grad(_\d+)?")
@@ -26,7 +26,12 @@ _LIKE: dict[str, tuple[int, ...]] = {
     "ConvGrad": (1, 2), "LayerNormalizationGrad": (1, 2, 2), "Scale": (0,),
 }  # fmt: skip
 """Operators of the runtime: for each output, the input it is as large as."""
-_GRADIENTS_IN_PLACE = {"ReluGrad", "GeluGrad", "SigmoidGrad", "TanhGrad", "Sum"}
+_REUSING = frozenset({
+    "Add", "Sub", "Mul", "Div", "Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Sqrt", "Clip", "Where", "HardSigmoid",
+    "HardSwish", "Softmax", "LogSoftmax", "Erf", "Reciprocal", "Softplus", "Abs", "Max", "Min",
+    "ReluGrad", "GeluGrad", "SigmoidGrad", "TanhGrad", "Sum",
+})  # fmt: skip
+"""Operators that write over an input of equal size which nothing reads afterwards."""
 
 
 def training_memory(
@@ -44,7 +49,7 @@ def training_memory(
     fed = sum(t.byte_count(batch) for t in tensors if t.role in BATCH_ROLES and t.name in taken)
     sizes = _sizes(model, forward, tensors, batch)
     ordered = _shapes_early(in_execution_order(model))
-    peak, node = intermediate_peak(ordered, batch, sizes=sizes, in_place=IN_PLACE | _GRADIENTS_IN_PLACE)
+    peak, node = intermediate_peak(ordered, batch, sizes=sizes, reusing=_REUSING)
     workspace = max((_workspace_bytes(n, forward_shapes(forward, batch)) for n in model.graph.node), default=0)
     return MemoryPlan(state, gradients, fed, peak + workspace, node, len(model.graph.node))
 

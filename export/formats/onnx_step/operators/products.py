@@ -11,9 +11,10 @@ from export.formats.onnx_step.translation import Translation, translates
 
 def _operand(t: Translation, a: fx.Node) -> tuple[str, int]:
     """The value of a 2-d operand, and whether it is to be read transposed."""
-    if str(a.target) == "aten.permute.default" and list(a.args[1]) == [1, 0]:
-        return t.value(a.args[0]), 1
-    return t.value(a), 0
+    is_transposed = 0
+    while str(a.target) == "aten.permute.default" and list(a.args[1]) == [1, 0]:
+        a, is_transposed = a.args[0], 1 - is_transposed
+    return t.value(a), is_transposed
 
 
 @translates("mm")
