@@ -11,6 +11,7 @@ import onnx
 from edge.contracts.errors import ParityError
 from edge.contracts.tensors import BATCH, ROWS
 from edge.runtimes.mapped_rows import rows_of
+from export.program_inputs import NEXT
 
 SetOptions = Callable[[Any], None]
 LOADING = {"disabled_optimizers": ["CommonSubexpressionElimination"]}
@@ -74,4 +75,11 @@ class GraphSession:
             values = self._session.run(self.outputs, given)
         except Exception as error:  # as above
             raise ParityError(f"the graph cannot be executed ({error}); it is wrong, do not use it") from error
-        return dict(zip(self.outputs, values, strict=True))
+        named = zip(self.outputs, values, strict=True)
+        return {name: _shaped(name, value, given) for name, value in named}
+
+
+def _shaped(name: str, value: np.ndarray, given: Mapping[str, np.ndarray]) -> np.ndarray:
+    """``value`` in the shape of what it is the new value of: a graph may give it in blocks."""
+    before = given.get(name.removeprefix(NEXT)) if name.startswith(NEXT) else None
+    return value if before is None else value.reshape(before.shape)

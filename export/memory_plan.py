@@ -20,6 +20,11 @@ from edge.contracts.tensors import STATE_ROLES, TensorSpec
 _BYTES = {TensorProto.FLOAT: 4, TensorProto.INT64: 8, TensorProto.INT32: 4, TensorProto.BOOL: 1, TensorProto.DOUBLE: 8}
 _ALIAS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"}
 """Operators whose output shares the bytes of its first input."""
+REUSING = frozenset({
+    "Add", "Sub", "Mul", "Div", "Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Sqrt", "Clip", "Where", "HardSigmoid",
+    "HardSwish", "Softmax", "LogSoftmax", "Erf", "Reciprocal", "Softplus", "Abs", "Max", "Min",
+})  # fmt: skip
+"""Operators that may write over an input of equal size that nothing reads afterwards, where a runtime plans so."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,18 @@ class MemoryPlan:
 
 
 def memory_plan(
-    model: onnx.ModelProto, tensors: Iterable[TensorSpec], batch: int, *, in_place: Collection[str] = ()
+    model: onnx.ModelProto,
+    tensors: Iterable[TensorSpec],
+    batch: int,
+    *,
+    in_place: Collection[str] = (),
+    reusing: Collection[str] = (),
 ) -> MemoryPlan:
     """The plan of a training graph at one batch size, in the order its nodes are in.
 
     Args:
         in_place: state that the graph writes over, so that it is held once.
+        reusing: as of :func:`intermediate_peak`.
     """
     specs = {spec.name: spec for spec in tensors}
     inputs = [value.name for value in model.graph.input]
@@ -66,7 +77,7 @@ def memory_plan(
         if name not in in_place
     )
     fed = sum(specs[n].byte_count(batch) for n in inputs if specs[n].role not in STATE_ROLES)
-    peak, node = intermediate_peak(model, batch)
+    peak, node = intermediate_peak(model, batch, reusing=reusing)
     return MemoryPlan(state, written, fed, peak, node, len(model.graph.node))
 
 

@@ -16,6 +16,8 @@ from export.training_step import INPUT, TARGET, StepSpec
 
 __all__ = ["INPUT", "TARGET"]
 LABEL_MASK = "label_mask"
+NEXT = "next:"
+"""Before the name of a tensor: its new value."""
 BATCH_ROLES = ("input", "target", "draw")
 """Roles of what a step is fed that a batch is large by."""
 TRACE_BATCHES = (997, 991, 983)

@@ -12,7 +12,7 @@ from torch import nn
 
 from export.formats.onnx_step.format import OnnxStep
 from export.formats.web_graph import for_web
-from export.memory_plan import MemoryPlan
+from export.memory_plan import REUSING, MemoryPlan
 from export.training_step import StepSpec
 from export.written_programs import WrittenPrograms
 
@@ -30,6 +30,8 @@ class OnnxWeb(OnnxStep):
 
     name = "onnx_web"
     minimum_runtime_version = "1.30.0"
+    writes_over = False
+    reusing = REUSING
     features = OnnxStep.features - {"task"}
     """The page feeds one input and a class for each example."""
 

@@ -184,7 +184,8 @@ class OnnxSession:
             if name in loaded.read:
                 binding.bind_ortvalue_input(name, self._buffers[name][present].value)
             if name in loaded.written:
-                binding.bind_ortvalue_output(loaded.written[name], self._buffers[name][present ^ 1].value)
+                written = loaded.written[name]
+                binding.bind_ortvalue_output(written, self._buffers[name][present ^ 1].shaped(loaded.shapes[written]))
         for name in loaded.mapped:
             binding.bind_ortvalue_input(name, self._base[name])
         for output in loaded.program.outputs:
@@ -200,6 +201,7 @@ class _LoadedProgram:
         specs = {spec.name: spec for spec in manifest.tensors}
         # The exporter may drop inputs a program does not use; binding those would raise.
         accepted = {value.name for value in session.get_inputs()}
+        self.shapes = {value.name: tuple(value.shape) for value in session.get_outputs()}
         self.program = program
         self.session = session
         self.bindings: dict[tuple[int, ...], ort.IOBinding] = {}
@@ -236,6 +238,15 @@ class _OwnedValue:
         start = -raw.ctypes.data % _ALIGNMENT_BYTES
         self.array = raw[start : start + spec.byte_count()].view(spec.dtype)[:count].reshape(concrete_shape(spec))
         self.value = ort.OrtValue.ortvalue_from_numpy(self.array)
+        self._views: dict[tuple[int, ...], ort.OrtValue] = {}
+
+    def shaped(self, shape: tuple[int, ...]) -> ort.OrtValue:
+        """The buffer as a graph gives it, which may be in blocks."""
+        if shape == self.array.shape:
+            return self.value
+        if shape not in self._views:
+            self._views[shape] = ort.OrtValue.ortvalue_from_numpy(self.array.reshape(shape))
+        return self._views[shape]
 
 
 def _release(text: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from edge.contracts.tensors import TensorSpec, is_carried
 from edge.runtimes.micro_batches import ACCUMULATE
 from export.capture import Capture
 from export.cost import forward_macs, step_work
+from export.formats.onnx_step.blocks import in_blocks
 from export.formats.onnx_step.execution_order import in_execution_order
 from export.formats.onnx_step.in_place import updated_last, written_in_place
 from export.formats.onnx_step.operator_table import translate
@@ -41,9 +42,16 @@ _LOOPS = frozenset({"lstm", "lstm_factors", "gru"})
 
 
 class OnnxStep:
-    """Writes ``train.onnx``, ``eval.onnx``; with batch norm also ``stats.onnx`` (and ``eval_static.onnx``)."""
+    """Writes ``train.onnx``, ``eval.onnx``; with batch norm also ``stats.onnx`` (and ``eval_static.onnx``).
+
+    Attributes:
+        writes_over: whether the runtime may give a new value the old one's memory, in blocks where it is large.
+        reusing: operators that the runtime lets write over an operand.
+    """
 
     name = "onnx_step"
+    writes_over = True
+    reusing: frozenset[str] = frozenset()
     minimum_runtime_version = "1.20.0"
     features = frozenset({"masked", "distillation", "variants", "probe", "accumulates", "recompute", "task"})
 
@@ -55,9 +63,15 @@ class OnnxStep:
         """
         captures = capture_programs(module, spec, loops=_LOOPS)
         if spec.recompute:
-            captures |= {n: _recomputed(p, spec) for n, p in captures.items() if n.startswith((ACCUMULATE, "train"))}
+            captures |= {
+                n: self._recomputed(p, spec) for n, p in captures.items() if n.startswith((ACCUMULATE, "train"))
+            }
         parts = _parts(spec)
-        models = {name: _ordered(translate(program, batch_parts=parts), program) for name, program in captures.items()}
+        flat = {name: translate(program, batch_parts=parts) for name, program in captures.items()}
+        if self.writes_over:
+            flat = {name: updated_last(model, _large(captures[name])) for name, model in flat.items()}
+        over = {name: written_in_place(model) if self.writes_over else () for name, model in flat.items()}
+        models = {name: self._blocks(model, captures[name]) for name, model in flat.items()}
         tensors = _tensors(captures, spec)
         programs = tuple(
             Program(
@@ -66,7 +80,7 @@ class OnnxStep:
                 inputs=tuple(i.name for i in program.inputs),
                 outputs=tuple(GraphOutput(o, o.removeprefix("next:")) for o in program.outputs),
                 batch=micro_batch(spec, name),
-                in_place=written_in_place(models[name]) or msgspec.UNSET,
+                in_place=over[name] or msgspec.UNSET,
             )
             for name, program in captures.items()
         )
@@ -74,10 +88,27 @@ class OnnxStep:
         macs = forward_macs(captures["eval"])
         ordered = {n: in_execution_order(model) for n, model in models.items() if n in (ACCUMULATE, "train")}
         examples = spec.batch // spec.micro_batches
-        plans = {n: memory_plan(m, tensors, examples, in_place=written_in_place(m)) for n, m in ordered.items()}
+        plans = {
+            n: memory_plan(model, tensors, examples, in_place=over[n], reusing=self.reusing)
+            for n, model in ordered.items()
+        }
         return WrittenPrograms(
             files, programs, tensors, macs, _memory(plans, captures, spec), step_work(captures, spec)
         )
+
+    def _blocks(self, model: onnx.ModelProto, program: Capture) -> onnx.ModelProto:
+        return in_blocks(model, _large(program), program.hidden) if self.writes_over else model
+
+    def _recomputed(self, program: Capture, spec: StepSpec) -> Capture:
+        if not program.hidden:  # nothing but the end of a step, or a probe
+            return program
+        batch, parts = spec.batch // spec.micro_batches, _parts(spec)
+
+        def peak(made: Capture) -> int:
+            model = in_execution_order(translate(made, batch_parts=parts))
+            return intermediate_peak(model, batch, reusing=self.reusing)[0]
+
+        return recomputed(program, batch, peak)
 
     def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
         """Every layer that :meth:`write` refuses."""
@@ -123,19 +154,8 @@ def _bytes(model: onnx.ModelProto) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _ordered(model: onnx.ModelProto, program: Capture) -> onnx.ModelProto:
-    return updated_last(model, frozenset(s.name for s in program.inputs if s.byte_count() >= LARGE_BYTES))
-
-
-def _recomputed(program: Capture, spec: StepSpec) -> Capture:
-    if not program.hidden:  # nothing but the end of a step, or a probe
-        return program
-    batch, parts = spec.batch // spec.micro_batches, _parts(spec)
-
-    def peak(made: Capture) -> int:
-        return intermediate_peak(in_execution_order(translate(made, batch_parts=parts)), batch)[0]
-
-    return recomputed(program, batch, peak)
+def _large(program: Capture) -> frozenset[str]:
+    return frozenset(spec.name for spec in program.inputs if spec.byte_count() >= LARGE_BYTES)
 
 
 def _parts(spec: StepSpec) -> int:

@@ -9,7 +9,6 @@ wait for that gradient.
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -17,7 +16,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-NEXT = "next:"
+from export.formats.onnx_step.execution_order import inserted
+from export.program_inputs import NEXT
+
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Where"})
 """Each entry of the result is written after the same entry of every operand was read."""
 _NEW_VALUE = frozenset({
@@ -57,7 +58,7 @@ def updated_last(model: onnx.ModelProto, large: frozenset[str]) -> onnx.ModelPro
             new[product] += made
         nodes[product].input[operand] = rate
     if new:
-        _insert(changed, nodes, new)
+        inserted(changed, nodes, new)
     return changed
 
 
@@ -148,23 +149,3 @@ def _waiting(rate: str, read: str, rank: int, name: str) -> tuple[list[onnx.Node
 
 def _constant(name: str, value: np.ndarray) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(value))
-
-
-def _insert(model: onnx.ModelProto, nodes: list[onnx.NodeProto], new: dict[int, list[onnx.NodeProto]]) -> None:
-    """Put ``new`` nodes before those of their numbers; a node that now reads a later result goes behind it."""
-    rows = [made for i, node in enumerate(nodes) for made in (*new.get(i, ()), node)]
-    producer = {name: i for i, node in enumerate(rows) for name in node.output if name}
-    operands = [{producer[n] for n in node.input if n in producer} for node in rows]
-    followers: dict[int, list[int]] = defaultdict(list)
-    for i, group in enumerate(operands):
-        for operand in group:
-            followers[operand].append(i)
-    ready = [i for i, group in enumerate(operands) if not group]
-    del model.graph.node[:]
-    while ready:
-        first = heapq.heappop(ready)
-        model.graph.node.append(rows[first])
-        for i in followers[first]:
-            operands[i].discard(first)
-            if not operands[i]:
-                heapq.heappush(ready, i)

@@ -16,7 +16,7 @@ import onnx
 from edge.contracts.tensors import BATCH, TensorSpec, is_carried
 from export.formats.onnx_step.execution_order import in_execution_order
 from export.formats.ort_training.training_model import FACTOR, POSITIVE
-from export.memory_plan import MemoryPlan, intermediate_peak, value_bytes
+from export.memory_plan import REUSING, MemoryPlan, intermediate_peak, value_bytes
 from export.program_inputs import BATCH_ROLES
 
 _GRADIENT_NAME = re.compile(r"(.*)_grad(_\d+)?")
@@ -26,12 +26,7 @@ _LIKE: dict[str, tuple[int, ...]] = {
     "ConvGrad": (1, 2), "LayerNormalizationGrad": (1, 2, 2), "Scale": (0,),
 }  # fmt: skip
 """Operators of the runtime: for each output, the input it is as large as."""
-_REUSING = frozenset({
-    "Add", "Sub", "Mul", "Div", "Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Sqrt", "Clip", "Where", "HardSigmoid",
-    "HardSwish", "Softmax", "LogSoftmax", "Erf", "Reciprocal", "Softplus", "Abs", "Max", "Min",
-    "ReluGrad", "GeluGrad", "SigmoidGrad", "TanhGrad", "Sum",
-})  # fmt: skip
-"""Operators that write over an input of equal size which nothing reads afterwards."""
+_REUSING = REUSING | {"ReluGrad", "GeluGrad", "SigmoidGrad", "TanhGrad", "Sum"}
 
 
 def training_memory(

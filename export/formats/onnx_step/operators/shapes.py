@@ -28,6 +28,9 @@ def view(t: Translation, node: fx.Node, a: fx.Node, _: Any) -> str:
 @translates("permute")
 def permute(t: Translation, node: fx.Node, a: fx.Node, order: Sequence[int]) -> str:
     order = [d % len(order) for d in order]
+    while str(a.target) == "aten.permute.default":
+        before = [d % len(order) for d in a.args[1]]
+        a, order = a.args[0], [before[d] for d in order]
     return t.value(a) if order == sorted(order) else t.make.node("Transpose", t.value(a), perm=order)
 
 
