@@ -291,6 +291,7 @@ MANIFEST = ArtifactManifest(
                 GraphOutput("loss", "loss"),
             ),
             in_file_order=True,
+            in_place=("fc1.weight#momentum",),
         ),
         Program(
             name="eval", file="eval.onnx", inputs=("x", "fc1.weight"), outputs=(GraphOutput("z", "logits"),), batch=16
