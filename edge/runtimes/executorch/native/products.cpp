@@ -4,18 +4,19 @@
 #include <memory>
 #include <vector>
 
+#include "arm_tile.h"
 #include "simd.h"
 #include "threads.h"
 
 namespace apportion {
 namespace {
 
-#if defined(__AVX512F__)
+#if defined(__aarch64__) || defined(APPORTION_LIKE_ARM)
+constexpr int kWide = 4, kTall1 = 8, kTall2 = 6;  // 32 registers; see arm_tile.h
+#elif defined(__AVX512F__)
 constexpr int kWide = 2, kTall1 = 14, kTall2 = 12;  // 32 registers
 #elif defined(__AVX__)
 constexpr int kWide = 2, kTall1 = 8, kTall2 = 6;  // 16 registers
-#elif defined(__aarch64__)
-constexpr int kWide = 4, kTall1 = 8, kTall2 = 6;  // 32 registers
 #else
 constexpr int kWide = 2, kTall1 = 4, kTall2 = 4;
 #endif
@@ -29,9 +30,22 @@ struct Target {
   bool accumulate;
 };
 
-// Rows R x vectors V held in registers through the whole sum. kUnit: rows are neighbours in memory.
+// sums [R, V]: rows R x vectors V held in registers through the whole sum. kUnit: rows are neighbours in memory.
 template <int R, int V, bool kUnit>
-void tile(const Operand& a, const float* b, int64_t b_row, const Target& c) {
+inline void tile_sums(const Operand& a, const float* b, int64_t b_row, Vector (&kept)[R][V]) {
+#if defined(APPORTION_ARM_TILE)
+  if constexpr (R == 6 && V == 4) {
+    float* to = reinterpret_cast<float*>(kept);
+    if (a.segment_count == 0 || a.depth == 0) {
+      std::fill_n(to, R * V * VL, 0.0f);
+    } else if constexpr (kUnit) {
+      arm_tile_of_neighbours(a, b, b_row, to);
+    } else {
+      arm_tile_of_rows(a, b, b_row, to);
+    }
+    return;
+  }
+#endif
   Vector sums[R][V] = {};
   int64_t row[R];
   for (int r = 0; r < R; ++r) row[r] = kUnit ? r : a.rows[r];
@@ -44,10 +58,18 @@ void tile(const Operand& a, const float* b, int64_t b_row, const Target& c) {
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
         for (int v = 0; v < V; ++v) sums[r][v] += p[kUnit ? r : row[r]] * factors[v];
-      p += a.step;
+      p += kUnit ? a.step : 1;
       b += b_row;
     }
   }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) kept[r][v] = sums[r][v];
+}
+
+template <int R, int V, bool kUnit>
+void tile(const Operand& a, const float* b, int64_t b_row, const Target& c) {
+  Vector sums[R][V];
+  tile_sums<R, V, kUnit>(a, b, b_row, sums);
   const bool whole = c.columns == V * VL;
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) {
