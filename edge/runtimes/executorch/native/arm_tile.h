@@ -29,6 +29,14 @@ namespace apportion {
 #define APPORTION_ZEROS                                                                        \
   APPORTION_ZERO(8, 9, 10, 11) APPORTION_ZERO(12, 13, 14, 15) APPORTION_ZERO(16, 17, 18, 19)   \
   APPORTION_ZERO(20, 21, 22, 23) APPORTION_ZERO(24, 25, 26, 27) APPORTION_ZERO(28, 29, 30, 31)
+#define APPORTION_TAKE(a, b, c, d, at) \
+  "ldp q" #a ", q" #b ", [%[sums], " #at "]\n\tldp q" #c ", q" #d ", [%[sums], " #at " + 32]\n\t"
+// Sums of 0, or those that are there.
+#define APPORTION_BEGIN                                                                        \
+  APPORTION_ZEROS                                                                              \
+  "cbz %w[goes_on], 1f\n\t"                                                                    \
+  APPORTION_TAKE(8, 9, 10, 11, 0) APPORTION_TAKE(12, 13, 14, 15, 64) APPORTION_TAKE(16, 17, 18, 19, 128)      \
+  APPORTION_TAKE(20, 21, 22, 23, 192) APPORTION_TAKE(24, 25, 26, 27, 256) APPORTION_TAKE(28, 29, 30, 31, 320)
 #define APPORTION_KEEP(a, b, c, d, at) \
   "stp q" #a ", q" #b ", [%[sums], " #at "]\n\tstp q" #c ", q" #d ", [%[sums], " #at " + 32]\n\t"
 #define APPORTION_SUMS                                                                         \
@@ -39,14 +47,14 @@ namespace apportion {
       "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31"
 
 // sums [6, 16] of rows that lie apart and whose k are neighbours in memory (a.step is 1): 64 bits are two k of a row, and
-// a register has those of two rows. Segments and k at least 1.
-inline void arm_tile_of_rows(const Operand& a, const float* b, int64_t b_row, float* sums) {
+// a register has those of two rows. At least one segment and one k; goes_on: sums are added to.
+inline void arm_tile_of_rows(const Operand& a, const float* b, int64_t b_row, float* sums, bool goes_on) {
   const int64_t *segment = a.segments, *end = a.segments + a.segment_count;
   const float* data;
   int64_t left, place, at;
 #define APPORTION_ROW(r) "ldr %[place], [%[rows], " #r " * 8]\n\tadd x" #r ", %[data], %[place], lsl 2\n\t"
   asm volatile(
-      APPORTION_ZEROS
+      APPORTION_BEGIN
       "1:\n\t"  // a segment
       "ldr %[place], [%[segment]], 8\n\tadd %[data], %[origin], %[place], lsl 2\n\t"
       APPORTION_ROW(0) APPORTION_ROW(1) APPORTION_ROW(2) APPORTION_ROW(3) APPORTION_ROW(4) APPORTION_ROW(5)
@@ -73,17 +81,17 @@ inline void arm_tile_of_rows(const Operand& a, const float* b, int64_t b_row, fl
       "cmp %[segment], %[end]\n\tb.ne 1b\n\t"
       APPORTION_SUMS
       : [b] "+r"(b), [segment] "+r"(segment), [left] "=&r"(left), [at] "=&r"(at), [place] "=&r"(place), [data] "=&r"(data)
-      : [origin] "r"(a.data), [rows] "r"(a.rows), [end] "r"(end), [depth] "r"(a.depth), [b_row] "r"(b_row * 4), [sums] "r"(sums)
+      : [origin] "r"(a.data), [rows] "r"(a.rows), [end] "r"(end), [depth] "r"(a.depth), [b_row] "r"(b_row * 4), [sums] "r"(sums), [goes_on] "r"(goes_on)
       : "x0", "x1", "x2", "x3", "x4", "x5", "cc", "memory", APPORTION_VECTORS);
 #undef APPORTION_ROW
 }
 
 // The same of six rows that are neighbours in memory, a.step from one k to the next.
-inline void arm_tile_of_neighbours(const Operand& a, const float* b, int64_t b_row, float* sums) {
+inline void arm_tile_of_neighbours(const Operand& a, const float* b, int64_t b_row, float* sums, bool goes_on) {
   const int64_t *segment = a.segments, *end = a.segments + a.segment_count;
   int64_t left, place;
   asm volatile(
-      APPORTION_ZEROS
+      APPORTION_BEGIN
       "1:\n\t"  // a segment
       "ldr %[place], [%[segment]], 8\n\tadd %[place], %[origin], %[place], lsl 2\n\t"
       "mov %[left], %[depth]\n"
@@ -97,7 +105,7 @@ inline void arm_tile_of_neighbours(const Operand& a, const float* b, int64_t b_r
       APPORTION_SUMS
       : [b] "+r"(b), [segment] "+r"(segment), [left] "=&r"(left), [place] "=&r"(place)
       : [origin] "r"(a.data), [end] "r"(end), [depth] "r"(a.depth), [step] "r"(a.step * 4), [b_row] "r"(b_row * 4),
-        [sums] "r"(sums)
+        [sums] "r"(sums), [goes_on] "r"(goes_on)
       : "cc", "memory", APPORTION_VECTORS);
 }
 
