@@ -1,12 +1,12 @@
-"""A step of each model on each runtime beside torch, eager and compiled, and beside what a core can do: one run, one table.
+"""A step of each model on each runtime beside torch, eager and compiled, and beside what a core can do.
 
     python -m benchmarks.step_table --out table.json [NAME ...]
     python -m benchmarks.step_table --page table.json           # as Markdown, on stdout
 
-All sides of a model are processes of their own with one thread, and take turns: a block of each, then the next block of
-each. A block is as many steps as take about a second. What is compared is processor time, which other work on the
-machine disturbs least; the medians of the blocks, and the least of them. ``--out`` is written after every model, so that
-a run can be ended early, and names that are in it already are left out when it is run again.
+All sides of a model are processes of their own with one thread, and take turns: a block of each, then the next block
+of each. A block is as many steps as take about a second. What is compared is processor time, which other work on the
+machine disturbs least; the medians of the blocks, and the least of them. ``--out`` is written after every model, so
+that a run can be ended early, and names that are in it already are left out when it is run again.
 """
 
 from __future__ import annotations
@@ -161,8 +161,10 @@ def page(table: dict[str, Any]) -> Iterator[str]:
     yield f"Processor: {table['processor']}; one thread; processor time of a step, medians of {table['blocks']} blocks"
     yield "(in brackets the least block)."
     yield ""
-    yield "| model, batch | runtime | ms a step | torch, eager, ms | of eager | `torch.compile`, ms | of compiled | share of a core's peak | load |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    head: tuple[str, ...] = ("model, batch", "runtime", "ms a step", "torch, eager, ms", "of eager", "`torch.compile`, ms", "of compiled")
+    head = (*head, "share of a core's peak", "load")
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
     for name, found in table["models"].items():
         sides = found["sides"]
         for runtime in RUNTIMES:

@@ -242,7 +242,7 @@ def _with_values(module: nn.Module, base: Path, weights: Path) -> nn.Module:
 
 
 def main(job: dict[str, Any]) -> None:
-    """Choose the faster layout, then run a block of as many steps as a line on stdin says, and print its median as JSON."""
+    """Choose the faster layout, then run a block of as many steps as each line says and print its median as JSON."""
     import torch
 
     from edge.system.meter import peak_rss_bytes

@@ -1,4 +1,4 @@
-"""The kernels alone as a program (native/kernel_costs.cpp), and what it costs: misses of a cache, instructions, bits."""
+"""The kernels alone as a program (native/kernel_costs.cpp), and what it costs: misses of a cache, instructions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.arm.userland import MEASURING_PACKAGES, Unavailable, install_system_p
 HERE = Path(__file__).parent / "native"
 KERNELS = ("products.cpp", "depthwise.cpp", "threads.cpp")
 LIKE_ARM = ("-march=x86-64-v2", "-DAPPORTION_LIKE_ARM")
-"""A program for x86-64 with aarch64's vectors and tiles, so with its accesses to memory. It has half the registers: some
-sums lie on the stack, which is always in the cache."""
+"""A program for x86-64 with aarch64's vectors and tiles, so with its accesses to memory. It has half the registers:
+some sums lie on the stack, which is always in the cache."""
 CACHES = {"cortex-a53": "32768,4,64", "cortex-a72": "32768,2,64", "cortex-a76": "65536,4,64"}
 """First-level data caches: bytes, ways, bytes of a line. Source: Arm's technical reference manuals of these cores."""
 SECOND_LEVEL = "524288,16,64"
@@ -63,7 +63,8 @@ def build(program: Path, wheel: Path, *, compiler: str, flags: Sequence[str]) ->
     command = [
         compiler, *KERNEL_FLAGS, *flags, *wheel_headers(wheel), f"-I{SOURCES}",
         str(HERE / "kernel_costs.cpp"), *(str(SOURCES / name) for name in KERNELS), "-o", str(program),
-        f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-Wl,--no-as-needed", "-lexecutorch", "-Wl,--allow-shlib-undefined",
+        f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-Wl,--no-as-needed", "-lexecutorch",
+        "-Wl,--allow-shlib-undefined",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What the inner loops of convolutions and products reach on cores of boards, by LLVM's models of them: no board is here."""
+"""What the inner loops of convolutions and products reach on the boards' cores, by LLVM's models of them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ EMULATOR = "qemu-aarch64-static"
 COMPILER = "aarch64-linux-gnu-g++"
 SYSTEM_PACKAGES = {EMULATOR: "qemu-user-static", COMPILER: "g++-aarch64-linux-gnu"}
 MEASURING_PACKAGES = {"llvm-mca-19": "llvm-19", "valgrind": "valgrind", "qemu-aarch64": "qemu-user"}
-"""What the kernels are measured with where there is no board: a model of processors, one of caches, an emulator with plugins."""
+"""What the kernels are measured with where there is no board: models of processors and of caches, plugins."""
 PYTHONS = ("3.11", "3.12")
 LIBRARIES = ("libstdc++6", "libgomp1")
 HOST = (
