@@ -35,6 +35,10 @@ EAGER, COMPILED = "torch, eager", "torch.compile"
 BLOCK_S = 1.0
 """Of processor time, about: two steps at least."""
 MOST_STEPS = 10
+HEAD = (
+    *("model, batch", "runtime", "ms a step", "torch, eager, ms", "of eager", "`torch.compile`, ms", "of compiled"),
+    *("share of a core's peak", "load"),
+)
 
 
 @dataclass(frozen=True)
@@ -161,10 +165,8 @@ def page(table: dict[str, Any]) -> Iterator[str]:
     yield f"Processor: {table['processor']}; one thread; processor time of a step, medians of {table['blocks']} blocks"
     yield "(in brackets the least block)."
     yield ""
-    head: tuple[str, ...] = ("model, batch", "runtime", "ms a step", "torch, eager, ms", "of eager", "`torch.compile`, ms", "of compiled")
-    head = (*head, "share of a core's peak", "load")
-    yield f"| {' | '.join(head)} |"
-    yield "|---" * len(head) + "|"
+    yield f"| {' | '.join(HEAD)} |"
+    yield "|---" * len(HEAD) + "|"
     for name, found in table["models"].items():
         sides = found["sides"]
         for runtime in RUNTIMES:
