@@ -103,9 +103,13 @@ class DeviceSide:
 
 
 class TorchSide:
-    """A torch child; ``peak_bytes`` and ``layout`` (the faster one) are known after a block."""
+    """A torch child; ``peak_bytes`` and ``layout`` (the faster one, eager) are known after a block.
 
-    def __init__(self, inputs: BenchInputs, threads: int) -> None:
+    Args:
+        compiled: by ``torch.compile``, forward and backward; else it is eager.
+    """
+
+    def __init__(self, inputs: BenchInputs, threads: int, *, compiled: bool = False) -> None:
         manifest = inputs.manifest
         job = {
             "manifest": str(inputs.artifact / "manifest.json"),
@@ -113,8 +117,9 @@ class TorchSide:
             "threads": threads,
             "base": str(inputs.base or ""),
             "weights": str(inputs.weights),
-            "steps": steps_per_block(inputs),
+            "compiled": compiled,
         }
+        self._steps = steps_per_block(inputs)
         self._child = subprocess.Popen(
             [sys.executable, "-m", "coordinator.cli.bench_sides", json.dumps(job)],
             stdin=subprocess.PIPE,
@@ -135,11 +140,18 @@ class TorchSide:
         self._child.wait()
         self._child.stdout.close()
 
-    def block(self) -> float:
-        """Median milliseconds per step of one block."""
+    def block(self, steps: int = 0) -> float:
+        """Median milliseconds per step of one block.
+
+        Args:
+            steps: of the block; 0: as many as every other has.
+
+        Raises:
+            DeviceRefused: torch failed.
+        """
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._child.stdin.write("block\n")
+        self._child.stdin.write(f"{steps or self._steps}\n")
         self._child.stdin.flush()
         line = self._child.stdout.readline()
         if not line:
@@ -150,10 +162,17 @@ class TorchSide:
 
 
 class TorchStep:
-    """One eager training step of the artifact's module in one memory layout."""
+    """One training step of the artifact's module in one memory layout, eager unless it is compiled."""
 
     def __init__(
-        self, manifest_path: Path, batch: int, layout: torch.memory_format, base: str = "", weights: str = ""
+        self,
+        manifest_path: Path,
+        batch: int,
+        layout: torch.memory_format,
+        base: str = "",
+        weights: str = "",
+        *,
+        compiled: bool = False,
     ) -> None:
         import msgspec
         import torch
@@ -186,6 +205,7 @@ class TorchStep:
         else:
             kind = torch.optim.AdamW if spec.optimizer.kind == "adamw" else torch.optim.Adam
             self._optimizer = kind(trained, lr=1e-3, weight_decay=1e-4)
+        self._forward: Any = torch.compile(self._module) if compiled else self._module
 
     def run(self) -> float:
         """Milliseconds of one step, the loss read."""
@@ -193,7 +213,7 @@ class TorchStep:
 
         started = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
-        loss = torch.nn.functional.cross_entropy(self._module(self._x), self._y)
+        loss = torch.nn.functional.cross_entropy(self._forward(self._x), self._y)
         loss.backward()
         self._optimizer.step()
         loss.item()
@@ -222,7 +242,7 @@ def _with_values(module: nn.Module, base: Path, weights: Path) -> nn.Module:
 
 
 def main(job: dict[str, Any]) -> None:
-    """Choose the faster layout, then run a block for every line on stdin and print its median as JSON."""
+    """Choose the faster layout, then run a block of as many steps as each line says and print its median as JSON."""
     import torch
 
     from edge.system.meter import peak_rss_bytes
@@ -232,15 +252,16 @@ def main(job: dict[str, Any]) -> None:
     images = "chw" in path.read_text()
     layouts = [torch.contiguous_format, *([torch.channels_last] if images else [])]
     chosen, best = layouts[0], float("inf")
-    base, weights, steps = job["base"], job["weights"], int(job["steps"])
+    base, weights = job["base"], job["weights"]
     for layout in layouts if len(layouts) > 1 else []:
         step = TorchStep(path, batch, layout)
         median = statistics.median(step.run() for _ in range(STEPS_PER_BLOCK))
         if median < best:
             chosen, best = layout, median
-    step = TorchStep(path, batch, chosen, base, weights)
+    step = TorchStep(path, batch, chosen, base, weights, compiled=job["compiled"])
     step.run()
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        steps = int(line)
         before = time.process_time()
         median = statistics.median(step.run() for _ in range(steps))
         answer = {

@@ -60,10 +60,14 @@ class EmulatedDevice:
         self._sysroot = userland.root.parent / board.name
         write_sysroot(self._sysroot, userland.root, board.files)
 
+    @property
+    def emulator(self) -> list[str]:
+        """Words before a program that is to run on the device."""
+        return [EMULATOR, "-cpu", self.board.processor, "-L", str(self._sysroot)]
+
     def command(self, *arguments: str) -> list[str]:
         """Python on the device with ``arguments``."""
-        emulator = [EMULATOR, "-cpu", self.board.processor, "-L", str(self._sysroot)]
-        return [*emulator, str(self._userland.python), *arguments]
+        return [*self.emulator, str(self._userland.python), *arguments]
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Nothing of this machine's own environment but the search path."""

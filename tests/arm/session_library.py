@@ -13,7 +13,7 @@ from tests.arm.userland import COMPILER, SYSTEM_PACKAGES, Unavailable, Userland
 
 
 def cross_build(userland: Userland) -> Path:
-    """The library, put where the device looks for it.
+    """The library, put with its trainer where the device looks for it.
 
     Raises:
         Unavailable: no executorch wheel in the userland, or no cross compiler.
@@ -40,5 +40,12 @@ def cross_build(userland: Userland) -> Path:
     built = Path(done.stdout.strip())
     installed = userland.root / "usr/lib/apportion" / built.name
     installed.parent.mkdir(exist_ok=True)
-    shutil.copy(built, installed)
+    for path in (built, trainer_of(built)):
+        shutil.copy(path, installed.parent)
     return installed
+
+
+def trainer_of(library: Path) -> Path:
+    """The trainer without Python that was built beside ``library``."""
+    (found,) = library.parent.glob(f"{library.stem}-*.trainer")
+    return found

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = "qemu-aarch64-static"
 COMPILER = "aarch64-linux-gnu-g++"
 SYSTEM_PACKAGES = {EMULATOR: "qemu-user-static", COMPILER: "g++-aarch64-linux-gnu"}
+MEASURING_PACKAGES = {"llvm-mca-19": "llvm-19", "valgrind": "valgrind", "qemu-aarch64": "qemu-user"}
+"""What the kernels are measured with where there is no board: models of processors and of caches, plugins."""
 PYTHONS = ("3.11", "3.12")
 LIBRARIES = ("libstdc++6", "libgomp1")
 HOST = (
@@ -105,9 +107,13 @@ def prepare_host(folder: Path, release: str, python: str) -> Userland:
     return Userland(root, root / "usr/bin" / f"python{python}", root / f"usr/local/lib/python{python}/dist-packages")
 
 
-def install_system_packages() -> None:
-    """Installs emulator and cross compiler where they are missing and can be installed; says so when that fails."""
-    missing = [package for program, package in SYSTEM_PACKAGES.items() if shutil.which(program) is None]
+def install_system_packages(packages: Mapping[str, str] = SYSTEM_PACKAGES) -> None:
+    """Installs programs where they are missing and can be installed; says so when that fails.
+
+    Args:
+        packages: program -> its package; emulator and cross compiler unless something else is asked for.
+    """
+    missing = [package for program, package in packages.items() if shutil.which(program) is None]
     if not missing or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

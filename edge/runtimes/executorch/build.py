@@ -24,7 +24,8 @@ from edge.contracts.errors import DeviceRefused
 
 log = logging.getLogger("apportion.trainer")
 
-_SOURCES = Path(__file__).parent / "native"
+SOURCES = Path(__file__).parent / "native"
+"""The kernels, and the session that calls them."""
 _TRAINER = "trainer"
 _PORTABLE = ".portable.so"
 PACKAGE = "executorch"
@@ -34,6 +35,8 @@ LOADED = frozenset(f"{PACKAGE}/lib/lib{name}.so" for name in _LIBRARIES)
 _DEFAULT_FLAGS = "-march=native"
 _ONE_ROUNDING = ("--param=avoid-fma-max-bits=0",)
 """Every sum of a product rounds once: for some processors GCC would split those in a chain, and give other bits."""
+KERNEL_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", *_ONE_ROUNDING, "-fPIC")
+"""What the kernels are compiled with on every processor."""
 
 
 def session_library() -> Path:
@@ -49,7 +52,7 @@ def session_library() -> Path:
     if brought.exists():
         return brought
     flags = os.environ.get("APPORTION_NATIVE_FLAGS", _DEFAULT_FLAGS).split()
-    digest = _digest(_SOURCES, str(wheel), *flags)
+    digest = _digest(SOURCES, str(wheel), *flags)
     library = Path(sys.prefix) / "lib" / "apportion" / f"libapportion_executorch-{digest}.so"
     if not library.exists():
         compile_library(wheel, library, compiler=os.environ.get("CXX", "g++"), flags=flags, search=str(wheel / "lib"))
@@ -67,12 +70,12 @@ def trainer_program(library: Path) -> Path | None:
 
 
 def _trainer_of(library: Path) -> Path:
-    return library.with_name(f"{library.stem}-{_digest(_SOURCES / _TRAINER)}.trainer")
+    return library.with_name(f"{library.stem}-{_digest(SOURCES / _TRAINER)}.trainer")
 
 
 def portable_name(release: str) -> str:
     """As :meth:`edge.runtimes.base.NativeBuild.portable_name`: of these sources too."""
-    return f"libapportion_executorch-{_digest(_SOURCES, release, _digest(_SOURCES / _TRAINER))}{_PORTABLE}"
+    return f"libapportion_executorch-{_digest(SOURCES, release, _digest(SOURCES / _TRAINER))}{_PORTABLE}"
 
 
 def _digest(sources: Path, *parts: str) -> str:
@@ -100,15 +103,12 @@ def compile_library(wheel: Path, library: Path, *, compiler: str, flags: Sequenc
         raise DeviceRefused(
             f"no C++ compiler '{compiler}' to build the executorch session with; install g++ or set CXX"
         )
-    include = wheel / "include"
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         unfinished = Path(folder) / library.name
         command = [
-            compiler, "-std=c++20", "-O3", *flags, "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi",
-            *_ONE_ROUNDING, "-fPIC", "-shared", "-DC10_USING_CUSTOM_GENERATED_MACROS",
-            f"-I{include}", f"-I{include / 'executorch/runtime/core/portable_type/c10'}",
-            *map(str, sorted(_SOURCES.glob("*.cpp"))), "-o", str(unfinished),
+            compiler, *KERNEL_FLAGS, *flags, "-shared", *wheel_headers(wheel),
+            *map(str, sorted(SOURCES.glob("*.cpp"))), "-o", str(unfinished),
             f"-L{wheel / 'lib'}", f"-Wl,-rpath,{search}", "-Wl,--no-as-needed",
             *(f"-l{name}" for name in _LIBRARIES),
         ]  # fmt: skip
@@ -122,6 +122,13 @@ def compile_library(wheel: Path, library: Path, *, compiler: str, flags: Sequenc
     _compile_trainer(wheel, library, _trainer_of(library), compiler=compiler, search=search)
 
 
+def wheel_headers(wheel: Path) -> tuple[str, ...]:
+    """What tells a compiler of the wheel's headers."""
+    include = wheel / "include"
+    c10 = include / "executorch/runtime/core/portable_type/c10"
+    return ("-DC10_USING_CUSTOM_GENERATED_MACROS", f"-I{include}", f"-I{c10}")
+
+
 def _compile_trainer(wheel: Path, library: Path, trainer: Path, *, compiler: str, search: str) -> None:
     """Compile ``trainer`` beside ``library``; where that fails, the Python trainer does all the work.
 
@@ -132,7 +139,7 @@ def _compile_trainer(wheel: Path, library: Path, trainer: Path, *, compiler: str
     unfinished = trainer.with_suffix(f".{os.getpid()}")
     command = [
         compiler, "-std=c++20", "-O2", "-ffp-contract=off", "-Wno-psabi", "-pthread",
-        *map(str, sorted((_SOURCES / _TRAINER).glob("*.cpp"))), "-o", str(unfinished),
+        *map(str, sorted((SOURCES / _TRAINER).glob("*.cpp"))), "-o", str(unfinished),
         f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,$ORIGIN:{search}",
         f"-Wl,-rpath-link,{wheel / 'lib'}", "-Wl,--allow-shlib-undefined",
     ]  # fmt: skip

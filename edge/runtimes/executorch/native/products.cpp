@@ -4,23 +4,31 @@
 #include <memory>
 #include <vector>
 
+#include "arm_tile.h"
 #include "simd.h"
 #include "threads.h"
 
 namespace apportion {
 namespace {
 
-#if defined(__AVX512F__)
+#if defined(__aarch64__) || defined(APPORTION_LIKE_ARM)
+constexpr int kWide = 4, kTall1 = 8, kTall2 = 6;  // 32 registers; see arm_tile.h
+#elif defined(__AVX512F__)
 constexpr int kWide = 2, kTall1 = 14, kTall2 = 12;  // 32 registers
 #elif defined(__AVX__)
 constexpr int kWide = 2, kTall1 = 8, kTall2 = 6;  // 16 registers
-#elif defined(__aarch64__)
-constexpr int kWide = 4, kTall1 = 8, kTall2 = 6;  // 32 registers
 #else
 constexpr int kWide = 2, kTall1 = 4, kTall2 = 4;
 #endif
 constexpr int64_t kPanel = kWide * VL;  // columns that a tile has
 constexpr int64_t kDepthBlock = 256;    // of a panel that stays in the first-level cache
+#if defined(__aarch64__) || defined(APPORTION_LIKE_ARM)
+// Of 32 KB, a panel is half. Rows that are neighbours bring a line of memory per k, which tiles after them use too: the
+// lines stay there while k goes half as far. Sums wait in memory meanwhile, and are the same.
+constexpr int64_t kDepthAtOnce = 64;
+#else
+constexpr int64_t kDepthAtOnce = kDepthBlock;
+#endif
 
 struct Target {
   float* data;
@@ -29,10 +37,25 @@ struct Target {
   bool accumulate;
 };
 
-// Rows R x vectors V held in registers through the whole sum. kUnit: rows are neighbours in memory.
+// kept [R, V], added to where it goes on, else begun: rows R x vectors V held in registers through the whole sum. kUnit:
+// rows are neighbours in memory.
 template <int R, int V, bool kUnit>
-void tile(const Operand& a, const float* b, int64_t b_row, const Target& c) {
+inline void tile_sums(const Operand& a, const float* b, int64_t b_row, Vector (&kept)[R][V], bool goes_on) {
+#if defined(APPORTION_ARM_TILE)
+  if constexpr (R == 6 && V == 4) {
+    float* to = reinterpret_cast<float*>(kept);
+    if (a.segment_count == 0 || a.depth == 0) {
+      if (!goes_on) std::fill_n(to, R * V * VL, 0.0f);
+    } else if constexpr (kUnit) {
+      arm_tile_of_neighbours(a, b, b_row, to, goes_on);
+    } else {
+      arm_tile_of_rows(a, b, b_row, to, goes_on);
+    }
+    return;
+  }
+#endif
   Vector sums[R][V] = {};
+  if (goes_on) std::memcpy(sums, kept, sizeof sums);
   int64_t row[R];
   for (int r = 0; r < R; ++r) row[r] = kUnit ? r : a.rows[r];
   for (int64_t s = 0; s < a.segment_count; ++s) {
@@ -44,10 +67,16 @@ void tile(const Operand& a, const float* b, int64_t b_row, const Target& c) {
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
         for (int v = 0; v < V; ++v) sums[r][v] += p[kUnit ? r : row[r]] * factors[v];
-      p += a.step;
+      p += kUnit ? a.step : 1;
       b += b_row;
     }
   }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) kept[r][v] = sums[r][v];
+}
+
+template <int R, int V>
+inline void write(const Vector (&sums)[R][V], const Target& c) {
   const bool whole = c.columns == V * VL;
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) {
@@ -62,7 +91,41 @@ void tile(const Operand& a, const float* b, int64_t b_row, const Target& c) {
 }
 
 template <int R, int V, bool kUnit>
+void tile(const Operand& a, const float* b, int64_t b_row, const Target& c) {
+  Vector sums[R][V];
+  tile_sums<R, V, kUnit>(a, b, b_row, sums, false);
+  write(sums, c);
+}
+
+// Some tiles of rows that are neighbours, kDepthAtOnce of k after another: the rows that are left.
+template <int R, int V>
+int64_t tiles_in_turn(Operand& a, int64_t rows, const float* b, int64_t b_row, Target& c) {
+  constexpr int64_t kTiles = 8;
+  const int64_t together = std::max<int64_t>(1, kDepthAtOnce / a.depth), longest = std::min(kDepthAtOnce, a.depth);
+  while (rows >= R) {
+    const int64_t tiles = std::min(rows / R, kTiles);
+    Vector sums[kTiles][R][V];
+    for (int64_t s = 0; s < a.segment_count; s += together)
+      for (int64_t k = 0; k < a.depth; k += longest) {
+        Operand part{a.data + k * a.step, nullptr, a.step, a.segments + s, std::min(together, a.segment_count - s),
+                     std::min(longest, a.depth - k)};
+        const float* from = b + (s * a.depth + k) * b_row;
+        for (int64_t i = 0; i < tiles; ++i, part.data += R)
+          tile_sums<R, V, true>(part, from, b_row, sums[i], s > 0 || k > 0);
+      }
+    for (int64_t i = 0; i < tiles; ++i, c.rows += R) write(sums[i], c);
+    a.data += tiles * R;
+    rows -= tiles * R;
+  }
+  return rows;
+}
+
+template <int R, int V, bool kUnit>
 void rows_of(Operand a, int64_t rows, const float* b, int64_t b_row, Target c) {
+  if constexpr (kUnit && R == kTall2 && V == kWide) {
+    if (a.segment_count * a.depth > kDepthAtOnce && kDepthAtOnce < kDepthBlock)
+      rows = tiles_in_turn<R, V>(a, rows, b, b_row, c);
+  }
   while (rows >= R) {
     tile<R, V, kUnit>(a, b, b_row, c);
     if (kUnit) {

@@ -12,7 +12,7 @@ namespace apportion {
 struct Operand {
   const float* data;
   const int64_t* rows;      // offset of each row; null: rows are neighbours in memory
-  int64_t step;             // from one k to the next
+  int64_t step;             // from one k to the next; 1 where rows are given
   const int64_t* segments;  // offset of each segment
   int64_t segment_count;
   int64_t depth;            // k per segment

@@ -8,7 +8,9 @@
 
 namespace apportion {
 
-#if defined(__AVX512F__)
+#if defined(APPORTION_LIKE_ARM)  // its tiles and vectors, to see its memory accesses on another processor
+constexpr int kVectorBytes = 16;
+#elif defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
 #elif defined(__AVX__)
 constexpr int kVectorBytes = 32;
