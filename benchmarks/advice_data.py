@@ -19,7 +19,7 @@ from coordinator.data.digits import load_digits_dataset
 from coordinator.data.mnist_writers import load_mnist_writers
 from coordinator.data.npz_folder import open_arrays
 
-HELD_OUT = 2000
+HELD_OUT = 1000
 """Examples that a model is scored on, the first of the file's."""
 
 WINDOW, HOP = 100, 100
@@ -30,12 +30,12 @@ HELD_OUT_SUBJECTS = 5
 
 
 def mnist(path: Path | None = None, seed: int = 0, holdout: float = 0.0) -> Dataset:
-    """MNIST with its writers as owners, scored on 2,000 digits of other writers."""
+    """MNIST with its writers as owners, scored on 1,000 digits of other writers."""
     return _shorter(load_mnist_writers(_folder(path), seed, holdout))
 
 
 def cifar10(path: Path | None = None, seed: int = 0, holdout: float = 0.0) -> Dataset:
-    """The first 5,000 images of CIFAR-10 at 16x16, scored on 2,000."""
+    """The first 5,000 images of CIFAR-10 at 16x16, scored on 1,000."""
     whole = load_half_size(_folder(path))
     return _shorter(replace(whole, x_train=whole.x_train[:5000], y_train=whole.y_train[:5000]))
 

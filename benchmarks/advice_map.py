@@ -3,6 +3,7 @@
     python -m benchmarks.advice_map runs/advice                # all runs; goes on where it was stopped
     python -m benchmarks.advice_map runs/advice --held         # the settings that are held out of the map
     python -m benchmarks.advice_map runs/advice --pack         # coordinator/advice/map.json from the runs that are there
+    python -m benchmarks.advice_map runs/advice --table        # what it says at every budget and link
     python -m benchmarks.advice_map runs/advice --check        # what advise says of the held settings, and what was best
 
 The run files are ``examples/advice/*.toml``. Runs with a seed come before those with the next. Each run is one line of
@@ -28,7 +29,7 @@ from coordinator.run_file.loading import load_config
 from edge.contracts.errors import ApportionError
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "advice"
-SETTINGS = ("activities", "mnist", "digits", "cifar10")
+SETTINGS = ("activities", "digits", "mnist", "cifar10")
 SEEDS = (1, 2, 3)
 
 
@@ -59,10 +60,10 @@ CANDIDATES = (
     _at("fedhm", 8),
     _at("prism", 0.2, kappa=4.0),
     _at("fedrolex", 0.5),
-    _at("federated_dropout", 0.5),
-    _at("fedhm", 4),
-    _at("orthdrop", 0.2),
     Candidate("slt 0.25", "slt", {"levels": [0.25]}, "step"),
+    _at("fedhm", 4),
+    _at("federated_dropout", 0.5),
+    _at("orthdrop", 0.2),
 )
 
 
@@ -88,7 +89,7 @@ class Held:
 HELD = (
     # Fewer people in a round, another seed.
     Held("activities, 3 a round", "activities", 0.60, 96, 1.0, 18, {"cohort": {"size": 3}}),
-    # Twenty devices for eight, classes drawn less unevenly, a smaller model.
+    # Twenty devices for eight, eight in a round, classes drawn less unevenly, a smaller model.
     Held(
         "digits, 20 devices",
         "digits",
@@ -96,7 +97,7 @@ HELD = (
         128,
         0.1,
         20,
-        {"data": {"alpha": 1.0}, "model": {"options": {"hidden": [1024, 1024]}}, "cohort": {"size": 8}},
+        {"data": {"alpha": 1.0}, "model": {"options": {"hidden": [768, 768]}}, "cohort": {"size": 8}},
     ),
     # Other writers' number, dealt by class and not by writer.
     Held(
@@ -153,15 +154,15 @@ def read_lines(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
 
 
 def grid(is_held: bool) -> Iterator[tuple[str, RunConfig, Candidate, int]]:
-    """All runs: every setting and method with a seed before the next seed."""
+    """All runs: every setting has a method before the next method, and every method a seed before the next seed."""
     if is_held:
-        for held in HELD:
-            for candidate in CANDIDATES:
+        for candidate in CANDIDATES:
+            for held in HELD:
                 yield held.name, held_config(held), candidate, HELD_SEED
         return
     for seed in SEEDS:
-        for name in SETTINGS:
-            for candidate in CANDIDATES:
+        for candidate in CANDIDATES:
+            for name in SETTINGS:
                 yield name, setting_config(name, seed), candidate, seed
 
 
@@ -193,11 +194,17 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
     parser.add_argument("--pack", action="store_true", help="write the package's map from the runs that are there")
     parser.add_argument("--check", action="store_true", help="what advise says of the held settings, as JSON lines")
+    parser.add_argument("--table", action="store_true", help="the package's map at every budget and link, on stdout")
     chosen = parser.parse_args()
-    if chosen.pack or chosen.check:
-        from benchmarks.advice_check import check, pack
+    if chosen.pack or chosen.check or chosen.table:
+        from benchmarks.advice_check import check, pack, table
 
-        pack(chosen.folder) if chosen.pack else check(chosen.folder)
+        if chosen.pack:
+            pack(chosen.folder)
+        if chosen.table:
+            print("\n".join(table()))
+        if chosen.check:
+            check(chosen.folder)
         return
     import torch
 
