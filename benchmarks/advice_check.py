@@ -44,7 +44,8 @@ def pack(folder: Path) -> None:
 
 
 def _setting(name: str, runs: dict[tuple[str, str, int], dict[str, Any]]) -> Setting | None:
-    courses, refused = [], {}
+    courses: list[Course] = []
+    refused: dict[str, str] = {}
     for candidate in CANDIDATES:
         found = [runs[name, candidate.label, seed] for seed in SEEDS if (name, candidate.label, seed) in runs]
         done = {str(entry["seed"]): entry["accuracy"] for entry in found if "accuracy" in entry}
@@ -57,7 +58,8 @@ def _setting(name: str, runs: dict[tuple[str, str, int], dict[str, Any]]) -> Set
                     accuracy=done,
                 )
             )
-        refused |= {candidate.label: entry["refused"] for entry in found if "refused" in entry}
+        if why := [entry["refused"] for entry in found if "refused" in entry]:
+            refused[candidate.label] = why[0]
     if not courses:
         return None
     features = population(config_of(name, SEEDS[0])).features

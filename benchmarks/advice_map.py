@@ -1,10 +1,10 @@
 """The map behind ``apportion advise``: every method and level of it on every setting, one simulation after the other.
 
-    python -m benchmarks.advice_map runs/advice                # all runs; goes on where it was stopped
-    python -m benchmarks.advice_map runs/advice --held         # the settings that are held out of the map
-    python -m benchmarks.advice_map runs/advice --pack         # coordinator/advice/map.json from the runs that are there
-    python -m benchmarks.advice_map runs/advice --table        # what it says at every budget and link
-    python -m benchmarks.advice_map runs/advice --check        # what advise says of the held settings, and what was best
+    python -m benchmarks.advice_map runs/advice            # all runs; goes on where it was stopped
+    python -m benchmarks.advice_map runs/advice --held     # the settings that are held out of the map
+    python -m benchmarks.advice_map runs/advice --pack     # coordinator/advice/map.json from the runs that are there
+    python -m benchmarks.advice_map runs/advice --table    # what it says at every budget and link
+    python -m benchmarks.advice_map runs/advice --check    # what advise says of the held settings, and what was best
 
 The run files are ``examples/advice/*.toml``. Runs with a seed come before those with the next. Each run is one line of
 ``<folder>/runs.jsonl`` or ``<folder>/held.jsonl``: setting, method, level, seed, and accuracy by round.

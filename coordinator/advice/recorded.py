@@ -1,4 +1,4 @@
-"""The map: how accuracy went by round, for methods and levels on a few settings, as ``map.json`` beside this file holds it.
+"""The map: how accuracy went by round, for methods and levels on a few settings, as ``map.json`` beside it holds it.
 
 Accuracy by round depends neither on a device's link nor on its processor, so these are not in it. The file is made by
 ``python -m benchmarks.advice_map``; nothing in it is written by hand.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -37,7 +37,7 @@ def advise(
     """Say which method and level should reach an accuracy first on a run's devices; nothing is trained."""
     from coordinator.advice import words
     from coordinator.advice.features import population
-    from coordinator.advice.ranking import BY, By
+    from coordinator.advice.ranking import BY
     from coordinator.advice.ranking import advise as ranked
     from coordinator.advice.recorded import PACKAGED, read_map
     from coordinator.cli.waiting import waiting
@@ -55,7 +55,7 @@ def advise(
     budget = min(given, default=0.0) if budget_mb is None else budget_mb
     with waiting("dealing the data and counting cuts"):
         devices = population(settings)
-        advice = ranked(settings, devices, found, speed=speed, budget_mb=budget, target=target, by=cast("By", by))
+        advice = ranked(settings, devices, found, speed=speed, budget_mb=budget, target=target, by=by)
     if not as_json:
         for line in words.lines(advice):
             print(line)

@@ -40,7 +40,7 @@ from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
 
 MOST_LOSSES = 5
-"""Trainers that one job may lose: what ends five processes is the job's own doing. Also starts in a row that may fail."""
+"""Trainers that one job may lose: what ends five is the job's own doing. As many starts in a row may fail."""
 
 START_WAIT_S = 300.0
 """How long a cluster without a single trainer may take to start one."""

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -39,6 +40,7 @@ STORE_BYTES = 100 << 20
 WAIT_S = 120.0
 ROUNDS = 3
 ATTEMPTS = 5
+HELD_S = 10.0
 
 
 def federation() -> RunConfig:
@@ -133,7 +135,7 @@ class Events:
 
         def watched(workers: RayWorkers, work: Any) -> Iterator[Trained | Refused]:
             events.rounds += 1
-            if events.rounds in (before or {}) or events.rounds == ROUNDS:
+            if events.rounds in (before or {}):
                 there = list(workers._starting)
                 if there:
                     assert len(workers._ray.wait(there, num_returns=len(there), timeout=WAIT_S)[1]) == 0
@@ -169,16 +171,14 @@ def test_what_is_killed_in_a_round_changes_no_bit(
     node = add_node(cluster)
     add_node(cluster)
 
-    def hold() -> None:
-        # So that it surely has a job when it is killed.
-        os.kill(trainer_of(node), signal.SIGSTOP)
-
-    def kill() -> None:
+    def hold_and_kill() -> None:
+        # Stopped first, so that it surely has a job when it is killed.
         trainer = trainer_of(node)
-        for pid in [trainer] if victim == "trainer" else [node, trainer]:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(trainer, signal.SIGSTOP)
+        victims = [trainer] if victim == "trainer" else [node, trainer]
+        threading.Timer(HELD_S, lambda: [os.kill(pid, signal.SIGKILL) for pid in victims]).start()
 
-    events = Events(monkeypatch, before={2: hold}, within={2: kill})
+    events = Events(monkeypatch, before={2: hold_and_kill})
     simulated(tmp_path / "run", cluster.address)
     assert final_model(tmp_path / "run") == expected
     assert reports(tmp_path / "run") == [8] * ROUNDS
@@ -188,7 +188,7 @@ def test_what_is_killed_in_a_round_changes_no_bit(
 def test_a_node_that_is_added_in_a_round_trains_in_later_ones(
     cluster: Any, expected: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = Events(monkeypatch, within={1: lambda: add_node(cluster)})
+    events = Events(monkeypatch, before={ROUNDS: int}, within={1: lambda: add_node(cluster)})
     simulated(tmp_path / "run", cluster.address)
     assert final_model(tmp_path / "run") == expected
     assert reports(tmp_path / "run") == [8] * ROUNDS
