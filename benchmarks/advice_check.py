@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +10,15 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.advice_map import CANDIDATES, HELD, HELD_SEED, SEEDS, SETTINGS, Held, held_config, read_lines
+from benchmarks.advice_earlier import EARLIER, Earlier
+from benchmarks.advice_map import CANDIDATES, EXAMPLES, HELD, HELD_SEED, SEEDS, SETTINGS, Held, held_config, read_lines
 from benchmarks.advice_map import setting_config as config_of
 from coordinator.advice.features import Population, population
 from coordinator.advice.ranking import Advice, By, advise
 from coordinator.advice.recorded import PACKAGED, SCHEMA, AdviceMap, Course, Setting, read_map
 from coordinator.advice.words import values
 from coordinator.config.run_config import RunConfig
+from coordinator.run_file.loading import load_config
 from coordinator.simulation.device_speed import device_speed
 
 BUDGETS_MB = (48, 64, 96, 128, 256, 512)
@@ -26,18 +27,10 @@ LINKS_MB_S = (0.1, 1.0, 10.0)
 
 def pack(folder: Path) -> None:
     """Write the package's map from the runs in ``folder``; settings without any run are left out."""
-    import torch
-
     runs = read_lines(folder / "runs.jsonl")
-    settings = tuple(found for name in SETTINGS if (found := _setting(name, runs)) is not None)
-    dates = sorted(entry["date"] for entry in runs.values())
-    made = AdviceMap(
-        schema=SCHEMA,
-        date=dates[-1] if dates else time.strftime("%Y-%m-%d"),
-        command="python -m benchmarks.advice_map",
-        made_with=f"torch {torch.__version__.partition('+')[0]}, one thread, {_processor()}",
-        settings=settings,
-    )
+    new = (found for name in SETTINGS if (found := _setting(name, runs)) is not None)
+    settings = (*new, *(_earlier_setting(earlier) for earlier in EARLIER))
+    made = AdviceMap(schema=SCHEMA, settings=settings)
     PACKAGED.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
     for setting in settings:
         print(f"{setting.name}: {len(setting.courses)} courses, {len(setting.refused)} refused")
@@ -55,6 +48,7 @@ def _setting(name: str, runs: dict[tuple[str, str, int], dict[str, Any]]) -> Set
                     label=candidate.label,
                     method=candidate.method,
                     options=dict(candidate.options),
+                    rounds=list(range(1, 1 + max(len(values) for values in done.values()))),
                     accuracy=done,
                 )
             )
@@ -63,8 +57,41 @@ def _setting(name: str, runs: dict[tuple[str, str, int], dict[str, Any]]) -> Set
     if not courses:
         return None
     features = population(config_of(name, SEEDS[0])).features
-    file = f"examples/advice/{name}.toml"
-    return Setting(name=name, file=file, features=features, courses=tuple(courses), refused=refused)
+    date = max(entry["date"] for (setting, _, _), entry in runs.items() if setting == name)
+    return Setting(
+        name=name,
+        file=f"examples/advice/{name}.toml",
+        source=f"python -m benchmarks.advice_map, {date}, torch {_torch()}, one thread, {_processor()}",
+        features=features,
+        courses=tuple(courses),
+        refused=refused,
+    )
+
+
+def _earlier_setting(earlier: Earlier) -> Setting:
+    courses = (
+        Course(
+            label=label,
+            method=method,
+            options=dict(options),
+            rounds=list(rounds),
+            accuracy={str(seed): [round(v / 100, 4) for v in percent] for seed, percent in accuracy.items()},
+        )
+        for label, (method, options, rounds, accuracy) in earlier.courses.items()
+    )
+    return Setting(
+        name=earlier.name,
+        file=f"examples/{earlier.file}",
+        source=earlier.source,
+        features=population(load_config(EXAMPLES.parent / earlier.file)).features,
+        courses=tuple(courses),
+    )
+
+
+def _torch() -> str:
+    import torch
+
+    return str(torch.__version__).partition("+")[0]
 
 
 def _processor() -> str:
@@ -76,7 +103,7 @@ def table() -> Iterator[str]:
     """The map's settings at every budget and link, as rows of a page: what is first in time, by the recorded target."""
     found = read_map()
     for setting in found.settings:
-        config = config_of(setting.name, SEEDS[0])
+        config = load_config(EXAMPLES.parents[1] / setting.file)
         devices = population(config)
         target = 0.95 * setting.best()
         yield ""
@@ -137,11 +164,17 @@ def outcome(held: Held, runs: dict[tuple[str, str, int], dict[str, Any]], by: By
     told = _advice(config, devices, found, held.budget_mb, held.link_mb_s, held.target, by)
     known = {label: entry for (name, label, _), entry in runs.items() if name == held.name and "accuracy" in entry}
     courses = [
-        Course(label=c.label, method=c.method, options=dict(c.options), accuracy={"0": known[c.label]["accuracy"]})
+        Course(
+            label=c.label,
+            method=c.method,
+            options=dict(c.options),
+            rounds=list(range(1, 1 + len(known[c.label]["accuracy"]))),
+            accuracy={"0": known[c.label]["accuracy"]},
+        )
         for c in CANDIDATES
         if c.label in known
     ]
-    own = Setting(name=held.name, file="", features=devices.features, courses=tuple(courses))
+    own = Setting(name=held.name, file="", source="", features=devices.features, courses=tuple(courses))
     alone = msgspec.structs.replace(found, settings=(own,))
     actual = _advice(config, devices, alone, held.budget_mb, held.link_mb_s, held.target, by)
     return Outcome(told, {o.course.label: o.cost(by) for o in actual.options if o.outcome == "fits"})

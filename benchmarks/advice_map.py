@@ -97,7 +97,7 @@ HELD = (
         128,
         0.1,
         20,
-        {"data": {"alpha": 1.0}, "model": {"options": {"hidden": [768, 768]}}, "cohort": {"size": 8}},
+        {"data": {"alpha": 1.0}, "model": {"options": {"hidden": [96, 96]}}, "cohort": {"size": 8}},
     ),
     # Other writers' number, dealt by class and not by writer.
     Held(
@@ -191,6 +191,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--held", action="store_true", help="the held settings' runs")
     parser.add_argument("--only", nargs="*", help="these settings")
+    parser.add_argument("--labels", nargs="*", help="these methods and levels, as CANDIDATES names them")
     parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
     parser.add_argument("--pack", action="store_true", help="write the package's map from the runs that are there")
     parser.add_argument("--check", action="store_true", help="what advise says of the held settings, as JSON lines")
@@ -214,6 +215,7 @@ def main() -> None:
     known = read_lines(path)
     for name, config, candidate, seed in grid(chosen.held):
         is_wanted = (not chosen.only or name in chosen.only) and (chosen.held or seed in chosen.seeds)
+        is_wanted = is_wanted and (not chosen.labels or candidate.label in chosen.labels)
         if not is_wanted or (name, candidate.label, seed) in known:
             continue
         entry = run_one(name, config, candidate, seed, chosen.folder)

@@ -56,5 +56,5 @@ def differences(here: Features, setting: Setting) -> Iterator[str]:
     if here.convolutional != there.convolutional:
         kinds = {True: "a model with convolutions", False: "a model without convolutions"}
         yield f"{kinds[here.convolutional]}, recorded with {kinds[there.convolutional]}"
-    if (seeds := min(len(course.accuracy) for course in setting.courses)) < 3:
+    if (seeds := setting.seeds()) < 3:
         yield f"recorded with {seeds} seed{'s' if seeds > 1 else ''}"

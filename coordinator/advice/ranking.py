@@ -115,7 +115,7 @@ def _option(
     course: Course, cost: MethodCost, target: float, budget_mb: float, speed: DeviceSpeed, devices: Population
 ) -> Option:
     rounds, mean = course.rounds_to(target), course.mean()
-    memory = cost.memory_mb(rounds or len(mean))
+    memory = cost.memory_mb(rounds or course.rounds[-1])
     spent = cost.spent(rounds, speed, devices) if rounds is not None else None
     outcome: Outcome = "too-large" if 0 < budget_mb < memory else "too-slow" if rounds is None else "fits"
     return Option(course, outcome, memory, rounds, spent, mean[-1])

@@ -46,21 +46,24 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         options: of ``[method]``.
-        accuracy: seed -> accuracy after each round.
+        rounds: after which the model was scored, counted from 1.
+        accuracy: seed -> accuracy after each of them; a seed that ended early has fewer.
     """
 
     label: str
     method: str
     options: dict[str, Any]
+    rounds: list[int]
     accuracy: dict[str, list[float]]
 
     def mean(self) -> list[float]:
-        """Mean over seeds after each round that all of them have."""
+        """Mean over seeds after each scored round that all of them have."""
         return [sum(values) / len(values) for values in zip(*self.accuracy.values(), strict=False)]
 
     def rounds_to(self, target: float) -> int | None:
-        """The first round, from 1, after which the mean is at ``target``; None: it was not reached."""
-        return next((index for index, value in enumerate(self.mean(), 1) if value >= target), None)
+        """The first scored round after which the mean is at ``target``; None: it was not reached."""
+        reached = (after for after, value in zip(self.rounds, self.mean(), strict=False) if value >= target)
+        return next(reached, None)
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +71,20 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         file: run file, from the repository's root.
+        source: page or command that the accuracies are from, with its date.
         refused: label -> why the method does not go with the model.
     """
 
     name: str
     file: str
+    source: str
     features: Features
     courses: tuple[Course, ...]
     refused: dict[str, str] = {}
+
+    def seeds(self) -> int:
+        """Of the course that has fewest."""
+        return min(len(course.accuracy) for course in self.courses)
 
     def best(self) -> float:
         """The best mean accuracy of any method after any round."""
@@ -83,12 +92,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdviceMap(msgspec.Struct, frozen=True, kw_only=True):
-    """What was recorded, when, and by what."""
+    """What was recorded."""
 
     schema: str
-    date: str
-    command: str
-    made_with: str
     settings: tuple[Setting, ...]
 
 

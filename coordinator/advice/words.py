@@ -42,7 +42,7 @@ def named(option: Option) -> str:
 def reasons(advice: Advice) -> Iterator[str]:
     """Why, one sentence each."""
     choice, setting = advice.choice, advice.setting
-    seeds = min(len(course.accuracy) for course in setting.courses)
+    seeds = setting.seeds()
     yield (
         f"the nearest recorded setting is '{setting.name}' ({setting.features.devices} devices, "
         f"{setting.features.participants} in a round, {seeds} seed{'s' if seeds > 1 else ''}); "

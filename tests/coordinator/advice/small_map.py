@@ -30,12 +30,14 @@ DEVICES = Population(FEATURES, most_steps=20, mean_steps=10.0)
 def course(label: str, method: str, options: dict[str, object], *seeds: list[float]) -> Course:
     """A course with the accuracies of ``seeds``."""
     accuracy = {str(seed): values for seed, values in enumerate(seeds, 1)}
-    return Course(label=label, method=method, options=options, accuracy=accuracy)
+    rounds = list(range(1, 1 + max(len(values) for values in seeds)))
+    return Course(label=label, method=method, options=options, rounds=rounds, accuracy=accuracy)
 
 
 SETTING = Setting(
     name="small",
     file="examples/advice/digits.toml",
+    source="by hand",
     features=FEATURES,
     courses=(
         course("fedavg", "fedavg", {}, [0.5, 0.9, 0.95], [0.6, 0.8, 0.95], [0.4, 0.85, 0.95]),
@@ -44,7 +46,7 @@ SETTING = Setting(
         course("prism 2", "prism", {"levels": [2.0]}, *[[0.2, 0.3, 0.4]] * 3),
     ),
 )
-MAP = AdviceMap(schema=SCHEMA, date="2026-11-26", command="", made_with="", settings=(SETTING,))
+MAP = AdviceMap(schema=SCHEMA, settings=(SETTING,))
 
 
 def run(hidden: int = 64) -> RunConfig:
