@@ -49,6 +49,8 @@ def population(config: RunConfig, dense: nn.Module | None = None) -> Population:
         )
     if config.task.name:
         raise ConfigError([f"$.task.name: '{config.task.name}' given; the map has runs of classifiers alone"])
+    if config.model.build.startswith("language:"):
+        raise ConfigError([f"$.model.build: '{config.model.build}' given; the map has runs of classifiers alone"])
     if not config.data.source:
         raise ConfigError(["$.data.source: advise deals the examples to see how devices differ; name a source"])
     dense = dense_module(config) if dense is None else dense

@@ -16,6 +16,9 @@ SKEW = 0.2
 OTHER_INPUT, OTHER_KIND = 1.5, 3.0
 """Distances of other inputs, and of a model of another kind: convolutions or none."""
 
+FAR = 4.0
+"""From this distance on a setting says little of a run."""
+
 WORDS = {
     "examples": "examples on a device",
     "classes": "classes",

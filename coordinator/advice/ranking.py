@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from coordinator.advice.device_cost import MethodCost, Spent
 from coordinator.advice.features import Population
-from coordinator.advice.nearest import differences, nearest
+from coordinator.advice.nearest import FAR, differences, distance, nearest
 from coordinator.advice.recorded import AdviceMap, Course, Setting
 from coordinator.config.device_speed import DeviceSpeed
 from coordinator.config.run_config import RunConfig
@@ -55,6 +55,7 @@ class Advice:
 
     Attributes:
         options: those that fit and reach the target, cheapest first; then the others.
+        distance: of the run from the setting.
         thin: in what the run is far from the setting.
         budget_mb: of the smallest device; 0: none is given.
     """
@@ -66,7 +67,13 @@ class Advice:
     speed: DeviceSpeed
     devices: Population
     options: tuple[Option, ...]
+    distance: float
     thin: tuple[str, ...]
+
+    @property
+    def is_far(self) -> bool:
+        """Whether nothing recorded is like the run, so that the advice is a guess."""
+        return self.distance >= FAR
 
     @property
     def choice(self) -> Option | None:
@@ -91,7 +98,7 @@ def advise(
         target: an accuracy; by default :data:`SHARE` of the best that was recorded in the setting.
 
     Raises:
-        ConfigError: a target outside (0, 1], or a personal or clustered run, which has no one model.
+        ConfigError: a target outside (0, 1].
     """
     if target is not None and not 0 < target <= 1:
         raise ConfigError([f"--target: {target:g} given, an accuracy above 0 and up to 1 expected"])
@@ -108,7 +115,8 @@ def advise(
     order = {"fits": 0, "too-slow": 1, "too-large": 2, "refused": 3}
     options.sort(key=lambda option: (order[option.outcome], option.cost(by), -option.last))
     thin = tuple(differences(devices.features, setting))
-    return Advice(setting, aim, by, budget_mb, speed, devices, tuple(options), thin)
+    away = distance(devices.features, setting.features)
+    return Advice(setting, aim, by, budget_mb, speed, devices, tuple(options), away, thin)
 
 
 def _option(

@@ -26,6 +26,8 @@ def lines(advice: Advice) -> Iterator[str]:
 def headline(advice: Advice) -> str:
     """What to run, or that nothing recorded does it."""
     choice = advice.choice
+    if choice is not None and advice.is_far:
+        return f"nothing recorded is like this run; by the nearest setting, as a guess: {named(choice)}"
     if choice is not None:
         return f"run {named(choice)}"
     if any(option.outcome == "too-slow" for option in advice.options):
@@ -75,6 +77,8 @@ def values(advice: Advice) -> dict[str, Any]:
         "budget_mb": advice.budget_mb,
         "link_mb_s": round(advice.speed.link_mbit / 8, 4),
         "setting": advice.setting.name,
+        "distance": round(advice.distance, 2),
+        "is_guess": advice.is_far,
         "thin": list(advice.thin),
         "reasons": list(reasons(advice)),
         "options": [_values(option) for option in advice.options],

@@ -45,6 +45,13 @@ def test_a_run_is_dealt_and_counted() -> None:
     assert found.most_steps >= here.steps
 
 
+def test_a_language_model_is_refused() -> None:
+    config = run()
+    model = msgspec.structs.replace(config.model, build="language:gpt2")
+    with pytest.raises(ConfigError, match="language:gpt2' given; the map has runs of classifiers alone"):
+        population(msgspec.structs.replace(config, model=model))
+
+
 def test_a_run_without_local_devices_is_told() -> None:
     config = run()
     cohort = msgspec.structs.replace(config.cohort, local=())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 from coordinator.advice import words
@@ -79,6 +82,14 @@ def test_the_words_name_choice_reason_and_the_next_one() -> None:
     assert "the smallest device has 100 MB" in told
     assert "next: fedavg, 1." in told
     assert "the map is thin" not in told
+
+
+def test_advice_from_afar_is_called_a_guess() -> None:
+    far = msgspec.structs.replace(DEVICES.features, convolutional=True, input=(3, 16, 16), devices=100)
+    advice = advise(run(), replace(DEVICES, features=far), MAP, speed=SLOW_LINK, target=0.85)
+    assert words.headline(advice).startswith("nothing recorded is like this run; by the nearest setting, as a guess:")
+    assert words.values(advice)["is_guess"]
+    assert not words.values(found(target=0.85))["is_guess"]
 
 
 def test_the_words_say_that_nothing_does_it() -> None:
