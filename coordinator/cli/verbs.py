@@ -33,6 +33,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
     },
     "Run a federation": {
         "plan": Verb("coordinator.cli.plan", "show which device would train what, and its memory"),
+        "advise": Verb("coordinator.cli.advise", "say which method and level should reach an accuracy first"),
         "forecast": Verb("coordinator.cli.forecast", "reckon rounds, bytes, machines and money of a large fleet"),
         "simulate": Verb("coordinator.cli.simulate", "run a run file here, with torch in place of the devices"),
         "run": Verb("coordinator.cli.run", "start a run and wait for its last round"),

@@ -104,7 +104,7 @@ def _level_of_group(
     given = group_level(config, index, levels)
     if not group.budget_mb:
         return given or levels[0]
-    needs = {level: _predicted_bytes(config, costs_of(level)) / MB for level in ([given] if given else levels)}
+    needs = {level: predicted_bytes(config, costs_of(level)) / MB for level in ([given] if given else levels)}
     for level, needed_mb in needs.items():
         if needed_mb <= group.budget_mb:
             return level
@@ -115,7 +115,7 @@ def _level_of_group(
     )
 
 
-def _predicted_bytes(config: RunConfig, costs: Costs) -> float:
+def predicted_bytes(config: RunConfig, costs: Costs) -> float:
     """Idle process, SLT's memory model, optimizer slots, a second copy of all that a step writes, and headroom.
 
     Rougher than a plan, which knows the graph: 160 MB for 191 MB of the whole digits model, 98 for 104 of rank 1/8.

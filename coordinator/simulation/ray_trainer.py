@@ -75,6 +75,10 @@ class RayTrainer:
         settings = load_config_text(config, folder=Path.cwd())
         self._training = local_training(settings, SimulatedData(**arrays), device)
 
+    def is_there(self) -> bool:
+        """True, once the process has started and read its run file."""
+        return True
+
     def answer(self, job: bytes, weights: bytes) -> bytes:
         """What ``job`` asked for, with ``weights`` as safetensors."""
         try:

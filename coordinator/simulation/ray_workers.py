@@ -1,7 +1,8 @@
 """Simulated devices trained by a Ray cluster: the same work as worker processes do, with machines that come and go.
 
 A process of the cluster that is lost gives its job back to the others; processors that were added are used from the
-next round. Ray pickles between its own processes, so a cluster is one that you trust; what passes here is bytes.
+next round. A trainer gets its first job when it says that it is there: one that waits for a processor holds nothing up.
+Ray pickles between its own processes, so a cluster is one that you trust; what passes here is bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ from edge.contracts.errors import ApportionError, ConfigError
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
 
 MOST_LOSSES = 5
-"""Trainers that one job may lose: what ends five processes is the job's own doing."""
+"""Trainers that one job may lose: what ends five is the job's own doing. As many starts in a row may fail."""
+
+START_WAIT_S = 300.0
+"""How long a cluster without a single trainer may take to start one."""
 
 KEPT = 16
 """Mappings of weights that are remembered as placed."""
@@ -82,6 +86,8 @@ class RayWorkers:
             ) from error
         self._most, self._config, self._address, self._device, self._batch = most, config, address, device, batch
         self._trainers: list[Any] = []
+        self._starting: dict[Any, Any] = {}
+        self._failed_starts = 0
         self._arrays: dict[str, Any] = {}
         self._held_out = 0
 
@@ -103,7 +109,7 @@ class RayWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for trainer in self._trainers:
+        for trainer in [*self._trainers, *self._starting.values()]:
             self._ray.kill(trainer)
         self._ray.shutdown()
 
@@ -146,33 +152,77 @@ class RayWorkers:
         return [np.concatenate(parts[i : i + len(ranges)]) for i in range(0, len(parts), len(ranges))]
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
-        batches, count = -(-self._held_out // self._batch), max(1, len(self._trainers))
+        batches, count = -(-self._held_out // self._batch), max(1, self._there)
         borders = [self._batch * (batches * i // count) for i in range(count)] + [self._held_out]
         return ((first, last) for first, last in itertools.pairwise(borders) if first < last)
 
     def _done(self, jobs: Iterable[tuple[Job, Any]]) -> Iterator[RayReply]:
         """The replies, in the order of the jobs."""
         self._fill_up()
-        tasks = _Tasks(jobs)
-        idle, running, replies = deque(self._trainers), {}, {}
+        tasks, idle = _Tasks(jobs), deque(self._trainers)
+        running: dict[Any, tuple[Any, _Task]] = {}
+        replies: dict[int, RayReply] = {}
         following = 0
         while True:
-            while idle and (task := tasks.take(below=following + AHEAD * len(self._trainers))) is not None:
+            while idle and (task := tasks.take(below=following + AHEAD * self._there)) is not None:
                 trainer = idle.popleft()
                 running[trainer.answer.remote(task.job, task.weights)] = trainer, task
-            if not running:
+            if not running and idle:
                 return
-            for reference in self._ray.wait(list(running))[0]:
+            for reference in self._next([*running, *self._starting], may_wait=bool(running)):
+                if reference in self._starting:
+                    idle.extend(self._started(reference))
+                    continue
                 trainer, task = running.pop(reference)
                 try:
                     replies[task.number] = msgspec.msgpack.decode(self._ray.get(reference), type=RayReply)
                     idle.append(trainer)
                 except self._ray.exceptions.RayActorError as error:
                     tasks.again.append(self._lost(trainer, task, error))
-                    idle.extend(self._fill_up())
+                    self._fill_up()
             while following in replies:
                 yield replies.pop(following)
                 following += 1
+
+    @property
+    def _there(self) -> int:
+        """Trainers, those that start included."""
+        return len(self._trainers) + len(self._starting)
+
+    def _next(self, references: list[Any], *, may_wait: bool) -> list[Any]:
+        """Those of ``references`` that something came of.
+
+        Raises:
+            ApportionError: no trainer works, and none began in time.
+        """
+        found: list[Any] = self._ray.wait(references, timeout=None if may_wait else START_WAIT_S)[0]
+        if not found:
+            raise ApportionError(
+                f"no trainer of the Ray cluster began within {START_WAIT_S:g} s; other jobs may hold its processors "
+                "(ray status); free some, or add a node"
+            )
+        return found
+
+    def _started(self, reference: Any) -> list[Any]:
+        """The trainer that says it is there; none when it was lost before, and another is started.
+
+        Raises:
+            ApportionError: as many starts in a row have failed as a job may lose trainers.
+        """
+        trainer = self._starting.pop(reference)
+        try:
+            self._ray.get(reference)
+        except self._ray.exceptions.RayActorError as error:
+            self._failed_starts += 1
+            if self._failed_starts >= MOST_LOSSES:
+                raise ApportionError(
+                    f"{MOST_LOSSES} trainers of the cluster ended as they started, the last with: {error}"
+                ) from error
+            self._fill_up()
+            return []
+        self._failed_starts = 0
+        self._trainers.append(trainer)
+        return [trainer]
 
     def _lost(self, trainer: Any, task: _Task, error: Exception) -> _Task:
         self._trainers.remove(trainer)
@@ -180,23 +230,20 @@ class RayWorkers:
             raise ApportionError(f"a job ended {MOST_LOSSES} trainers of the cluster, the last with: {error}")
         return _Task(task.number, task.job, task.weights, task.losses + 1)
 
-    def _fill_up(self) -> list[Any]:
-        """Start as many trainers as the cluster has processors for, and no more than asked for; the new ones.
+    def _fill_up(self) -> None:
+        """Start as many trainers as the cluster has processors for, and no more than asked for.
 
         Raises:
             ApportionError: there is none, and no processor for one.
         """
         kind = "GPU" if self._device == "cuda" else "CPU"
-        there = int(self._ray.cluster_resources().get(kind, 0))
-        new = []
+        processors = int(self._ray.cluster_resources().get(kind, 0))
         remote = self._ray.remote(**{"num_gpus" if kind == "GPU" else "num_cpus": 1})(RayTrainer)
-        while len(self._trainers) < min(self._most, there):
+        while self._there < min(self._most, processors):
             trainer = remote.remote(self._config, self._device, **self._arrays)
-            self._trainers.append(trainer)
-            new.append(trainer)
-        if not self._trainers:
+            self._starting[trainer.is_there.remote()] = trainer
+        if not self._there:
             raise ApportionError(f"the Ray cluster has no {kind} for a trainer; add a node, or wait for one")
-        return new
 
 
 class _Tasks:

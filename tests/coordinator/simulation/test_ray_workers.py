@@ -32,12 +32,25 @@ class Lost(Exception):
 
 
 class Cluster:
-    """What of Ray is used; ``losses`` are the numbers of the calls under which a trainer ends."""
+    """What of Ray is used.
+
+    Attributes:
+        losses: numbers of the calls under which a trainer ends.
+        stillborn, never: numbers of the trainers that end as they start, and of those that get no processor.
+    """
 
     exceptions = SimpleNamespace(RayActorError=Lost)
 
-    def __init__(self, processors: int, losses: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        processors: int,
+        losses: frozenset[int] = frozenset(),
+        *,
+        stillborn: frozenset[int] = frozenset(),
+        never: frozenset[int] = frozenset(),
+    ) -> None:
         self.processors, self.losses, self.calls, self.begun = processors, losses, 0, 0
+        self.stillborn, self.never = stillborn, never
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": float(self.processors)}
@@ -50,17 +63,24 @@ class Cluster:
 
     def _begin(self, *_: Any, **__: Any) -> Any:
         self.begun += 1
-        return SimpleNamespace(answer=SimpleNamespace(remote=self._answer), number=self.begun)
+        number = self.begun
+        there = SimpleNamespace(remote=lambda: ("there", number))
+        return SimpleNamespace(answer=SimpleNamespace(remote=self._answer), is_there=there, number=number)
 
     def _answer(self, job: bytes, weights: bytes) -> tuple[int, bytes]:
         self.calls += 1
         return self.calls, job
 
-    def wait(self, references: list[Any]) -> tuple[list[Any], list[Any]]:
-        return references[-1:], references[:-1]  # the latest first: replies come out of order
+    def wait(self, references: list[Any], timeout: float | None) -> tuple[list[Any], list[Any]]:
+        found = [r for r in references if r[0] != "there" or r[1] not in self.never]
+        return found[-1:], []  # the latest first: replies come out of order
 
-    def get(self, reference: tuple[int, bytes]) -> bytes:
+    def get(self, reference: tuple[Any, Any]) -> Any:
         number, job = reference
+        if number == "there":
+            if job in self.stillborn:
+                raise Lost
+            return True
         if number in self.losses:
             raise Lost
         first = msgspec.msgpack.decode(job, type=OutputsJob).first
@@ -85,6 +105,26 @@ def test_jobs_of_lost_trainers_are_done_by_new_ones(monkeypatch: pytest.MonkeyPa
     cluster = Cluster(3, frozenset({2, 4}))
     assert scored(cluster, monkeypatch) == [0.0, 20.0, 40.0, 0.0, 20.0, 40.0]
     assert (cluster.begun, cluster.calls) == (5, 8)
+
+
+def test_a_trainer_that_gets_no_processor_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scored(Cluster(3, never=frozenset({2})), monkeypatch) == [0.0, 20.0, 40.0, 0.0, 20.0, 40.0]
+
+
+def test_another_trainer_is_started_for_one_that_ended_as_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(3, stillborn=frozenset({1, 3}))
+    assert scored(cluster, monkeypatch) == [0.0, 20.0, 40.0, 0.0, 20.0, 40.0]
+    assert cluster.begun == 5
+
+
+def test_a_cluster_in_which_every_start_fails_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ApportionError, match=f"{MOST_LOSSES} trainers of the cluster ended as they started"):
+        scored(Cluster(2, stillborn=frozenset(range(1, 100))), monkeypatch)
+
+
+def test_a_cluster_that_starts_nothing_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ApportionError, match="no trainer of the Ray cluster began within 300 s"):
+        scored(Cluster(1, never=frozenset({1})), monkeypatch)
 
 
 def test_a_job_that_ends_every_trainer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
