@@ -172,12 +172,12 @@ class Trainer:
             yield None
             return
         from edge.training.feature_cache.folder import features_key, open_records
+        from edge.training.feature_cache.rounding import kept_bytes
 
-        (spec,) = manifest.specs("features")
         runtime = f"{self._runtime.NAME} {self._runtime.version()}"
         key = features_key(manifest, request.order, session, runtime)
         folder, limit = Path(request.features), request.features_bytes
-        records = open_records(folder, key, spec, examples=examples.in_data, limit_bytes=limit)
+        records = open_records(folder, key, kept_bytes(manifest), examples=examples.in_data, limit_bytes=limit)
         try:
             yield records
         finally:

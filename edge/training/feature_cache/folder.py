@@ -37,6 +37,8 @@ def features_key(manifest: ArtifactManifest, order: WorkOrder, session: Session,
     specs = {spec.name: spec for spec in manifest.tensors}
     files = {file.name: file.sha256 for file in manifest.files}
     found = hashlib.sha256(repr((_VERSION, runtime, files[program.file])).encode())
+    if isinstance(manifest.features_kept_as, str):
+        found.update(f"kept as {manifest.features_kept_as}".encode())
     if any(specs[name].role == "mapped" for name in program.inputs):
         found.update((order.constants or order.weights).digest.encode())
     for name in program.inputs:
@@ -46,8 +48,13 @@ def features_key(manifest: ArtifactManifest, order: WorkOrder, session: Session,
     return found.digest()
 
 
-def open_records(folder: Path, key: bytes, spec: TensorSpec, *, examples: int, limit_bytes: int) -> RecordFile | None:
+def open_records(
+    folder: Path, key: bytes, feature_bytes: int, *, examples: int, limit_bytes: int
+) -> RecordFile | None:
     """The records of ``key`` in ``folder``, whose files together take at most ``limit_bytes``.
+
+    Args:
+        feature_bytes: of one example, see :func:`edge.training.feature_cache.rounding.kept_bytes`.
 
     None where no record may be kept, or where the disk does not let them: steps then compute what they need.
     """
@@ -57,9 +64,9 @@ def open_records(folder: Path, key: bytes, spec: TensorSpec, *, examples: int, l
             _remove_oldest(folder, lambda used: used > 0)
             return None
         folder.mkdir(parents=True, exist_ok=True)
-        wanted = min(limit_bytes, examples * (spec.byte_count() + 64))
+        wanted = min(limit_bytes, examples * (feature_bytes + 64))
         _remove_oldest(folder, lambda used: used + wanted > limit_bytes, but=path)
-        records = RecordFile(path, key, examples=examples, feature_bytes=spec.byte_count(), limit_bytes=limit_bytes)
+        records = RecordFile(path, key, examples=examples, feature_bytes=feature_bytes, limit_bytes=limit_bytes)
         os.utime(path)
     except OSError as error:
         log.warning("no features are kept in %s, every step computes its own: %s", folder, error)

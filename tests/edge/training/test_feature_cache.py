@@ -119,21 +119,19 @@ def test_a_full_disk_ends_the_keeping_not_the_training(tmp_path: Path, monkeypat
 
 
 def test_folder_makes_room_by_what_was_used_least_recently(tmp_path: Path) -> None:
-    spec = TensorSpec("features", ("batch", *SHAPE), "float32", "features")
     for number in range(3):
         (tmp_path / f"{number}").write_bytes(bytes(1000))
         os.utime(tmp_path / f"{number}", (number, number))
-    assert open_records(tmp_path, KEY, spec, examples=4, limit_bytes=1500) is not None
+    assert open_records(tmp_path, KEY, 60, examples=4, limit_bytes=1500) is not None
     assert {path.name for path in tmp_path.iterdir()} == {"2", KEY.hex()}
 
 
 def test_folder_keeps_nothing_where_nothing_is_allowed(tmp_path: Path) -> None:
-    spec = TensorSpec("features", ("batch", *SHAPE), "float32", "features")
     filled(tmp_path / KEY.hex())
-    assert open_records(tmp_path, KEY, spec, examples=4, limit_bytes=0) is None
+    assert open_records(tmp_path, KEY, 60, examples=4, limit_bytes=0) is None
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "no folder").write_bytes(b"")
-    assert open_records(tmp_path / "no folder", KEY, spec, examples=4, limit_bytes=10**6) is None
+    assert open_records(tmp_path / "no folder", KEY, 60, examples=4, limit_bytes=10**6) is None
 
 
 def manifest(dtype: str = "float32") -> ArtifactManifest:

@@ -22,6 +22,7 @@ from edge.runtimes.weights_file import WeightsFile
 from edge.training.artifact_folder import read_artifact_folder
 from edge.training.batches import Examples
 from edge.training.feature_cache.folder import features_key, open_records
+from edge.training.feature_cache.rounding import kept_bytes
 from edge.training.local_data import LocalData
 from edge.training.self_test import check_self_test
 from edge.training.steps import Outcome, train
@@ -129,8 +130,7 @@ class Device:
         kept = None
         if folder is not None:
             key = features_key(self.manifest, order, self.session, "here")
-            (spec,) = self.manifest.specs("features")
-            kept = open_records(folder, key, spec, examples=self.examples.in_data, limit_bytes=limit)
+            kept = open_records(folder, key, kept_bytes(self.manifest), examples=self.examples.in_data, limit_bytes=limit)
         compute, self.computed = self.session.compute, 0
 
         def counted(program: str, feeds: Any) -> dict[str, np.ndarray]:
