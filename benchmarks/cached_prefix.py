@@ -97,9 +97,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=[k for k in get_args(CachedFeatures) if k], default="float32")
     parser.add_argument("--blocks", type=int, default=7)
     given = parser.parse_args()
-    arguments = ModelArguments(
-        given.model, (), 0, given.batch, cached_features=given.kind, frozen_norm="static"
-    )
+    arguments = ModelArguments(given.model, (), 0, given.batch, cached_features=given.kind, frozen_norm="static")
     with tempfile.TemporaryDirectory(prefix="apportion-prefix-") as name:
         values = measured(arguments, given.runtime, given.freeze, given.blocks, Path(name))
     named = {key: getattr(given, key) for key in ("model", "runtime", "batch", "kind", "blocks")}

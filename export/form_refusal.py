@@ -81,7 +81,7 @@ def _refuse_changing_features(module: nn.Module, spec: StepSpec) -> None:
         if spec.frozen_norm == "batch" and is_frozen(name, module, spec):
             raise ExportRefused(
                 name,
-                f"this frozen {type(norm).__name__} normalises with the statistics of a batch, so an example's features "
+                f"{type(norm).__name__}, frozen, normalises with the statistics of a batch, so an example's features "
                 "depend on the others of it and cannot be kept",
                 instead='[training] frozen-norm = "static"',
             )

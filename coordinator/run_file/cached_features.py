@@ -1,4 +1,4 @@
-"""What of a run cannot go together with features that devices keep (``[training] cached-features``), told before it starts.
+"""What of a run cannot go together with ``[training] cached-features``, what frozen layers give kept by devices.
 
 What frozen layers give for an example has to be the same in every step: no example changed at random below them, and no
 norm among them that looks at the batch.

@@ -48,9 +48,7 @@ def features_key(manifest: ArtifactManifest, order: WorkOrder, session: Session,
     return found.digest()
 
 
-def open_records(
-    folder: Path, key: bytes, feature_bytes: int, *, examples: int, limit_bytes: int
-) -> RecordFile | None:
+def open_records(folder: Path, key: bytes, feature_bytes: int, *, examples: int, limit_bytes: int) -> RecordFile | None:
     """The records of ``key`` in ``folder``, whose files together take at most ``limit_bytes``.
 
     Args:

@@ -47,8 +47,8 @@ SESSION_BYTES = 2 << 20
 
 
 class ExecutorchProgram:
-    """Writes ``train.pte``, ``eval.pte``, with batch norm ``stats.pte`` (``eval_static.pte``), where features are cached
-    ``features.pte``, and ``update.json``."""
+    """Writes ``train.pte``, ``eval.pte``, with batch norm ``stats.pte`` (``eval_static.pte``), and ``update.json``;
+    where features are cached ``features.pte``, too."""
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
@@ -157,9 +157,7 @@ class ExecutorchProgram:
             paths = _written(files, Path(folder))
 
             def opener(name: str) -> Callable[[], GateRun]:
-                return lambda: GateRun(
-                    name, self._programs, tensors, paths, batch=spec.batch, parts=spec.micro_batches
-                )
+                return lambda: GateRun(name, self._programs, tensors, paths, batch=spec.batch, parts=spec.micro_batches)
 
             opened = begun_at_features({p.name: opener(p.name) for p in self._programs}, spec)
             return self_test_losses(opened["train"], values, steps=steps)

@@ -45,7 +45,9 @@ class OnnxStep:
 
     name = "onnx_step"
     minimum_runtime_version = "1.20.0"
-    features = frozenset({"masked", "distillation", "variants", "probe", "accumulates", "recompute", "task", "cached_features"})
+    features = frozenset(
+        {"masked", "distillation", "variants", "probe", "accumulates", "recompute", "task", "cached_features"}
+    )
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate every program; the files depend on nothing but module, step and versions.

@@ -202,7 +202,9 @@ def test_kept_features_go_by_micro_batches(folders: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "allowed"), [("float16", 2e-3), ("int8", 2e-2)])
-def test_rounded_features_move_what_is_trained_by_rounding_alone(kind: str, allowed: float, folders: Path, tmp_path: Path) -> None:
+def test_rounded_features_move_what_is_trained_by_rounding_alone(
+    kind: str, allowed: float, folders: Path, tmp_path: Path
+) -> None:
     exact, rounded = device(folders), device(folders, kind)
     moved = []
     for on in (exact, rounded):
