@@ -197,6 +197,61 @@ def test_values_that_float16_cannot_hold_are_refused_with_the_next_step() -> Non
         source.batch(*batch(40_000))
 
 
+def encrypted(tmp_path: Path, private: bytes = b"a private key") -> RecordFile | None:
+    key_file = tmp_path / "device.key"
+    key_file.write_bytes(private)
+    return open_records(tmp_path / "kept", KEY, 60, examples=4, limit_bytes=10**6, key_file=key_file)
+
+
+def test_device_with_a_key_keeps_nothing_that_can_be_read_without_it(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    filled(tmp_path / "kept" / KEY.hex())
+    file = encrypted(tmp_path)
+    assert file is not None
+    for place in (2, 0):
+        file.write(place, b"example %d" % place, features(place))
+    file.close()
+    (path,) = (tmp_path / "kept").iterdir()  # what was kept before the device had a key is gone
+    data = path.read_bytes()
+    assert len(data) == 2 * (8 + 28 + 60)
+    assert not any(features(place).tobytes()[:16] in data for place in (0, 2))
+    again, other = encrypted(tmp_path), encrypted(tmp_path, b"another")
+    assert again is not None
+    assert other is not None
+    for place in (0, 2):
+        assert np.array_equal(found(again, place, b"example %d" % place), features(place))  # type: ignore[arg-type]
+        assert found(other, place, b"example %d" % place) is None
+    assert found(again, 0, b"another") is None
+
+
+@pytest.mark.parametrize("at", [0, 8, 20, 36, 95])
+def test_a_turned_bit_of_an_encrypted_record_is_found(at: int, tmp_path: Path) -> None:
+    file = encrypted(tmp_path)
+    assert file is not None
+    file.write(1, b"example 1", features(1))
+    (path,) = (tmp_path / "kept").iterdir()
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    again = encrypted(tmp_path)
+    assert again is not None
+    assert found(again, 1, b"example 1") is None
+
+
+def test_device_whose_key_cannot_be_used_keeps_nothing_in_the_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    assert encrypted(tmp_path) is None
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_device_whose_key_cannot_be_read_keeps_nothing_in_the_open(tmp_path: Path) -> None:
+    gone = tmp_path / "gone.key"
+    assert open_records(tmp_path / "kept", KEY, 60, examples=4, limit_bytes=10**6, key_file=gone) is None
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
 @pytest.mark.parametrize(("kind", "size"), [("float16", 30), ("int8", 23)])
 def test_rounding_keeps_its_stated_tolerance_and_gives_the_same_bits_again(kind: str, size: int) -> None:
     given = np.stack([np.maximum(features(1), 0), 1000 * features(2), np.full(SHAPE, 3.5, np.float32)])
