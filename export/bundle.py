@@ -179,10 +179,10 @@ def _cost(written: WrittenPrograms, spec: StepSpec, predicted_peak_bytes: int) -
 
 def _kept_as(written: WrittenPrograms, spec: StepSpec) -> Literal["float16", "int8"] | msgspec.UnsetType:
     """What devices round features to; nothing where steps read what is to be kept, or there are none."""
-    read = {tensor.dtype for tensor in by_role(written.tensors, "features")}
-    if not read or spec.cached_features in ("", "float32") or spec.cached_features in read:
+    kept, read = spec.cached_features, {tensor.dtype for tensor in by_role(written.tensors, "features")}
+    if not read or kept in read or kept == "" or kept == "float32":
         return msgspec.UNSET
-    return spec.cached_features
+    return kept
 
 
 def _mapped(written: WrittenPrograms) -> int:

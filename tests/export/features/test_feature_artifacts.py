@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,15 @@ from torch import Tensor, nn
 
 from edge.contracts.errors import ExportRefused, ParityError
 from edge.contracts.manifest import ArtifactManifest
-from edge.contracts.plan import Schedule
-from edge.runtimes.base import Session
-from edge.runtimes.onnxruntime import session as onnxruntime
-from edge.training.artifact_folder import read_artifact_folder
-from edge.training.batches import Examples
-from edge.training.feature_cache.folder import features_key, open_records
 from edge.training.feature_cache.rounding import kept_bytes
-from edge.training.local_data import LocalData
 from edge.training.self_test import check_self_test
-from edge.training.steps import train
 from export.bundle import artifact_key, export_artifact, verify_artifact
 from export.formats.onnx_step.format import OnnxStep
-from export.gate_values import gate_values
 from export.parity import one_thread
-from export.training_step import Optimizer, StepSpec
-from tests.edge.tiny_artifact import tiny_job
+from export.training_step import Optimizer
+from tests.export.features.device import BATCH, EXAMPLES, device
 from tests.export.features.networks import CLASSES, IMAGE, GroupOfTwo, Residual, frozen_step
 
-EXAMPLES, BATCH = 13, 6
 CHOICES: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "sgd": (nn.BatchNorm2d, {}),
     "adamw-clip": (nn.BatchNorm2d, {"optimizer": Optimizer(kind="adamw"), "clip_norm": True}),
@@ -123,62 +112,9 @@ def test_type_is_in_the_manifest_and_the_key_where_devices_round(tmp_path: Path)
     assert b"features_kept_as" not in export_artifact(module, steps["float32"], tmp_path / "b").to_bytes()
 
 
-@dataclass
-class Device:
-    """An artifact on ONNX Runtime with an order of two epochs; counts the examples it computes features of."""
-
-    manifest: ArtifactManifest
-    session: Session
-    weights: dict[str, np.ndarray]
-    examples: Examples
-    computed: int = 0
-
-    def trained(self, folder: Path | None = None, *, limit: int = 10**7) -> tuple[float, dict[str, bytes]]:
-        """The mean loss and what the order leaves in the parameters and statistics."""
-        self.session.load_state(self.weights)
-        order = msgspec.structs.replace(
-            tiny_job().order,
-            schedule=Schedule(epochs=2),
-            batch=BATCH,
-            hyper={"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
-        )
-        kept = None
-        if folder is not None:
-            key = features_key(self.manifest, order, self.session, "here")
-            size = kept_bytes(self.manifest)
-            kept = open_records(folder, key, size, examples=self.examples.in_data, limit_bytes=limit)
-        compute, self.computed = getattr(self.session, "compute", None), 0
-
-        def counted(program: str, feeds: Any) -> Any:
-            self.computed += len(feeds["input"])
-            return compute(program, feeds)  # type: ignore[misc]
-
-        self.session.compute = counted  # type: ignore[attr-defined]
-        outcome = train(self.session, self.manifest, order, self.examples, kept_features=kept)
-        self.session.compute = compute  # type: ignore[attr-defined]
-        names = [spec.name for spec in self.manifest.specs("parameter", "buffer")]
-        return outcome.loss, {name: self.session.read(name).tobytes() for name in names}
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("artifacts")
-
-
-def device(folders: Path, features: str = "float32", **choice: Any) -> Device:
-    """With an artifact in ``folders``, written where it is not there."""
-    folder = folders / f"{features} {sorted(choice)}"
-    module = Residual(choice.pop("of", nn.BatchNorm2d))
-    step: StepSpec = frozen_step(module, "stem", "blocks.0", features=features, **choice)
-    if not folder.exists():
-        export_artifact(module, step, folder)
-    manifest, files = read_artifact_folder(folder)
-    values = gate_values(step, manifest.tensors, masked=False)
-    weights = {s.name: values[s.name] for s in manifest.specs("parameter", "frozen", "buffer")}
-    generator = np.random.default_rng(3)
-    x = generator.standard_normal((EXAMPLES, *IMAGE.shape)).astype(np.float32)
-    data = LocalData("here", x, generator.integers(0, CLASSES, EXAMPLES))
-    return Device(manifest, onnxruntime.load(manifest, files, threads=1), weights, Examples(data, manifest))
 
 
 def test_kept_features_give_the_bits_of_the_whole_step_and_are_computed_once(folders: Path, tmp_path: Path) -> None:
