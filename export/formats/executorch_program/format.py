@@ -25,7 +25,14 @@ from export.features.programs import with_features
 from export.features.run import begun_at_features
 from export.formats.executorch_program.gate_run import GateRun
 from export.formats.executorch_program.inference_program import write_inference_program
-from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_capacities, with_outputs
+from export.formats.executorch_program.lowering import (
+    Lowered,
+    free_batch,
+    lower,
+    no_kernel,
+    with_capacities,
+    with_outputs,
+)
 from export.formats.executorch_program.survey import survey_programs
 from export.formats.survey import Captured, Survey
 from export.memory_plan import MemoryPlan
@@ -81,7 +88,8 @@ class ExecutorchProgram:
             if spec.accumulates and name == "train":  # the end of a step is the update rule
                 programs.append(Program(name=name, file=FILE_NAME, inputs=inputs, outputs=(), batch=batch))
                 continue
-            most = spec.batch // spec.micro_batches if name == FEATURES else spec.batch
+            # A device computes features of those examples of a part of a batch that it has not kept.
+            most = free_batch(capture, spec.batch // spec.micro_batches) if name == FEATURES else spec.batch
             batch_planned, outputs = batch or most, _outputs(capture, roles)
             if spec.recompute and name in training:
                 capture = _recomputed(capture, outputs, batch_planned)
