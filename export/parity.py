@@ -150,7 +150,7 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable]
         if "stats" in programs:
             _check_statistics(module, spec, programs["stats"], values.values)
         if FEATURES in programs:
-            check_alone(_opened(programs[FEATURES]), values.values)
+            check_alone(_opened(programs[FEATURES]), values.values, spec.batch // spec.micro_batches)
         if PROBE in programs:
             _check_probe(module, spec, programs[PROBE], values.values)
         return Parity(

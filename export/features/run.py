@@ -72,14 +72,17 @@ class FeatureRun:
         return self._step.run({**feeds, FEATURES: np.concatenate(parts)})
 
 
-def check_alone(features: _Run, values: Mapping[str, np.ndarray]) -> None:
+def check_alone(features: _Run, values: Mapping[str, np.ndarray], most: int) -> None:
     """Check that an example's features are its own: the same beside others and without them.
+
+    Args:
+        most: as of :class:`FromFeatures`.
 
     Raises:
         ParityError: they are not, and what a device keeps of one batch would be wrong in another.
     """
-    x = values[INPUT]
-    whole = np.array(features.run(values)[FEATURES])
+    x = values[INPUT][:most]
+    whole = np.array(features.run({**values, INPUT: x})[FEATURES])
     for row in {0, len(x) - 1}:
         alone = features.run({**values, INPUT: np.ascontiguousarray(x[row : row + 1])})[FEATURES]
         off = float(np.abs(whole[row] - alone[0]).max())
