@@ -127,7 +127,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
         frozen_norm: what a batch norm whose parameters are frozen normalises with: the statistics of each ``batch``, or
             the ``static`` ones it has learned. Example: ``"static"``.
         cached_features: where a cut freezes the lowest layers, devices run these once per example and keep what they
-            give on disk, in this type: ``float32`` (the same bits as without), ``float16``, half the bytes, or
+            give on disk, in this type: ``float32`` (nothing is lost), ``float16``, half the bytes, or
             ``int8``, a quarter; empty = not. Example: ``"float32"``.
         groups: ``[[training.groups]]``, parameters with a learning rate or a weight decay of their own. Example: ``[{
             match = "head.*", lr-factor = 10.0 }]``.
