@@ -172,12 +172,18 @@ class Trainer:
             yield None
             return
         from edge.training.feature_cache.folder import features_key, open_records
+        from edge.training.feature_cache.rounding import kept_bytes
 
-        (spec,) = manifest.specs("features")
         runtime = f"{self._runtime.NAME} {self._runtime.version()}"
         key = features_key(manifest, request.order, session, runtime)
-        folder, limit = Path(request.features), request.features_bytes
-        records = open_records(folder, key, spec, examples=examples.in_data, limit_bytes=limit)
+        records = open_records(
+            Path(request.features),
+            key,
+            kept_bytes(manifest),
+            examples=examples.in_data,
+            limit_bytes=request.features_bytes,
+            key_file=Path(request.features_key) if request.features_key else None,
+        )
         try:
             yield records
         finally:

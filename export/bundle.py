@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -100,6 +100,7 @@ def export_artifact(
         micro_batches=spec.micro_batches,
         task=spec.task,
         symbols=symbols_of(spec),
+        features_kept_as=_kept_as(written, spec),
     )
     _write(out_dir, {**written.files, MANIFEST_NAME: manifest.to_bytes()})
     return manifest
@@ -174,6 +175,14 @@ def _cost(written: WrittenPrograms, spec: StepSpec, predicted_peak_bytes: int) -
         step_work=written.work,
         graph_bytes=sum(len(written.files[name]) for name in _step_files(written)),
     )
+
+
+def _kept_as(written: WrittenPrograms, spec: StepSpec) -> Literal["float16", "int8"] | msgspec.UnsetType:
+    """What devices round features to; nothing where steps read what is to be kept, or there are none."""
+    kept, read = spec.cached_features, {tensor.dtype for tensor in by_role(written.tensors, "features")}
+    if not read or kept in read or kept == "" or kept == "float32":
+        return msgspec.UNSET
+    return kept
 
 
 def _mapped(written: WrittenPrograms) -> int:

@@ -40,7 +40,8 @@ def step_work(programs: Mapping[str, Capture], spec: StepSpec) -> StepWork:
             continue
         nodes = list(programs[name].graph.graph.nodes)
         places = [node for node in nodes if node.op == "placeholder"]
-        fed = [_sizes(n)[0] for n, s in zip(places, programs[name].inputs, strict=True) if s.role == "input"]
+        roles = [spec.role for spec in programs[name].inputs]
+        fed = [_sizes(n)[0] for n, role in zip(places, roles, strict=True) if role in ("input", "features")]
         scale = spec.batch / spec.micro_batches / fed[0] if fed else 1.0
         for node in nodes:
             if node.op == "call_function":

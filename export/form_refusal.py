@@ -34,6 +34,8 @@ def check_form(module: nn.Module, spec: StepSpec, runtime: str) -> None:
     for feature in ("accumulates", "recompute"):
         if getattr(spec, feature):
             check_feature(spec, feature, runtime)
+    if spec.cached_features:
+        _refuse_changing_features(module, spec)
     if not spec.accumulates:
         return
     count = spec.micro_batches
@@ -62,6 +64,27 @@ def check_feature(spec: StepSpec, feature: str, runtime: str, exporter: Format |
         able = [name for name in KNOWN if feature in format_for(name).features]
         instead = f"runtime {' or '.join(able)}" if able else "a language model"
         raise ExportRefused(STEP, f"{runtime} cannot carry {FEATURES[feature]}", instead=instead)
+
+
+def _refuse_changing_features(module: nn.Module, spec: StepSpec) -> None:
+    """What frozen layers give for an example has to be the same in every step."""
+    from export.prepared_module import batch_norms, is_frozen
+
+    if spec.input.augment:
+        raise ExportRefused(
+            STEP,
+            f"examples are changed at random ({', '.join(spec.input.augment)}), so their features are other ones in "
+            "every epoch and cannot be kept",
+            instead="cached features without augmentation, or augmentation alone",
+        )
+    for name, norm in batch_norms(module).items():
+        if spec.frozen_norm == "batch" and is_frozen(name, module, spec):
+            raise ExportRefused(
+                name,
+                f"{type(norm).__name__}, frozen, normalises with the statistics of a batch, so an example's features "
+                "depend on the others of it and cannot be kept",
+                instead='[training] frozen-norm = "static"',
+            )
 
 
 def _refuse_batch_statistics(module: nn.Module, spec: StepSpec) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from edge.contracts.tensors import GRADIENT_SUM
 from edge.runtimes.micro_batches import ACCUMULATE, TRAIN, micro_batches
+from export.features.run import FromFeatures, begun_at_features
 from export.graph_session import GraphSession, SetOptions
 from export.training_step import StepSpec
 
@@ -62,13 +63,14 @@ class _WholeBatch:
         return reported | {f"grad:{n}": v for n, v in sums.items()} | self._train.run(values)
 
 
-def in_parts(programs: Mapping[str, bytes], spec: StepSpec) -> dict[str, bytes | MicroBatched]:
-    """``programs`` (name -> ONNX model) with ``train`` and ``accumulate`` put together where there are both."""
-    opened: dict[str, bytes | MicroBatched] = dict(programs)
+def in_parts(programs: Mapping[str, bytes], spec: StepSpec) -> dict[str, bytes | MicroBatched | FromFeatures]:
+    """``programs`` (name -> ONNX model) with ``train`` and ``accumulate`` put together where there are both, and
+    ``features`` before them."""
+    opened: dict[str, bytes | MicroBatched | FromFeatures] = dict(programs)
     if spec.accumulates:
         opened[TRAIN] = MicroBatched(programs[ACCUMULATE], programs[TRAIN], spec.micro_batches)
         del opened[ACCUMULATE]
-    return opened
+    return begun_at_features(opened, spec)
 
 
 def micro_batch(spec: StepSpec, program: str) -> int | None:

@@ -21,9 +21,10 @@ from torch import nn
 
 from edge.contracts.errors import ParityError
 from edge.contracts.manifest import Parity
-from edge.contracts.tensors import GRADIENT_SUM, STATE_ROLES, TensorSpec
+from edge.contracts.tensors import FEATURES, GRADIENT_SUM, STATE_ROLES, TensorSpec
 from export.agreement import Reference, References, agreeing
 from export.draws import DRAW, has_draws, without_draws
+from export.features.run import FeatureRun, FromFeatures, check_alone
 from export.gate_values import SETTINGS, gate_values
 from export.graph_session import GraphSession
 from export.loss_probe import LOSSES, reference_losses
@@ -41,8 +42,8 @@ STEPS = 3
 """Steps compared."""
 
 
-Openable = bytes | MicroBatched | Callable[[], ProgramRun]
-"""A program as the gate takes it: an ONNX model's bytes, two of them, or what opens another format's."""
+Openable = bytes | MicroBatched | FromFeatures | Callable[[], ProgramRun]
+"""A program as the gate takes it: an ONNX model's bytes, several of them, or what opens another format's."""
 
 
 def check_parity(
@@ -148,6 +149,8 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable]
         _check_evaluation(module, spec, programs, values.values)
         if "stats" in programs:
             _check_statistics(module, spec, programs["stats"], values.values)
+        if FEATURES in programs:
+            check_alone(_opened(programs[FEATURES]), values.values, spec.batch // spec.micro_batches)
         if PROBE in programs:
             _check_probe(module, spec, programs[PROBE], values.values)
         return Parity(
@@ -201,6 +204,8 @@ def check_worst(what: str, worst: Worst, about: str = "") -> Worst:
 
 
 def _opened(model: Openable, extra: Sequence[str] = ()) -> ProgramRun:
+    if isinstance(model, FromFeatures):
+        return FeatureRun(_opened(model.features), _opened(model.step, extra), model.most)
     if isinstance(model, MicroBatched):
         return model.opened()
     return GraphSession(model, extra) if isinstance(model, bytes) else model()

@@ -18,7 +18,7 @@ __all__ = ["INPUT", "TARGET"]
 LABEL_MASK = "label_mask"
 NEXT = "next:"
 """Before the name of a tensor: its new value."""
-BATCH_ROLES = ("input", "target", "draw")
+BATCH_ROLES = ("input", "features", "target", "draw")
 """Roles of what a step is fed that a batch is large by."""
 TRACE_BATCHES = (997, 991, 983)
 """Batch sizes to trace at: primes that no other dimension has, so that no comparison of sizes fixes the batch."""

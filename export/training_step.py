@@ -15,7 +15,7 @@ from edge.contracts.tensors import FEATURES
 
 Loss = Literal["cross_entropy", "bce_one_hot", "label_masked_cross_entropy"]
 
-CachedFeatures = Literal["", "float32", "float16"]
+CachedFeatures = Literal["", "float32", "float16", "int8"]
 
 INPUT, TARGET = "input", "target"
 """Tensors of the programs that hold ``x`` and ``y`` of the data."""
@@ -203,8 +203,10 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         task_options: handed to the task's class.
         tensors: of a batch beside ``x``, as the task says.
         groups: parameters with a learning rate or a weight decay of their own.
-        cached_features: type in which steps read what enters the first trained block, from program ``features``; empty:
-            a step runs the frozen blocks itself. A cut whose first block is trained has nothing to cache.
+        cached_features: type in which devices keep what enters the first trained layer, from program ``features``;
+            empty: a step runs the frozen layers itself. A cut whose first layer is trained has nothing to cache. The
+            step of a language model reads that type; other steps read float32, and devices round. ``int8`` is of
+            these others alone.
     """
 
     input: InputSpec

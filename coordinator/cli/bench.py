@@ -17,7 +17,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
@@ -88,14 +88,14 @@ def bench_step(
     seq: Annotated[int, typer.Option(min=0, help="symbols of an example of a language model; 0: 128")] = 0,
     ceiling_mb: Annotated[float, typer.Option(metavar="N", min=0, help=AGENT_CEILING_HELP)] = 0.0,
     cached: Annotated[
-        str, typer.Option(help="keep what frozen blocks of a language model give, as float32 or float16")
+        str, typer.Option(help="keep what frozen layers give, as float32, float16 or int8; their norms are static")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Time and memory of a training step, as ratios to torch.
 
-    A language model has random values in its public shape, and the ratio is one of processor time. With --cached its
-    steps are those after the first epoch, and those of the same cut without kept features alternate with them.
+    A language model has random values in its public shape, and the ratio is one of processor time. With --cached steps
+    are those after the first epoch, and those of the same cut without kept features alternate with them.
     """
     from coordinator.cli.model_arguments import ModelArguments, parse_shape
     from coordinator.language.source import PREFIX
@@ -109,7 +109,8 @@ def bench_step(
     if cached not in (kinds := get_args(CachedFeatures)):
         raise parse_problem("--cached", f"'{cached}' is unknown, known are {' and '.join(filter(None, kinds))}")
     kept = cast("CachedFeatures", cached)
-    arguments = ModelArguments(model, shape, classes, batch, freeze, cut, optimizer, form, options, kept)
+    norm: Literal["batch", "static"] = "static" if kept else "batch"
+    arguments = ModelArguments(model, shape, classes, batch, freeze, cut, optimizer, form, options, kept, norm)
     with waiting(f"exporting {model}, then {blocks} blocks of ten steps on either side"):
         values = measured_step(arguments, runtime, threads, blocks, ceiling_mb)
     if not as_json:

@@ -29,7 +29,10 @@ class PlainSide:
         self, arguments: ModelArguments, inputs: BenchInputs, device: DeviceSide, folder: Path, threads: int
     ) -> None:
         if not inputs.reads_features:
-            raise parse_problem("--cached", f"cut '{arguments.cut}' trains the first block; freeze some: depths=4")
+            frozen = f"cut '{arguments.cut}'" if arguments.cut else f"--freeze {arguments.freeze}"
+            raise parse_problem(
+                "--cached", f"{frozen} trains the first layer; freeze some: --freeze 4, or of a language model depths=4"
+            )
         _, manifest = exported(replace(arguments, cached_features=""), inputs.manifest.runtime, folder / "plain")
         self._device = device
         self._plain = DeviceSide(replace(inputs, manifest=manifest, artifact=folder / "plain"), threads)

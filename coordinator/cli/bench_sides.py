@@ -179,6 +179,7 @@ class TorchStep:
 
         from coordinator.exporting.cut_exporter import rebuild_module
         from edge.contracts.manifest import ArtifactManifest
+        from export.prepared_module import batch_norms, is_frozen
         from export.training_step import StepSpec
 
         manifest = ArtifactManifest.from_bytes(manifest_path.read_bytes())
@@ -188,6 +189,9 @@ class TorchStep:
             self._module = _with_values(self._module, Path(base), Path(weights))
         for name, parameter in self._module.named_parameters():
             parameter.requires_grad_(name not in spec.frozen)
+        if spec.frozen_norm == "static":
+            for name, norm in batch_norms(self._module).items():
+                norm.train(not is_frozen(name, self._module, spec))
         generator = torch.Generator().manual_seed(0)
         shape = (batch, *spec.input.shape)
         if spec.input.dtype == "int64":

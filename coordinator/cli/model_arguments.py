@@ -51,7 +51,7 @@ class ModelArguments:
         optimizer: ``sgd`` (with momentum), ``adam`` or ``adamw``, with weight decay.
         form: how the step is carried out.
         options: of the model, each ``key=value``.
-        cached_features: as of :class:`export.training_step.StepSpec`.
+        cached_features, frozen_norm: as of :class:`export.training_step.StepSpec`.
     """
 
     model: str
@@ -64,6 +64,7 @@ class ModelArguments:
     form: StepForm = PLAIN
     options: tuple[str, ...] = ()
     cached_features: CachedFeatures = ""
+    frozen_norm: Literal["batch", "static"] = "batch"
 
     def prepare(self) -> Prepared:
         """The cut module and its step: the optimizer with weight decay, cross-entropy, running statistics.
@@ -96,6 +97,7 @@ class ModelArguments:
             optimizer=optimizer,
             task=_next_token(spec, classes) if is_language(model) else None,
             cached_features=self.cached_features,
+            frozen_norm=self.frozen_norm,
         )
         build = rebuilt_from(model, dense, cut, shape=spec.shape, classes=classes, options=options)
         return Prepared(dense, cut, module, in_form(step, self.form), build, tuple(str(i) for i in range(classes)))

@@ -124,9 +124,11 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
         scaffold: control variates correct every step for how a device's data differ from all devices' (SCAFFOLD).
             Example: ``true``.
         loss: what a step lowers where there is no ``[task]``. Example: ``"cross_entropy"``.
-        cached_features: where a cut freezes the lowest blocks of a language model, devices run these once per example
-            and keep what they give on disk, in this type: ``float32`` (the same bits as without) or ``float16``, half
-            the bytes; empty = not. Example: ``"float32"``.
+        frozen_norm: what a batch norm whose parameters are frozen normalises with: the statistics of each ``batch``, or
+            the ``static`` ones it has learned. Example: ``"static"``.
+        cached_features: where a cut freezes the lowest layers, devices run these once per example and keep what they
+            give on disk, in this type: ``float32`` (nothing is lost), ``float16``, half the bytes, or
+            ``int8``, a quarter; empty = not. Example: ``"float32"``.
         groups: ``[[training.groups]]``, parameters with a learning rate or a weight decay of their own. Example: ``[{
             match = "head.*", lr-factor = 10.0 }]``.
     """
@@ -151,7 +153,8 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     proximal_mu: float = 0.0
     scaffold: bool = False
     loss: str = "cross_entropy"
-    cached_features: Literal["", "float32", "float16"] = ""
+    frozen_norm: Literal["batch", "static"] = "batch"
+    cached_features: Literal["", "float32", "float16", "int8"] = ""
     groups: tuple[ParameterGroupConfig, ...] = ()
 
 
@@ -416,6 +419,7 @@ def _not_written(section: Any) -> list[str]:
     if isinstance(section, TrainingConfig):
         unused = ["epochs" if section.steps else "steps"]
         later = ("proximal_mu", "scaffold", "lr_warm_up", "cached_features")
+        unused += ["frozen_norm"] if section.frozen_norm == "batch" else []
         return unused + [key for key in later if not getattr(section, key)]
     if isinstance(section, ParameterGroupConfig):
         return ["weight_decay"] if section.weight_decay is None else []

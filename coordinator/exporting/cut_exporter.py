@@ -179,6 +179,7 @@ class CutExporter:
             corrected=training.scaffold,
             groups=compiled_groups(training.groups),
             cached_features=training.cached_features,
+            frozen_norm=training.frozen_norm,
         )
 
     def build(self, cut: Cut) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def step_of(
     corrected: bool = False,
     groups: tuple[ParameterGroup, ...] = (),
     cached_features: CachedFeatures = "",
+    frozen_norm: Literal["batch", "static"] = "batch",
 ) -> StepSpec:
     """The step of ``program`` with the training of a run.
 
@@ -73,6 +74,7 @@ def step_of(
         corrected=corrected,
         groups=groups,
         cached_features=cached_features,
+        frozen_norm=frozen_norm,
     )
     try:
         return made(**(task or {}))

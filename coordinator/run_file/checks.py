@@ -13,6 +13,7 @@ from coordinator.methods import METHODS, build_method, method_class
 from coordinator.methods.own import is_import_path
 from coordinator.privacy.guarantee import guarantee_of
 from coordinator.privacy.one_cut import refusal_of, summable_methods
+from coordinator.run_file.cached_features import check_frozen_layers
 from coordinator.run_file.clusters import check_cluster_names, clusters_refused_by
 from edge.contracts.errors import ConfigError
 
@@ -46,7 +47,11 @@ def method_of_run(config: RunConfig, module: nn.Module) -> Method:
         check_group_names(config.training.groups, parameters, buffers, problems)
     if problems:
         raise ConfigError(problems)
-    return build_method(config.method.name, module, config.method.options)
+    method = build_method(config.method.name, module, config.method.options)
+    check_frozen_layers(config, module, method, problems)
+    if problems:
+        raise ConfigError(problems)
+    return method
 
 
 def check_task(config: RunConfig, problems: list[str]) -> None:

@@ -17,11 +17,6 @@ def check_language(config: RunConfig, problems: list[str]) -> None:
     """Add what the language model of ``config`` does not go with to ``problems``; nothing of another model."""
     build = config.model.build
     if not is_language(build):
-        if config.training.cached_features:
-            problems.append(
-                f"$.training.cached-features: '{config.training.cached_features}' given, and only a language model's "
-                f"devices keep features; leave it out for {build}"
-            )
         if config.evaluation.choices:
             problems.append(f"$.evaluation.choices: questions are for language models, {build} is none; leave it out")
         problems += [

@@ -36,6 +36,7 @@ from coordinator.config.tracking import read_tracking
 from coordinator.language.source import PREFIX, is_language
 from coordinator.methods import LANGUAGE_METHODS, METHODS
 from coordinator.methods.own import installed_methods, is_import_path
+from coordinator.run_file.cached_features import check_cached_features
 from coordinator.run_file.checks import (
     MOST_SHARDS,
     check_defences,
@@ -138,6 +139,7 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
     check_device_scores(config, problems)
     check_task(config, problems)
     check_language(config, problems)
+    check_cached_features(config, problems)
     check_control_variates(config, problems)
     check_clusters(config, problems)
     check_privacy(config, problems)
@@ -282,6 +284,7 @@ def _training(table: TableReader) -> TrainingConfig:
         proximal_mu=table.number("proximal-mu", default.proximal_mu, low=0.0, high=1e6),
         scaffold=table.flag("scaffold", default.scaffold),
         loss=table.choice("loss", get_args(Loss), default.loss),
+        frozen_norm=table.choice("frozen-norm", _choices(TrainingConfig, "frozen_norm"), default.frozen_norm),
         cached_features=table.choice(
             "cached-features", _choices(TrainingConfig, "cached_features"), default.cached_features
         ),

@@ -169,6 +169,8 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
             batch are those of role ``input`` and ``target``: ``input`` is ``x`` of the data, ``target`` is ``y``, and
             others are the arrays of their names.
         symbols: of a task's int64 tensors beside ``input``: their values are 0 to this number less 1, or -100.
+        features_kept_as: type that devices round features to, whether they keep them or not; left out: they keep them
+            in the type of the tensor that steps read.
     """
 
     format: str
@@ -192,6 +194,7 @@ class ArtifactManifest(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = MANIFEST_SCHEMA
     task: str = ""
     symbols: dict[str, int] = {}
+    features_kept_as: Literal["float16", "int8"] | msgspec.UnsetType = msgspec.UNSET
 
     def program(self, name: str) -> Program:
         """The program called ``name``.

@@ -63,8 +63,8 @@ device's own; of role ``teacher``."""
 
 
 FEATURES = "features"
-"""Program of an artifact, and the tensor it gives for each example: what enters the first block that is trained. Steps
-read the tensor in place of the input, so that the frozen blocks below run once per example and not once per step."""
+"""Program of an artifact, and the tensor it gives for each example: what enters the first layer that is trained. Steps
+read the tensor in place of the input, so that the frozen layers below run once per example and not once per step."""
 
 
 GRADIENT_SUM = "#gradient"

@@ -252,6 +252,7 @@ class Assignment:
             kept=str(store.symbols),
             features=str(store.features) if manifest.specs("features") else "",
             features_bytes=settings.features_bytes(store.features_room()) if manifest.specs("features") else 0,
+            features_key=str(settings.certificate.key) if settings.certificate and manifest.specs("features") else "",
             tokenizer="" if tokenizer is None else str(store.path(tokenizer.digest)),
             masks=self.masks,
         )

@@ -46,6 +46,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         kept: as in :class:`Describe`.
         features: folder for what the artifact's frozen blocks give for each example, of which at most
             ``features_bytes`` are kept; empty: nothing is kept, and each step computes its own.
+        features_key: file of the device's private key, with a secret of which they are encrypted; empty: it has none,
+            and they are not.
         tokenizer: path of the run's, a verified blob; empty: the owner's own is used.
         masks: of a masked order; the update is then written masked, and nowhere else.
     """
@@ -70,6 +72,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     kept: str = ""
     features: str = ""
     features_bytes: int = 0
+    features_key: str = ""
     tokenizer: str = ""
     masks: MaskSeeds | None = None
 

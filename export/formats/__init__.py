@@ -92,7 +92,7 @@ FEATURES = {
     "accumulates": "gradients added up over micro-batches",
     "recompute": "values computed again in the backward pass",
     "task": "a task of one's own batch and loss",
-    "cached_features": "features of frozen blocks, computed once per example",
+    "cached_features": "features of frozen layers, computed once per example",
 }
 """What a step may need of a format beyond the ordinary: attribute of the step -> what it is, in words."""
 

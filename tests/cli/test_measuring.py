@@ -46,6 +46,26 @@ def test_bench_step_has_its_keys_and_sane_figures(command: Command) -> None:
     assert 0 < line["share_of_peak"] < 1
 
 
+@pytest.mark.slow
+@pytest.mark.broker
+def test_bench_of_kept_features_sets_them_beside_the_step_that_runs_its_frozen_layers(command: Command) -> None:
+    of = ("--model", "resnet8", "--freeze", "2", "--batch", "16", "--blocks", "3", "--cached", "float32")
+    outcome = command("bench", "step", *of, "--json")
+    assert outcome.status == 0, outcome.err
+    line = outcome.line
+    keys = {"cached", "uncached_step_ms", "uncached_cpu_ms", "ratio_to_uncached", "first_epoch_cpu_ms", "same_updates"}
+    assert set(line) == DESIGNED | OURS | keys
+    assert line["same_updates"]
+    assert 0.2 < line["ratio_to_uncached"] < 1
+    assert line["trainer_peak_mb"] < 1.1 * line["predicted_peak_mb"]
+
+
+def test_bench_of_kept_features_without_frozen_layers_says_how_to_freeze_some(command: Command) -> None:
+    outcome = command("bench", "step", "--model", "mlp", "--batch", "4", "--cached", "float32", "--json")
+    assert outcome.status == 2
+    assert "--freeze 0 trains the first layer; freeze some: --freeze 4" in str(outcome.error)
+
+
 def test_bench_of_a_model_without_a_step_is_exit_2(command: Command) -> None:
     outcome = command("bench", "step", "--model", "tests.cli.own_models:with_sorting", *OWN, "--json")
     assert (outcome.status, outcome.error["code"]) == (2, "export-refused")

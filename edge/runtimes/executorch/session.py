@@ -189,6 +189,12 @@ class ExecutorchSession:
             for i, output in enumerate(described.outputs)
         }
 
+    def compute(self, program: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """As :meth:`edge.runtimes.base.ComputesFeatures.compute`; a program that is not loaded is, in place of the one
+        that is."""
+        values = self.outputs(program, feeds)
+        return {output.tensor: np.array(values[output.name]) for output in self._programs[program].outputs}
+
     def whole(self, name: str, kept: np.ndarray) -> np.ndarray:
         """``kept`` entries of ``name`` (or of one of its slots, or their gradient) written out; others as they are."""
         return self._entries(name).whole(kept) if self._specs[name].capacity else kept

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import WorkOrder
 from edge.contracts.tensors import FEATURES, TensorSpec, is_carried
 from edge.training.feature_cache.record_file import RecordFile
+from edge.training.feature_cache.sealing import Checksum, Encryption, secret_of
 
 if TYPE_CHECKING:
     from edge.runtimes.base import Session
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("apportion.features")
 
 _VERSION = "apportion.features/1"
+_ENCRYPTED = ".encrypted"
 
 
 def features_spec(manifest: ArtifactManifest) -> TensorSpec | None:
@@ -37,6 +40,8 @@ def features_key(manifest: ArtifactManifest, order: WorkOrder, session: Session,
     specs = {spec.name: spec for spec in manifest.tensors}
     files = {file.name: file.sha256 for file in manifest.files}
     found = hashlib.sha256(repr((_VERSION, runtime, files[program.file])).encode())
+    if isinstance(manifest.features_kept_as, str):
+        found.update(f"kept as {manifest.features_kept_as}".encode())
     if any(specs[name].role == "mapped" for name in program.inputs):
         found.update((order.constants or order.weights).digest.encode())
     for name in program.inputs:
@@ -46,22 +51,32 @@ def features_key(manifest: ArtifactManifest, order: WorkOrder, session: Session,
     return found.digest()
 
 
-def open_records(folder: Path, key: bytes, spec: TensorSpec, *, examples: int, limit_bytes: int) -> RecordFile | None:
+def open_records(
+    folder: Path, key: bytes, feature_bytes: int, *, examples: int, limit_bytes: int, key_file: Path | None = None
+) -> RecordFile | None:
     """The records of ``key`` in ``folder``, whose files together take at most ``limit_bytes``.
+
+    Args:
+        feature_bytes: of one example, see :func:`edge.training.feature_cache.rounding.kept_bytes`.
+        key_file: of the device's private key, with a secret of which records are encrypted; None: they are not.
 
     None where no record may be kept, or where the disk does not let them: steps then compute what they need.
     """
-    path = folder / key.hex()
+    plain = folder / key.hex()
+    path = plain.with_suffix(_ENCRYPTED) if key_file else plain
     try:
         if limit_bytes <= 0:
             _remove_oldest(folder, lambda used: used > 0)
             return None
         folder.mkdir(parents=True, exist_ok=True)
-        wanted = min(limit_bytes, examples * (spec.byte_count() + 64))
+        wanted = min(limit_bytes, examples * (feature_bytes + 64))
+        if key_file:
+            plain.unlink(missing_ok=True)  # of a time when the device had no key
         _remove_oldest(folder, lambda used: used + wanted > limit_bytes, but=path)
-        records = RecordFile(path, key, examples=examples, feature_bytes=spec.byte_count(), limit_bytes=limit_bytes)
+        sealing = Encryption(secret_of(key_file), key) if key_file else Checksum(key)
+        records = RecordFile(path, sealing, examples=examples, feature_bytes=feature_bytes, limit_bytes=limit_bytes)
         os.utime(path)
-    except OSError as error:
+    except (OSError, DeviceRefused) as error:
         log.warning("no features are kept in %s, every step computes its own: %s", folder, error)
         return None
     return records

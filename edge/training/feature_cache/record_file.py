@@ -2,17 +2,17 @@
 
 ::
 
-    record   place of the example (u64, little-endian) | seal (16 bytes) | features (as many bytes as all others)
+    record   place of the example (u64, little-endian) | seal | features (as many bytes as all others)
 
-The seal is BLAKE2b over the example and its features, keyed by what the features were computed with. A record whose
-seal does not fit is not there: half a write, a bit that turned, another example in its place, other weights. Records
-are appended, so the file is never larger than what it holds.
+The seal is over the example and its features, and keyed by what these were computed with
+(:mod:`edge.training.feature_cache.sealing`). A record whose seal does not fit is not there: half a write, a bit that
+turned, another example in its place, other weights. Records are appended, so the file is never larger than what it
+holds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from edge.training.feature_cache.sealing import Checksum, Sealing
+
 log = logging.getLogger("apportion.features")
 
-_SEAL_BYTES = 16
-_HEAD_BYTES = 8 + _SEAL_BYTES
+_PLACE_BYTES = 8
 _NONE = -1
 
 
@@ -31,7 +32,7 @@ class RecordFile:
     """The records of ``examples`` examples in the file at ``path``, which is made when missing.
 
     Args:
-        key: 32 bytes that stand for what features are computed with.
+        sealing: how records are closed; given 32 bytes that stand for what features are computed with: by a checksum.
         feature_bytes: of one example.
         limit_bytes: what the file may take; what does not fit is not kept.
 
@@ -39,9 +40,12 @@ class RecordFile:
         OSError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path, key: bytes, *, examples: int, feature_bytes: int, limit_bytes: int) -> None:
-        self._key = key
-        self._record_bytes = _HEAD_BYTES + feature_bytes
+    def __init__(
+        self, path: Path, sealing: Sealing | bytes, *, examples: int, feature_bytes: int, limit_bytes: int
+    ) -> None:
+        self._sealing = Checksum(sealing) if isinstance(sealing, bytes) else sealing
+        self._head_bytes = _PLACE_BYTES + self._sealing.size
+        self._record_bytes = self._head_bytes + feature_bytes
         self._most = limit_bytes // self._record_bytes
         self._slots = np.full(examples, _NONE, np.int64)
         self._free: list[int] = []
@@ -62,13 +66,14 @@ class RecordFile:
         slot = int(self._slots[place])
         if slot == _NONE:
             return False
-        head = bytearray(_HEAD_BYTES)
+        head, raw = bytearray(self._head_bytes), _raw(target)
         try:
-            count = os.preadv(self._file, [head, _raw(target)], slot * self._record_bytes)
+            count = os.preadv(self._file, [head, raw], slot * self._record_bytes)
         except OSError as error:
             log.warning("features of example %d cannot be read, they are computed again: %s", place, error)
             return False
-        is_there = count == self._record_bytes and head == self._head(place, example, target)
+        is_there = count == self._record_bytes and head[:_PLACE_BYTES] == _bytes_of(place)
+        is_there = is_there and self._sealing.open(place, example, bytes(head[_PLACE_BYTES:]), raw)
         if not is_there:
             self._slots[place] = _NONE
             self._free.append(slot)
@@ -82,7 +87,8 @@ class RecordFile:
         slot = self._count if is_new else self._free[-1]
         if slot >= self._most:
             return
-        parts: list[Any] = [self._head(place, example, features), _raw(features)]
+        seal, kept = self._sealing.closed(place, example, _raw(features))
+        parts: list[Any] = [_bytes_of(place) + seal, kept]
         try:
             written = os.pwritev(self._file, parts, slot * self._record_bytes)
             why = "" if written == self._record_bytes else f"{written} of {self._record_bytes} bytes were written"
@@ -111,10 +117,9 @@ class RecordFile:
             else:
                 self._free.append(slot)
 
-    def _head(self, place: int, example: bytes, features: np.ndarray) -> bytes:
-        seal = hashlib.blake2b(example, digest_size=_SEAL_BYTES, key=self._key)
-        seal.update(_raw(features))
-        return place.to_bytes(8, "little") + seal.digest()
+
+def _bytes_of(place: int) -> bytes:
+    return place.to_bytes(_PLACE_BYTES, "little")
 
 
 def _raw(array: np.ndarray) -> memoryview:

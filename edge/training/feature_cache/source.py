@@ -12,6 +12,7 @@ from edge.contracts.tensors import FEATURES, concrete_shape
 from edge.runtimes.base import ComputesFeatures
 from edge.training.feature_cache.folder import features_spec
 from edge.training.feature_cache.record_file import RecordFile
+from edge.training.feature_cache.rounding import rounding_of
 from edge.training.task_tensors import INPUT
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class FeatureSource:
             )
         self._session, self._records = session, records
         self._spec = spec
+        self._rounding = rounding_of(manifest, spec.element_count())
         self._most = max(1, manifest.batch // manifest.micro_batches)
         """Examples at a time: what the artifact's memory is predicted for."""
 
@@ -47,13 +49,18 @@ class FeatureSource:
             DeviceRefused: values that their type cannot hold, or the runtime failed.
         """
         found = np.empty(concrete_shape(self._spec, len(x)), self._spec.dtype)
-        missing = [row for row, place in enumerate(places) if not self._read(int(place), x[row], found[row])]
+        rounding = self._rounding
+        kept = found if rounding is None else np.empty((len(x), rounding.size), np.uint8)
+        missing = [row for row, place in enumerate(places) if not self._read(int(place), x[row], kept[row])]
         for start in range(0, len(missing), self._most):
             rows = missing[start : start + self._most]
-            found[rows] = self._computed(x[rows])
+            features = self._computed(x[rows])
+            kept[rows] = features if rounding is None else rounding.kept(features)
         if self._records is not None:
             for row in missing:
-                self._records.write(int(places[row]), x[row].tobytes(), found[row])
+                self._records.write(int(places[row]), x[row].tobytes(), kept[row])
+        if rounding is not None:
+            rounding.given_back(kept, found)
         return found
 
     def _read(self, place: int, example: np.ndarray, target: np.ndarray) -> bool:

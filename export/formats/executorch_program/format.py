@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
-from edge.contracts.tensors import TensorSpec, is_carried
+from edge.contracts.tensors import FEATURES, TensorSpec, is_carried
 from edge.runtimes.executorch.library import has_kernel
 from edge.runtimes.executorch.session import GRADIENT
 from edge.runtimes.leading_parts import FILE_NAME as PARTS_NAME
@@ -21,9 +21,18 @@ from edge.runtimes.update_rule import FILE_NAME, RULE_ROLES
 from export.capture import Capture
 from export.cost import forward_macs, step_work
 from export.decompositions import WITH_KERNELS
+from export.features.programs import with_features
+from export.features.run import begun_at_features
 from export.formats.executorch_program.gate_run import GateRun
 from export.formats.executorch_program.inference_program import write_inference_program
-from export.formats.executorch_program.lowering import Lowered, lower, no_kernel, with_capacities, with_outputs
+from export.formats.executorch_program.lowering import (
+    Lowered,
+    free_batch,
+    lower,
+    no_kernel,
+    with_capacities,
+    with_outputs,
+)
 from export.formats.executorch_program.survey import survey_programs
 from export.formats.survey import Captured, Survey
 from export.memory_plan import MemoryPlan
@@ -45,12 +54,13 @@ SESSION_BYTES = 2 << 20
 
 
 class ExecutorchProgram:
-    """Writes ``train.pte``, ``eval.pte``, with batch norm ``stats.pte`` (``eval_static.pte``), and ``update.json``."""
+    """Writes ``train.pte``, ``eval.pte``, with batch norm ``stats.pte`` (``eval_static.pte``), and ``update.json``;
+    where features are cached ``features.pte``, too."""
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
     features: frozenset[str] = frozenset(
-        {"masked", "sparse", "distillation", "variants", "accumulates", "recompute", "task"}
+        {"masked", "sparse", "distillation", "variants", "accumulates", "recompute", "task", "cached_features"}
     )
 
     def __init__(self) -> None:
@@ -63,10 +73,9 @@ class ExecutorchProgram:
             ExportRefused: naming the layer that has no training step on this runtime.
         """
         traced = capture_programs(module, spec, whole=WITH_KERNELS)
-        captures = {n: with_capacities(c, spec.capacities) for n, c in traced.items()}
+        captures = with_features({n: with_capacities(c, spec.capacities) for n, c in traced.items()}, spec)
         tensors = _tensors(captures, spec)
         roles = {t.name: t.role for t in tensors}
-        trained = [tensor.name for tensor in tensors if tensor.role == "parameter"]
         trained = [tensor.name for tensor in tensors if tensor.role == "parameter"]
         files: dict[str, bytes] = {FILE_NAME: update_rule(spec, trained).to_bytes()}
         training = {"train", ACCUMULATE, *(variant.program for variant in spec.variants)}
@@ -79,14 +88,16 @@ class ExecutorchProgram:
             if spec.accumulates and name == "train":  # the end of a step is the update rule
                 programs.append(Program(name=name, file=FILE_NAME, inputs=inputs, outputs=(), batch=batch))
                 continue
-            batch_planned, outputs = batch or spec.batch, _outputs(capture, roles)
+            # A device computes features of those examples of a part of a batch that it has not kept.
+            most = free_batch(capture, spec.batch // spec.micro_batches) if name == FEATURES else spec.batch
+            batch_planned, outputs = batch or most, _outputs(capture, roles)
             if spec.recompute and name in training:
                 capture = _recomputed(capture, outputs, batch_planned)
                 made[name] = capture
             lowered = lower(capture, outputs, batch_planned)
             _require_kernels(lowered)
             # One program is loaded at a time.
-            arena = max(arena, lowered.planned_bytes) if name in training else arena
+            arena = max(arena, lowered.planned_bytes) if name in {*training, FEATURES} else arena
             files[f"{name}.pte"] = lowered.data
             programs.append(
                 Program(
@@ -101,6 +112,8 @@ class ExecutorchProgram:
             )
         state = sum(_held_bytes(t) for t in tensors if is_carried(t))
         fed = max(sum(t.byte_count(spec.batch) for t in c.inputs if t.role in BATCH_ROLES) for c in captures.values())
+        if FEATURES in captures:  # a batch is there as it is, and as its features
+            fed += sum(t.byte_count(spec.batch) for t in tensors if t.role == "features")
         memory = MemoryPlan(state, 0, fed, arena, "train")
         self._programs = tuple(programs)
         macs, work = forward_macs(captures["eval"]), step_work(made, spec)
@@ -134,7 +147,8 @@ class ExecutorchProgram:
             def opener(name: str) -> Callable[[], GateRun]:
                 return lambda: GateRun(name, programs, tensors, paths, batch=spec.batch, parts=spec.micro_batches)
 
-            return check_parity(module, spec, {p.name: opener(p.name) for p in programs}, tensors)
+            opened = begun_at_features({p.name: opener(p.name) for p in programs}, spec)
+            return check_parity(module, spec, opened, tensors)
 
     def self_test_losses(
         self,
@@ -150,10 +164,11 @@ class ExecutorchProgram:
         with tempfile.TemporaryDirectory(prefix="apportion-executorch-") as folder:
             paths = _written(files, Path(folder))
 
-            def opened() -> GateRun:
-                return GateRun("train", self._programs, tensors, paths, batch=spec.batch, parts=spec.micro_batches)
+            def opener(name: str) -> Callable[[], GateRun]:
+                return lambda: GateRun(name, self._programs, tensors, paths, batch=spec.batch, parts=spec.micro_batches)
 
-            return self_test_losses(opened, values, steps=steps)
+            opened = begun_at_features({p.name: opener(p.name) for p in self._programs}, spec)
+            return self_test_losses(opened["train"], values, steps=steps)
 
     def write_inference(
         self, module: nn.Module, spec: StepSpec, tensors: Mapping[str, np.ndarray], out: Path

@@ -30,6 +30,8 @@ from export.passes.rewriter import Rewriter
 from export.passes.sparse import SparseRewriter
 from export.passes.values import SparseWeight
 
+_SMALLEST = 3
+"""Least batch size to trace at: 0 and 1 mean something of their own there, and 2 is the size of much else."""
 _DTYPES = {"float32": torch.float32, "int64": torch.int64, "int32": torch.int32, "bool": torch.bool}
 
 
@@ -104,6 +106,18 @@ def lower(
     return Lowered(bytes(manager.buffer), tuple(outputs), planned, kernels)
 
 
+def free_batch(program: Capture, least: int) -> int:
+    """The first batch size from ``least`` on for which a program can be lowered that takes smaller batches, too.
+
+    Lowering traces at a size that no other dimension has; where all sizes up to the batch are taken by others, the
+    program could come to run at that one alone.
+    """
+    taken = {size for spec in program.inputs for size in (*spec.shape, spec.capacity)}
+    if any(size not in taken for size in range(_SMALLEST, least + 1)):
+        return least
+    return next(size for size in range(max(least, _SMALLEST), least + len(taken) + _SMALLEST) if size not in taken)
+
+
 def compiled(exported: Any) -> Any:
     """An exported program as ExecuTorch's own tools make it: its inputs lie at the caller's, all else in one arena."""
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
@@ -167,7 +181,7 @@ def _exported(rewriter: Rewriter, specs: Sequence[TensorSpec], batch: int, const
     dim = torch.export.Dim("batch", min=1, max=batch) if batch > 1 else None
     # An example of a size that no other dimension has, so that no comparison of sizes fixes the batch.
     taken = {size for spec in inputs for size in (*spec.shape, spec.capacity)}
-    example = next((size for size in range(batch, 2, -1) if size not in taken), batch)
+    example = next((size for size in range(batch, _SMALLEST - 1, -1) if size not in taken), batch)
     examples: list[Tensor] = []
     shapes: list[dict[int, Any]] = []
     for spec in inputs:

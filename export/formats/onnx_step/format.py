@@ -11,10 +11,11 @@ import onnx
 from torch import nn
 
 from edge.contracts.manifest import GraphOutput, Parity, Program
-from edge.contracts.tensors import TensorSpec, is_carried
+from edge.contracts.tensors import FEATURES, TensorSpec, is_carried
 from edge.runtimes.micro_batches import ACCUMULATE
 from export.capture import Capture
 from export.cost import forward_macs, step_work
+from export.features.programs import with_features
 from export.formats.onnx_step.blocks import in_blocks
 from export.formats.onnx_step.execution_order import in_execution_order
 from export.formats.onnx_step.in_place import updated_last, written_in_place
@@ -42,7 +43,8 @@ _LOOPS = frozenset({"lstm", "lstm_factors", "gru"})
 
 
 class OnnxStep:
-    """Writes ``train.onnx``, ``eval.onnx``; with batch norm also ``stats.onnx`` (and ``eval_static.onnx``).
+    """Writes ``train.onnx``, ``eval.onnx``; with batch norm also ``stats.onnx`` (and ``eval_static.onnx``), and where
+    features are cached ``features.onnx``.
 
     Attributes:
         writes_over: whether the runtime may give a new value the old one's memory, in blocks where it is large.
@@ -53,7 +55,9 @@ class OnnxStep:
     writes_over = True
     reusing: frozenset[str] = frozenset()
     minimum_runtime_version = "1.20.0"
-    features = frozenset({"masked", "distillation", "variants", "probe", "accumulates", "recompute", "task"})
+    features = frozenset(
+        {"masked", "distillation", "variants", "probe", "accumulates", "recompute", "task", "cached_features"}
+    )
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate every program; the files depend on nothing but module, step and versions.
@@ -61,7 +65,7 @@ class OnnxStep:
         Raises:
             ExportRefused: naming the layer that has no training step.
         """
-        captures = capture_programs(module, spec, loops=_LOOPS)
+        captures = with_features(capture_programs(module, spec, loops=_LOOPS), spec)
         if spec.recompute:
             captures |= {
                 n: self._recomputed(p, spec) for n, p in captures.items() if n.startswith((ACCUMULATE, "train"))
@@ -86,7 +90,7 @@ class OnnxStep:
         )
         files = {f"{name}.onnx": _bytes(model) for name, model in models.items()}
         macs = forward_macs(captures["eval"])
-        ordered = {n: in_execution_order(model) for n, model in models.items() if n in (ACCUMULATE, "train")}
+        ordered = {n: in_execution_order(model) for n, model in models.items() if n in (FEATURES, ACCUMULATE, "train")}
         examples = spec.batch // spec.micro_batches
         plans = {
             n: memory_plan(model, tensors, examples, in_place=over[n], reusing=self.reusing)
@@ -164,17 +168,29 @@ def _parts(spec: StepSpec) -> int:
 
 
 def _memory(plans: Mapping[str, MemoryPlan], captures: Mapping[str, Capture], spec: StepSpec) -> MemoryPlan:
-    """The plan of a step: everything a session carries (``train`` may not read it all), and one program's values."""
+    """The plan of a step: everything a session carries (``train`` may not read it all), and one program's values.
+
+    The memory that features were computed in stays with their program while steps run.
+    """
     carried = {t.name: t for c in captures.values() for t in c.inputs if is_carried(t)}
+    before, plans = plans.get(FEATURES), {name: plan for name, plan in plans.items() if name != FEATURES}
     largest = max(plans.values(), key=lambda plan: plan.intermediate)
     fed = captures[ACCUMULATE] if spec.accumulates else captures["eval"]
     whole = {t.name: t for t in fed.inputs if t.role in BATCH_ROLES}
-    return replace(
+    plan = replace(
         largest,
         state=sum(t.byte_count() for t in carried.values()),
         written=plans["train"].written,
         batch=max(plan.batch for plan in plans.values()) if not spec.accumulates else _bytes_of(whole, spec.batch),
         nodes=sum(plan.nodes for plan in plans.values()),
+    )
+    if before is None:
+        return plan
+    return replace(
+        plan,
+        intermediate=plan.intermediate + before.intermediate,
+        batch=plan.batch + before.batch * spec.micro_batches,
+        nodes=plan.nodes + before.nodes,
     )
 
 

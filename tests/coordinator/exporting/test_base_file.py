@@ -96,25 +96,6 @@ def test_what_factors_do_not_go_with_is_refused(old: str, new: str, message: str
         load_config_text(run_text().replace(old, new))
 
 
-def test_features_are_kept_in_a_known_type_and_of_language_models_alone() -> None:
-    with pytest.raises(ConfigError, match=r"\$\.training\.cached-features: 'int8' is not known.*float16, float32"):
-        load_config_text(run_text().replace("lr = 0.02", 'lr = 0.02\ncached-features = "int8"'))
-    other = """
-[model]
-build = "mlp"
-[data]
-source = "digits"
-[method]
-name = "fedavg"
-[training]
-cached-features = "float16"
-[[cohort.local]]
-count = 2
-"""
-    with pytest.raises(ConfigError, match=r"\$\.training\.cached-features: 'float16' given, .* leave it out for mlp"):
-        load_config_text(other)
-
-
 def test_a_method_of_dense_weights_is_refused_for_a_language_model() -> None:
     from coordinator.exporting.cut_exporter import dense_module
     from coordinator.run_file.checks import method_of_run

@@ -1,0 +1,104 @@
+"""Layers that SLT has frozen run once per example on its devices: the same bits as without, after a crash too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.run_file.loading import load_config_text
+from edge.contracts.tensor_file import decode_tensors
+from tests.coordinator.simulation.small_simulation import simulated
+from tests.federation.small_run import crash
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.runtime]
+
+PLAIN = """
+[federation]
+name = "kept"
+seed = 4
+rounds = 6
+[model]
+build = "tests.federation.tiny_convnet:build"
+input = [1, 8, 8]
+classes = 10
+[method]
+name = "slt"
+rounds = 6
+schedule = "equal"
+steps = [0.5, 1.0]
+levels = [0.5]
+norm = "running"
+[training]
+epochs = 2
+batch = 16
+lr = 0.02
+momentum = 0.9
+frozen-norm = "static"
+[data]
+source = "tests.federation.tiny_convnet:digit_images"
+partition = "iid"
+scale = 0.0625
+[evaluation]
+every = 0
+[cohort]
+size = 2
+min-reports = 2
+[[cohort.local]]
+count = 2
+"""
+"""Rounds 0 and 1 train the narrow network, 2 and 3 its first layer whole, 4 and 5 what is above that."""
+FEATURES = (4, 4, 4)
+"""Behind the first convolution, its norm, ReLU and pooling."""
+
+
+def kept(features: str) -> str:
+    return PLAIN.replace("[data]", f'cached-features = "{features}"\n[data]')
+
+
+def run(text: str, run_dir: Path) -> bytes:
+    start_run(load_config_text(text), run_dir, RunOptions(quiet=True))
+    return final_bytes(run_dir)
+
+
+def final_bytes(run_dir: Path) -> bytes:
+    return (run_dir / "checkpoints" / "final.safetensors").read_bytes()
+
+
+def files(run_dir: Path) -> list[Path]:
+    return sorted((run_dir / "devices").glob("*/store/features/*"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return run(PLAIN, tmp_path_factory.mktemp("plain") / "run")
+
+
+def test_devices_compute_them_once_and_the_model_has_the_same_bits(plain: bytes, tmp_path: Path) -> None:
+    assert run(kept("float32"), tmp_path / "run") == plain
+    found = files(tmp_path / "run")
+    assert len({path.parts[-4] for path in found}) == len(found) == 2  # one file of each device, for both rounds
+    record = 24 + 4 * int(np.prod(FEATURES))
+    assert all(path.stat().st_size % record == 0 and path.stat().st_size >= 500 * record for path in found)
+
+
+def test_killed_in_the_rounds_that_keep_them_it_ends_with_the_same_bits(plain: bytes, tmp_path: Path) -> None:
+    crash(tmp_path / "run", "recorded", 4, text=kept("float32"))
+    resume_run(tmp_path / "run", RunOptions(quiet=True))
+    assert final_bytes(tmp_path / "run") == plain
+
+
+def test_bytes_move_the_model_by_rounding_alone(plain: bytes, tmp_path: Path) -> None:
+    got, expected = (decode_tensors(data, where="final") for data in (run(kept("int8"), tmp_path / "run"), plain))
+    for name in ("4.weight", "8.weight"):
+        assert 0 < np.abs(got[name] - expected[name]).max() <= 2e-2 * np.abs(expected[name]).max()
+    assert np.array_equal(got["0.weight"], expected["0.weight"])
+
+
+def test_simulation_trains_the_same_steps_from_the_input(plain: bytes, tmp_path: Path) -> None:
+    simulated(load_config_text(kept("float32")), tmp_path / "simulated")
+    got, expected = (decode_tensors(data, where="final") for data in (final_bytes(tmp_path / "simulated"), plain))
+    for name in ("0.weight", "4.weight", "8.weight"):
+        assert np.abs(got[name] - expected[name]).max() <= 1e-3 * np.abs(expected[name]).max()
