@@ -313,6 +313,7 @@ MANIFEST = ArtifactManifest(
     micro_batches=4,
     task="next-token",
     symbols={"y": 65},
+    features_kept_as="int8",
     loss="cross_entropy",
     optimizer="sgd",
     norm="running",
