@@ -1,4 +1,4 @@
-# setup, demo, web, wheel, book, sbom, test, test-runtimes, test-system, test-pages, chaos, test-arm, test-rabbitmq, test-web, fuzz, hardware-table, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
+# setup, demo, web, wheel, book, sbom, test, test-runtimes, test-system, test-pages, chaos, test-arm, test-arm-kernels, test-rabbitmq, test-web, fuzz, hardware-table, check, bench, clean. Everything runs in .venv, which `setup` makes and the others call.
 #
 # Package indexes are yours: pip's own configuration is honoured (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), and npm's.
 # The default index's torch for x86-64 Linux brings several GB of CUDA. For a CPU build, name an index that has one (it is
@@ -39,7 +39,7 @@ WEB_SOURCES = $(wildcard $(WEB)/*.*) \
 HAS_NODE = command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null
 NO_NODE = needs node 18 or later with npm on PATH (Debian: nodejs npm)
 
-.PHONY: setup demo web wheel book links sbom test test-runtimes test-system test-pages test-containers ort-training-if-possible chaos test-arm test-rabbitmq test-web test-web-here fuzz hardware-table check format bench clean runtime-executorch runtime-onnxruntime-training
+.PHONY: setup demo web wheel book links sbom test test-runtimes test-system test-pages test-containers ort-training-if-possible chaos test-arm test-arm-kernels test-rabbitmq test-web test-web-here fuzz hardware-table check format bench clean runtime-executorch runtime-onnxruntime-training
 
 setup: $(STAMP)
 
@@ -95,6 +95,10 @@ chaos: setup
 # The device side on emulated aarch64 processors; fetches an aarch64 userland into .arm the first time.
 test-arm: setup
 	APPORTION_TEST_ARM=1 $(BIN)/python -m pytest tests/arm $(ARGS)
+
+# What the kernels' inner loops take on ARM's cores, by models of them and by counts: no board, no userland.
+test-arm-kernels: setup
+	APPORTION_TEST_ARM=1 $(BIN)/python -m pytest tests/arm/test_inner_loops.py tests/arm/test_kernel_costs.py $(ARGS)
 
 # A cluster of RabbitMQ 4 on this machine's loopback address; fetches it from Debian 13 into .rabbitmq the first time.
 test-rabbitmq: setup

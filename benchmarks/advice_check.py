@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.advice_earlier import EARLIER, Earlier
-from benchmarks.advice_map import CANDIDATES, EXAMPLES, HELD, HELD_SEED, SEEDS, SETTINGS, Held, held_config, read_lines
+from benchmarks.advice_map import CANDIDATES, HELD, HELD_SEED, ROOT, SEEDS, SETTINGS, Held, held_config, read_lines
 from benchmarks.advice_map import setting_config as config_of
 from coordinator.advice.features import Population, population
 from coordinator.advice.ranking import Advice, By, advise
@@ -60,7 +60,7 @@ def _setting(name: str, runs: dict[tuple[str, str, int], dict[str, Any]]) -> Set
     date = max(entry["date"] for (setting, _, _), entry in runs.items() if setting == name)
     return Setting(
         name=name,
-        file=f"examples/advice/{name}.toml",
+        file=f"benchmarks/advice/{name}.toml",
         source=f"python -m benchmarks.advice_map, {date}, torch {_torch()}, one thread, {_processor()}",
         features=features,
         courses=tuple(courses),
@@ -83,7 +83,7 @@ def _earlier_setting(earlier: Earlier) -> Setting:
         name=earlier.name,
         file=f"examples/{earlier.file}",
         source=earlier.source,
-        features=population(load_config(EXAMPLES.parent / earlier.file)).features,
+        features=population(load_config(ROOT / "examples" / earlier.file)).features,
         courses=tuple(courses),
     )
 
@@ -103,7 +103,7 @@ def table() -> Iterator[str]:
     """The map's settings at every budget and link, as rows of a page: what is first in time, by the recorded target."""
     found = read_map()
     for setting in found.settings:
-        config = load_config(EXAMPLES.parents[1] / setting.file)
+        config = load_config(ROOT / setting.file)
         devices = population(config)
         target = 0.95 * setting.best()
         yield ""

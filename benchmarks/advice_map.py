@@ -6,7 +6,7 @@
     python -m benchmarks.advice_map runs/advice --table    # what it says at every budget and link
     python -m benchmarks.advice_map runs/advice --check    # what advise says of the held settings, and what was best
 
-The run files are ``examples/advice/*.toml``. Runs with a seed come before those with the next. Each run is one line of
+The run files are ``benchmarks/advice/*.toml``. Runs with a seed come before those with the next. A run is a line of
 ``<folder>/runs.jsonl`` or ``<folder>/held.jsonl``: setting, method, level, seed, and accuracy by round.
 """
 
@@ -28,7 +28,8 @@ from coordinator.config.run_config import RunConfig
 from coordinator.run_file.loading import load_config
 from edge.contracts.errors import ApportionError
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "advice"
+ROOT = Path(__file__).resolve().parents[1]
+FILES = ROOT / "benchmarks" / "advice"
 SETTINGS = ("activities", "digits", "mnist", "cifar10")
 SEEDS = (1, 2, 3)
 
@@ -115,12 +116,12 @@ HELD_SEED = 11
 
 def setting_config(name: str, seed: int) -> RunConfig:
     """The run of a recorded setting, with its file's method."""
-    return _seeded(load_config(EXAMPLES / f"{name}.toml"), seed)
+    return _seeded(load_config(FILES / f"{name}.toml"), seed)
 
 
 def held_config(held: Held, seed: int = HELD_SEED) -> RunConfig:
     """The run of a held setting, with its file's method."""
-    config = _seeded(load_config(EXAMPLES / f"{held.file}.toml"), seed)
+    config = _seeded(load_config(FILES / f"{held.file}.toml"), seed)
     for table, changes in held.changes.items():
         config = msgspec.structs.replace(config, **{table: msgspec.structs.replace(getattr(config, table), **changes)})
     group = msgspec.structs.replace(config.cohort.local[0], count=held.devices)

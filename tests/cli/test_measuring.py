@@ -60,6 +60,7 @@ def test_bench_of_kept_features_sets_them_beside_the_step_that_runs_its_frozen_l
     assert line["trainer_peak_mb"] < 1.1 * line["predicted_peak_mb"]
 
 
+@pytest.mark.slow
 def test_bench_of_kept_features_without_frozen_layers_says_how_to_freeze_some(command: Command) -> None:
     outcome = command("bench", "step", "--model", "mlp", "--batch", "4", "--cached", "float32", "--json")
     assert outcome.status == 2
@@ -103,18 +104,18 @@ def plan_file(folder: Path, *budgets_mb: float) -> Path:
 
 @pytest.mark.slow
 def test_plan_explains_what_was_too_large_and_fails_where_nothing_fits(command: Command, tmp_path: Path) -> None:
-    outcome = command("plan", plan_file(tmp_path, 0, 95, 20), "--explain", "--json")
+    outcome = command("plan", plan_file(tmp_path, 0, 90, 20), "--explain", "--json")
     assert outcome.status == 1
     line = outcome.line
     free, tight, none = line["groups"]
     assert (free["level"], free["form"]) == ("full", "plain")
     assert [(trial["level"], trial["outcome"]) for trial in free["tried"]] == [("full", "fits")]
     assert tight["level"] == "rank 1/8"
-    assert tight["predicted_peak_bytes"] < 95 * 2**20
+    assert tight["predicted_peak_bytes"] < 90 * 2**20
     whole = [trial for trial in tight["tried"] if trial["level"] == "full"]
     assert whole
     assert all(trial["outcome"] != "fits" for trial in whole)
-    assert all(trial["predicted_peak_bytes"] > 95 * 2**20 for trial in whole if "predicted_peak_bytes" in trial)
+    assert all(trial["predicted_peak_bytes"] > 90 * 2**20 for trial in whole if "predicted_peak_bytes" in trial)
     assert none["level"] is None
     assert line["ok"] is False
     assert line["error"]["code"] == "plan-error"

@@ -122,6 +122,7 @@ def test_update_of_another_form_stays_as_it_is() -> None:
     [Optimizer(), Optimizer(nesterov=True), Optimizer(momentum=False), Optimizer(kind="adam"), Optimizer(kind="adamw")],
     ids=["momentum", "nesterov", "plain", "adam", "adamw"],
 )
+@pytest.mark.slow
 def test_any_order_gives_the_same_with_and_without(optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("export.formats.onnx_step.format.LARGE_BYTES", 1)
     spec = StepSpec(input=IMAGE, classes=5, batch=BATCH, optimizer=optimizer)

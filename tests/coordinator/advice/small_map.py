@@ -11,7 +11,7 @@ from coordinator.advice.recorded import SCHEMA, AdviceMap, Course, Features, Set
 from coordinator.config.run_config import RunConfig
 from coordinator.run_file.loading import load_config
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+FILES = Path(__file__).parents[3] / "benchmarks" / "advice"
 
 FEATURES = Features(
     input=(64,),
@@ -36,7 +36,7 @@ def course(label: str, method: str, options: dict[str, object], *seeds: list[flo
 
 SETTING = Setting(
     name="small",
-    file="examples/advice/digits.toml",
+    file="benchmarks/advice/digits.toml",
     source="by hand",
     features=FEATURES,
     courses=(
@@ -51,6 +51,6 @@ MAP = AdviceMap(schema=SCHEMA, settings=(SETTING,))
 
 def run(hidden: int = 64) -> RunConfig:
     """Digits with a small multi-layer perceptron under FedAvg, batch 16."""
-    config = load_config(EXAMPLES / "advice" / "digits.toml")
+    config = load_config(FILES / "digits.toml")
     model = msgspec.structs.replace(config.model, options={"hidden": [hidden]})
     return msgspec.structs.replace(config, model=model)

@@ -39,7 +39,8 @@ def _on_one_thread() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", ["sgd", *(pytest.param(n, marks=pytest.mark.slow) for n in CHOICES if n != "sgd")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHOICES)
 def test_gate_holds_the_step_to_torch_over_the_whole_network(name: str, tmp_path: Path) -> None:
     norm, choice = CHOICES[name]
     module = Residual(norm)
@@ -101,6 +102,7 @@ def test_runtime_that_gives_no_features_is_refused(tmp_path: Path) -> None:
         export_artifact(module, frozen_step(module, "stem"), tmp_path / "a", runtime="onnxruntime_web")
 
 
+@pytest.mark.slow
 def test_type_is_in_the_manifest_and_the_key_where_devices_round(tmp_path: Path) -> None:
     module = Residual()
     steps = {kind: frozen_step(module, "stem", features=kind) for kind in ("float32", "float16", "int8")}
@@ -117,6 +119,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("artifacts")
 
 
+@pytest.mark.slow
 def test_kept_features_give_the_bits_of_the_whole_step_and_are_computed_once(folders: Path, tmp_path: Path) -> None:
     on, plain = device(folders), device(folders, "")
     whole = plain.trained()

@@ -44,6 +44,7 @@ def test_cut_inside_a_block_divides_in_front_of_it_because_its_shortcut_is_read_
     assert "blocks.1.conv1.weight" in [i.name for i in found["train"].inputs]
 
 
+@pytest.mark.slow
 def test_nothing_is_divided_where_the_first_layer_is_trained() -> None:
     module = Residual()
     for step in (frozen_step(module, "blocks", "head"), frozen_step(module, "nothing")):
