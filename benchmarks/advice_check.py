@@ -18,6 +18,7 @@ from coordinator.advice.ranking import Advice, By, advise
 from coordinator.advice.recorded import PACKAGED, SCHEMA, AdviceMap, Course, Setting, read_map
 from coordinator.advice.words import values
 from coordinator.config.run_config import RunConfig
+from coordinator.reporting.environment import environment
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.device_speed import device_speed
 
@@ -61,7 +62,7 @@ def _setting(name: str, runs: dict[tuple[str, str, int], dict[str, Any]]) -> Set
     return Setting(
         name=name,
         file=f"benchmarks/advice/{name}.toml",
-        source=f"python -m benchmarks.advice_map, {date}, torch {_torch()}, one thread, {_processor()}",
+        source=f"python -m benchmarks.advice_map, {date}, torch {_torch()}, one thread, {environment()['processor']}",
         features=features,
         courses=tuple(courses),
         refused=refused,
@@ -92,11 +93,6 @@ def _torch() -> str:
     import torch
 
     return str(torch.__version__).partition("+")[0]
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def table() -> Iterator[str]:

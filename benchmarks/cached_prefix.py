@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import tempfile
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from coordinator.cli.bench_device import EXAMPLE_BATCHES, BenchInputs, exported,
 from coordinator.cli.bench_sides import DeviceSide
 from coordinator.cli.model_arguments import ModelArguments
 from coordinator.planning.planner import MB
+from coordinator.reporting.environment import environment
 from edge.contracts.manifest import ArtifactManifest
 from edge.training.feature_cache.rounding import kept_bytes
 from export.training_step import CachedFeatures
@@ -101,12 +101,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="apportion-prefix-") as name:
         values = measured(arguments, given.runtime, given.freeze, given.blocks, Path(name))
     named = {key: getattr(given, key) for key in ("model", "runtime", "batch", "kind", "blocks")}
-    print(json.dumps({**named, "processor": _processor(), **values}))
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    print(json.dumps({**named, "environment": environment(), **values}))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ FORMS = {
     **{name: {"optimizer": o} for name, o in OPTIMIZERS.items()},
     "clip": {"clip_norm": True},
     "proximal": {"proximal": True},
+    "masked": {"masked": (WEIGHT,)},
 }
 
 

@@ -92,6 +92,12 @@ def test_product_by_a_constant_may_be_a_view_too() -> None:
     assert written_in_place(graph(decay, {"one": 1.0})) == ("w", "v")
 
 
+def test_constant_that_is_computed_is_one_too() -> None:
+    made = [helper.make_node("Mul", ["half", "two"], ["one"])]
+    late = [helper.make_node("Mul", ["w", "one"], ["same"]), helper.make_node("Gemm", ["y", "same"], ["below"])]
+    assert written_in_place(graph([*made, *MOMENTUM, *late], {"half": 0.5, "two": 2.0})) == ("v",)
+
+
 def test_new_value_that_is_a_copy_is_not_written_in_place() -> None:
     nodes = [helper.make_node("Add", ["w", "w"], ["sum"]), helper.make_node("Identity", ["sum"], ["next:w"])]
     assert written_in_place(graph(nodes)) == ()

@@ -36,10 +36,10 @@ def in_blocks(model: onnx.ModelProto, large: Collection[str], kept: Collection[s
     """
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    shapes = _shapes(model)
+    shapes, types = _shapes_and_types(model)
     for name in sorted(large):
         if update := _update(changed, name, shapes, kept):
-            _put(changed, update, shapes)
+            _put(changed, update, shapes, types)
     return changed
 
 
@@ -103,12 +103,11 @@ def _is_read_outside(name: str, readers: Mapping[str, set[int]], inner: set[int]
     return bool(readers[name] - inner) or name in asked
 
 
-def _put(model: onnx.ModelProto, update: _Update, shapes: Shapes) -> None:
+def _put(model: onnx.ModelProto, update: _Update, shapes: Shapes, types: Mapping[str, int]) -> None:
     """Replace the update's operations by one Scan."""
     nodes, scope = list(model.graph.node), f"/{update.weight}/blocks"
     count = int(np.prod(shapes[update.weight]))
     sizes = [count // _block(count), _block(count)]
-    types = _types(model)
     renamed = {name: f"{scope}/{name}" for name in update.read}
     renamed |= {name: f"{scope}/{name}" for i in update.nodes for name in nodes[i].output}
     body_nodes = []
@@ -144,20 +143,14 @@ def _block(count: int) -> int:
     return next((size for size in range(_MOST, _FEWEST - 1, -1) if count % size == 0), 0)
 
 
-def _values(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+def _shapes_and_types(model: onnx.ModelProto) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """Shapes that are numbers throughout, and types of entries."""
     graph = shape_inference.infer_shapes(model).graph
-    return [*graph.value_info, *graph.input, *graph.output]
-
-
-def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Shapes that are numbers throughout."""
-    found: dict[str, tuple[int, ...]] = {value.name: tuple(value.dims) for value in model.graph.initializer}
-    for value in _values(model):
-        dims = value.type.tensor_type.shape.dim
-        if value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
-            found[value.name] = tuple(d.dim_value for d in dims)
-    return found
-
-
-def _types(model: onnx.ModelProto) -> dict[str, int]:
-    return {value.name: value.type.tensor_type.elem_type for value in _values(model)}
+    shapes: dict[str, tuple[int, ...]] = {value.name: tuple(value.dims) for value in graph.initializer}
+    types: dict[str, int] = {}
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        tensor = value.type.tensor_type
+        types[value.name] = tensor.elem_type
+        if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
+            shapes[value.name] = tuple(d.dim_value for d in tensor.shape.dim)
+    return shapes, types

@@ -71,11 +71,13 @@ class OnnxStep:
                 n: self._recomputed(p, spec) for n, p in captures.items() if n.startswith((ACCUMULATE, "train"))
             }
         parts = _parts(spec)
-        flat = {name: translate(program, batch_parts=parts) for name, program in captures.items()}
+        models = {name: translate(program, batch_parts=parts) for name, program in captures.items()}
+        over: dict[str, tuple[str, ...]] = dict.fromkeys(models, ())
         if self.writes_over:
-            flat = {name: updated_last(model, _large(captures[name])) for name, model in flat.items()}
-        over = {name: written_in_place(model) if self.writes_over else () for name, model in flat.items()}
-        models = {name: self._blocks(model, captures[name]) for name, model in flat.items()}
+            large = {name: _large(program) for name, program in captures.items()}
+            models = {name: updated_last(model, large[name]) for name, model in models.items()}
+            over = {name: written_in_place(model) for name, model in models.items()}
+            models = {name: in_blocks(m, large[name], captures[name].hidden) for name, m in models.items()}
         tensors = _tensors(captures, spec)
         programs = tuple(
             Program(
@@ -99,9 +101,6 @@ class OnnxStep:
         return WrittenPrograms(
             files, programs, tensors, macs, _memory(plans, captures, spec), step_work(captures, spec)
         )
-
-    def _blocks(self, model: onnx.ModelProto, program: Capture) -> onnx.ModelProto:
-        return in_blocks(model, _large(program), program.hidden) if self.writes_over else model
 
     def _recomputed(self, program: Capture, spec: StepSpec) -> Capture:
         if not program.hidden:  # nothing but the end of a step, or a probe

@@ -21,9 +21,7 @@ from export.program_inputs import NEXT
 
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Where"})
 """Each entry of the result is written after the same entry of every operand was read."""
-_NEW_VALUE = frozenset({
-    "MatMul", "Gemm", "Conv", "ConvTranspose", "ReduceSum", "ReduceMean", "ReduceSumSquare", "Sqrt", "Reciprocal",
-})  # fmt: skip
+_NEW_VALUE = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Sqrt", "Reciprocal"})
 """Never a view of an operand, whatever the runtime makes of the graph; all others may be one, a product by 1 too."""
 
 
@@ -69,6 +67,9 @@ class _Reads:
         self._nodes = list(model.graph.node)
         self._outputs = {value.name for value in model.graph.output}
         self._constants = {value.name for value in model.graph.initializer}
+        for node in self._nodes:
+            if self._constants.issuperset(node.input):
+                self._constants.update(node.output)
         self._producer = {name: i for i, node in enumerate(self._nodes) for name in node.output if name}
         self._readers: dict[str, list[int]] = defaultdict(list)
         for i, node in enumerate(self._nodes):
