@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.data.inputs import prepare_inputs
 from coordinator.submodels.build import apply_cut
+from coordinator.submodels.inference_form import inference_form
 from coordinator.submodels.memory_layout import lets_channels_last
 from coordinator.submodels.values import Submodel
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from edge.contracts.manifest import InputSpec
+
+
+COMPARED = 8
+"""Examples by which the form that a module is scored in is held against the module."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +88,15 @@ class Evaluator:
         is_last = lets_channels_last(module, self.inputs.shape[1:])
         layout = torch.channels_last if is_last else torch.contiguous_format
         module = module.to(memory_format=layout) if is_last else module
-        with torch.no_grad():
+
+        def given(first: int, count: int) -> torch.Tensor:
             # torch.tensor copies: how an array is aligned decides the last bits of a product.
-            parts = [
-                module(torch.tensor(self.inputs[i : i + self.batch]).to(self._device, memory_format=layout))
-                .cpu()
-                .numpy()
-                for i in range(0, len(self.inputs), self.batch)
-            ]
+            return torch.tensor(self.inputs[first : first + count]).to(self._device, memory_format=layout)
+
+        if self.norm == "running" and self.inputs.ndim == 4:
+            module = inference_form(module, given(0, COMPARED))
+        with torch.no_grad():
+            parts = [module(given(i, self.batch)).cpu().numpy() for i in range(0, len(self.inputs), self.batch)]
         return np.concatenate(parts)
 
 
