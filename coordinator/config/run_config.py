@@ -316,10 +316,16 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     shards: int = 1
 
 
+Precision = Literal["float32", "bfloat16"]
+"""Of the factors of products."""
+
+
 class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[simulation]``: how fast simulated devices are; read by ``apportion simulate`` alone.
+    """``[simulation]``: how fast simulated devices are, and how their steps compute; read by ``apportion simulate`` alone.
 
     Attributes:
+        precision: of the factors of a training step's products, ``float32`` or ``bfloat16``; sums, weights, updates and
+            scores are float32 with either. Example: ``"bfloat16"``.
         time_model: seconds of a round by kept weights instead of by the profile below: a published one of PruneFL's
             (``pi4-conv2``, ``pi4-vgg11``, ``android-resnet18``) for every method, or ``method``, the method's own.
             Example: ``"pi4-conv2"``.
@@ -334,6 +340,7 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
             ``71``.
     """
 
+    precision: Precision = "float32"
     time_model: str = ""
     profile: str = "raspberry-pi-4"
     gmac_per_s: float = 0.0

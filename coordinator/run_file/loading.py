@@ -423,6 +423,7 @@ def _store(table: TableReader, folder: Path) -> StoreConfig:
 def _simulation(table: TableReader) -> SimulationConfig:
     default = SimulationConfig()
     return SimulationConfig(
+        precision=table.choice("precision", _choices(SimulationConfig, "precision"), default.precision),
         # Checked with the method and the model at hand: its list lies beside torch.
         time_model=table.text("time-model", default.time_model),
         profile=table.choice("profile", SPEEDS, default.profile),

@@ -21,6 +21,7 @@ from torch.optim.sgd import sgd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordinator.simulation.large_weights import LargeWeights
+from coordinator.simulation.precision import multiplying_in
 from export.parameter_groups import rates
 from export.program_inputs import mask_name, square_name
 from export.programs import GradientFunction, ProgramFunction
@@ -107,11 +108,12 @@ class InPlaceStep:
 
     def _reached(self, values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
         """As the gradient function; the first time it is seen what else reads large weights, before they move."""
-        if self._read_elsewhere is not None or not self.large:
-            return self._gradients(values)
         assert self._weights is not None
-        with _Reads(self._weights, {name: values[name] for name in self.large}) as reads:
-            found = self._gradients(values)
+        with multiplying_in(self._weights.dtype, next(iter(values.values())).device.type):
+            if self._read_elsewhere is not None or not self.large:
+                return self._gradients(values)
+            with _Reads(self._weights, {name: values[name] for name in self.large}) as reads:
+                found = self._gradients(values)
         # Once it is made a leaf of autograd's.
         self._read_elsewhere = frozenset(name for name, count in reads.counts.items() if count > 1)
         for name in self._read_elsewhere:
@@ -207,7 +209,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         d_BO = d.reshape(-1, d.shape[-1])
         ctx.take(d_BO, x.reshape(-1, x.shape[-1]))
         return (
-            ctx.weights.backward(ctx.name, weight, d) if ctx.needs_input_grad[0] else None,
+            ctx.weights.backward(ctx.name, weight, d).to(x.dtype) if ctx.needs_input_grad[0] else None,
             None,
             d_BO.sum(0) if ctx.needs_input_grad[2] else None,
             None,

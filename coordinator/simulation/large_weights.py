@@ -8,6 +8,8 @@ weight is one with W0 and two thin ones, and nothing of the weight's size is wri
 Once there are too many rows, weight and momentum are written out, and every later step multiplies its two factors
 straight into the momentum. That is held divided by its decay since it was last brought up to date, which is what makes
 adding a product all there is to do.
+
+With bfloat16 products the factors are kept in it, and so is W0 beside itself; sums, weight and momentum are float32.
 """
 
 from __future__ import annotations
@@ -47,11 +49,13 @@ class LargeWeights:
             whose factors are kept need not be there.
 
     Attributes:
+        dtype: of the factors of products.
         is_in_product: whether a product is being made.
     """
 
-    def __init__(self, state: dict[str, Tensor]) -> None:
-        self._state = state
+    def __init__(self, state: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> None:
+        self._state, self.dtype = state, dtype
+        self._converted: dict[str, Tensor] = {}
         self._kept: dict[str, _Kept] = {}
         self._scales: dict[str, float] = {}
         self.is_in_product = False
@@ -61,23 +65,28 @@ class LargeWeights:
         self._kept[name] = _Kept(has_momentum)
 
     def forward(self, name: str, weight: Tensor, x: Tensor) -> Tensor:
-        """x W^T, [..., O]."""
+        """x W^T, float32 [..., O]."""
         self.is_in_product = True
         try:
+            x = x.to(self.dtype)
             if x.dim() != 2:
                 self.settle(name)
-                return torch.nn.functional.linear(x, weight)
-            # The weight first: two thirds of the time of the other order at small batches.
-            y_BO = torch.mm(weight, x.t().contiguous()).t()
+                return torch.nn.functional.linear(x, self._factor(name, self._state[name])).float()
+            if self.dtype != torch.float32:
+                y_BO = torch.mm(x, self._factor(name, weight).t()).float()
+            else:
+                # The weight first: two thirds of the time of the other order at small batches.
+                y_BO = torch.mm(weight, x.t().contiguous()).t()
             return self._kept[name].corrected(y_BO, x, is_forward=True) if name in self._kept else y_BO
         finally:
             self.is_in_product = False
 
     def backward(self, name: str, weight: Tensor, d: Tensor) -> Tensor:
-        """d W, [..., I]."""
+        """d W, float32 [..., I]."""
         self.is_in_product = True
         try:
-            dx = d @ weight
+            d = d.to(self.dtype)
+            dx = (d @ self._factor(name, weight)).float()
             return self._kept[name].corrected(dx, d, is_forward=False) if name in self._kept else dx
         finally:
             self.is_in_product = False
@@ -88,6 +97,7 @@ class LargeWeights:
         Args:
             momentum: its decay in a step; None where there is none.
         """
+        factors = [(d_BO.to(self.dtype), x_BI.to(self.dtype)) for d_BO, x_BI in factors]
         weight = self._state[name]
         if (kept := self._kept.get(name)) is not None:
             most = min(weight.shape) // KEPT_SHARE
@@ -97,10 +107,11 @@ class LargeWeights:
                 return
             self.settle(name)
             weight = self._state[name]
+        self._converted.pop(name, None)
         terms = [(d_BO.t().contiguous(), x_BI) for d_BO, x_BI in factors]
         if momentum is None:
             for d_OB, x_BI in terms:
-                weight.addmm_(d_OB, x_BI, alpha=-lr)
+                _add_product(weight, d_OB, x_BI, -lr)
             return
         slot, scale = self._state[name + MOMENTUM], self._scales.get(name, 1.0) * momentum
         if scale < LEAST_SCALE:
@@ -109,13 +120,14 @@ class LargeWeights:
         for first in range(0, len(weight), ROWS):
             rows_ = slice(first, first + ROWS)
             for d_OB, x_BI in terms:
-                slot[rows_].addmm_(d_OB[rows_], x_BI, alpha=1.0 / scale)
+                _add_product(slot[rows_], d_OB[rows_], x_BI, 1.0 / scale)
             weight[rows_].add_(slot[rows_], alpha=-lr * scale)
         self._scales[name] = scale
 
     def settle_in(self, name: str, values: dict[str, Tensor]) -> None:
         """As :meth:`settle`; ``values``, which the state's tensors were taken for, has them as they are then."""
         self.settle(name)
+        self._converted.pop(name, None)
         for entry in (name, name + MOMENTUM):
             if entry in self._state:
                 values[entry] = self._state[entry]
@@ -126,6 +138,7 @@ class LargeWeights:
             self._state[name + MOMENTUM].mul_(scale)
         if (kept := self._kept.pop(name, None)) is None:
             return
+        self._converted.pop(name, None)
         weight = self._state[name]
         if kept.has_momentum:
             self._state[name + MOMENTUM] = kept.sum_into(torch.zeros_like(weight), kept.momenta)
@@ -135,6 +148,14 @@ class LargeWeights:
         """The weight ``name`` as it is, whether its factors are kept or not; not to be written to."""
         kept = self._kept.get(name)
         return self._state[name] if kept is None else kept.sum_into(self._state[name], -kept.moved)
+
+    def _factor(self, name: str, weight: Tensor) -> Tensor:
+        """``weight``, which nobody writes to between steps, as a factor."""
+        if self.dtype == weight.dtype:
+            return weight
+        if name not in self._converted:
+            self._converted[name] = weight.detach().to(self.dtype)
+        return self._converted[name]
 
     def settle_kept(self) -> None:
         """As :meth:`settle`, every weight whose factors are kept."""
@@ -176,14 +197,26 @@ class _Kept:
             return product
         first, second = (self.x, self.d) if is_forward else (self.d, self.x)
         inner = torch.mm(rows, first[: self.count].t()).mul_(_tensor(-self.moved))
-        return torch.addmm(product, inner, second[: self.count])
+        if inner.dtype == product.dtype:
+            return torch.addmm(product, inner, second[: self.count])
+        return product.add_(torch.mm(inner, second[: self.count]))
 
     def sum_into(self, weight: Tensor, coefficients: np.ndarray) -> Tensor:
         """``weight`` plus the sum of coefficient times D^T X, in a tensor of its own."""
         if not self.count:
             return weight.clone()
-        scaled = self.d[: self.count] * _tensor(coefficients)[:, None]
-        return torch.addmm(weight, scaled.t(), self.x[: self.count])
+        scaled = (self.d[: self.count] * _tensor(coefficients)[:, None]).to(self.d.dtype)
+        if scaled.dtype == weight.dtype:
+            return torch.addmm(weight, scaled.t(), self.x[: self.count])
+        return weight + torch.mm(scaled.t(), self.x[: self.count])
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, alpha: float) -> None:
+    """total += alpha left right; ``total`` is float32."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right, alpha=alpha)
+    else:
+        total.add_(torch.mm(left, right), alpha=alpha)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

@@ -69,6 +69,7 @@ class LocalTraining:
         step: the step of a device program in this run.
         evaluator: of held-out examples ``x``, ``y``, and whether they are the first ones, with which questions go.
         device: where torch computes, ``cpu`` or ``cuda``.
+        precision: of the factors of a step's products.
     """
 
     def __init__(
@@ -80,12 +81,13 @@ class LocalTraining:
         classes: Sequence[str],
         evaluator: Callable[[np.ndarray, np.ndarray, bool], AnyEvaluator],
         device: str = "cpu",
+        precision: torch.dtype = torch.float32,
     ) -> None:
         self._module = dense()
         self._step = step
         self._data = data
         self._classes = tuple(classes)
-        self._evaluator, self._device = evaluator, device
+        self._evaluator, self._device, self._precision = evaluator, device, precision
         self._evaluators: dict[tuple[int, int], AnyEvaluator] = {}
         self._sessions: OrderedDict[tuple[str, str], tuple[ArtifactManifest, TorchSession]] = OrderedDict()
 
@@ -141,7 +143,7 @@ class LocalTraining:
                 own = {name for name, _ in module.named_parameters()}
                 step = msgspec.structs.replace(step, frozen=tuple(name for name in step.frozen if name in own))
             artifact = TorchArtifact(module, step, classes=self._classes)
-            self._sessions[key] = artifact.manifest, artifact.session(self._device)
+            self._sessions[key] = artifact.manifest, artifact.session(self._device, self._precision)
         self._sessions.move_to_end(key)
         while len(self._sessions) > KEPT_SESSIONS:
             self._sessions.popitem(last=False)

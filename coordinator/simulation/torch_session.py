@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from coordinator.simulation.in_place_step import in_place_step
 from coordinator.simulation.large_weights import MOMENTUM, LargeWeights
+from coordinator.simulation.precision import multiplying_in
 from coordinator.submodels.memory_layout import lets_channels_last
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
@@ -47,29 +48,29 @@ class TorchArtifact:
         self.steps = {name: step for name, step in steps.items() if step is not None}
         self.manifest = _manifest(self.functions, spec, tuple(classes))
 
-    def session(self, device: str) -> TorchSession:
-        """A session on ``device`` (``cpu``, ``cuda``)."""
-        return TorchSession(self, device)
+    def session(self, device: str, precision: torch.dtype = torch.float32) -> TorchSession:
+        """A session on ``device`` (``cpu``, ``cuda``) that multiplies in ``precision`` when it trains."""
+        return TorchSession(self, device, precision)
 
 
 class TorchSession:
     """Implements :class:`edge.runtimes.base.Session` with torch."""
 
-    def __init__(self, artifact: TorchArtifact, device: str) -> None:
+    def __init__(self, artifact: TorchArtifact, device: str, precision: torch.dtype = torch.float32) -> None:
         manifest = artifact.manifest
         self._functions, self._steps = artifact.functions, artifact.steps
         self._layout = torch.channels_last if artifact.is_channels_last else torch.contiguous_format
-        self._device = torch.device(device)
+        self._device, self._precision = torch.device(device), precision
         self._carried = {s.name: s for s in manifest.tensors if is_carried(s)}
         self._inputs = {p.name: [(n, n in self._carried) for n in p.inputs] for p in manifest.programs}
         self._state: dict[str, Tensor] = {}
-        self._weights = LargeWeights(self._state)
+        self._weights = LargeWeights(self._state, precision)
         for function in self._functions.values():
             function.module.to(self._device)
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """As :meth:`edge.runtimes.base.Session.load_state`."""
-        self._weights = LargeWeights(self._state)
+        self._weights = LargeWeights(self._state, self._precision)
         kept = self._kept(tensors)
         for name, spec in self._carried.items():
             if name.removesuffix(MOMENTUM) in kept and name.endswith(MOMENTUM):
@@ -115,7 +116,9 @@ class TorchSession:
         if step is not None:
             outputs = step(values, self._weights)
         else:
-            outputs, _ = self._functions[program].function(values)
+            precision = self._precision if program.startswith(TRAIN) else torch.float32
+            with multiplying_in(precision, self._device.type):
+                outputs, _ = self._functions[program].function(values)
         scalars: dict[str, float] = {}
         for name, value in outputs.items():
             if name.startswith(_NEXT):

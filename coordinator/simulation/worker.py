@@ -21,6 +21,7 @@ from coordinator.rounds.evaluators import run_evaluator
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.allocator import keep_freed_memory
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, repeatable_torch
+from coordinator.simulation.precision import DTYPES
 from coordinator.simulation.sent_outputs import encoded_outputs
 from coordinator.simulation.shared_tensors import MappedSlots
 from coordinator.simulation.worker_messages import (
@@ -52,6 +53,7 @@ def local_training(config: RunConfig, data: SimulatedData, device: str) -> Local
         classes=class_names(config),
         evaluator=lambda x, y, is_first: run_evaluator(config, x, y, device=device, has_questions=is_first),
         device=device,
+        precision=DTYPES[config.simulation.precision],
     )
 
 

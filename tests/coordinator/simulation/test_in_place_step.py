@@ -24,6 +24,9 @@ HYPER = {
     "clip_norm": 0.5,
     "proximal_mu": 0.3,
     "frobenius_lambda": 0.2,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "eps": 1e-2,
 }
 IMAGE = InputSpec(layout="chw", shape=(2, 6, 6), dtype="float32")
 PLAIN = Optimizer(weight_decay=False)
@@ -130,6 +133,20 @@ def test_only_what_a_layer_alone_reads_is_kept(monkeypatch: pytest.MonkeyPatch) 
         assert artifact.steps["train"].keeps() == kept
 
 
+@pytest.mark.parametrize("most", [6, 40])  # rows: written out at once, kept
+@pytest.mark.parametrize("module", [Net, Twice, Detached])
+def test_bfloat16_products_move_weights_nearly_as_float32_ones(
+    monkeypatch: pytest.MonkeyPatch, module: type[nn.Module], most: int
+) -> None:
+    monkeypatch.setattr(large_weights, "KEPT_SHARE", 12 / most)
+    monkeypatch.setattr(large_weights, "SOON_FULL", 1)
+    for optimizer in (PLAIN, Optimizer(kind="adam")):
+        spec = StepSpec(input=IMAGE, classes=3, optimizer=optimizer)
+        distance = _distance(module(), spec, precision=torch.bfloat16)
+        print("distance", distance)
+        assert 1e-6 < distance < 0.05  # eight bits of a factor: 1/256 of a gradient, and momentum begins with zero
+
+
 def test_adam_and_decaying_masks_are_written_out() -> None:
     for spec in (
         StepSpec(input=IMAGE, classes=3, optimizer=Optimizer(kind="adam")),
@@ -138,16 +155,17 @@ def test_adam_and_decaying_masks_are_written_out() -> None:
         assert not TorchArtifact(Net(), spec, classes=CLASSES).steps
 
 
-def _distance(module: nn.Module, spec: StepSpec, steps: int = 3) -> float:
-    """The largest relative L2 distance of a tensor after so many steps, in place and written out."""
+def _distance(module: nn.Module, spec: StepSpec, steps: int = 3, precision: torch.dtype = torch.float32) -> float:
+    """The largest relative L2 distance of a tensor after so many steps, as simulated and written out."""
     artifact = TorchArtifact(copy.deepcopy(module), spec, classes=CLASSES)
-    assert artifact.steps
+    assert artifact.steps or precision != torch.float32
     written = TorchArtifact(copy.deepcopy(module), spec, classes=CLASSES)
     written.steps = {}
     written.is_channels_last = False
     weights = {n: v.numpy() for n, v in module.state_dict().items() if v.dim()}
     weights |= {mask_name(n): np.random.default_rng(1).random(weights[n].shape) < 0.5 for n in spec.masked}
-    ours, theirs = (_stepped(a.session("cpu"), weights, steps) for a in (artifact, written))
+    ours = _stepped(artifact.session("cpu", precision), weights, steps)
+    theirs = _stepped(written.session("cpu"), weights, steps)
     assert all(np.isfinite(value).all() for value in theirs.values())
     return max(
         float(np.linalg.norm(ours[name] - value) / max(np.linalg.norm(value), 1e-2)) for name, value in theirs.items()
