@@ -11,8 +11,9 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ MOST_WAITING_BYTES = 64 << 20
 
 Term = tuple[np.ndarray, np.ndarray, float]
 """(Total [float64, changed], value [the same shape], weight)."""
+
+_Piece = TypeVar("_Piece")
 
 
 class WeightedSums:
@@ -62,14 +65,7 @@ class WeightedSums:
         for terms in self._waiting.values():
             pieces += _pieces(terms)
         self._waiting, self._updates, self._bytes = {}, 0, 0
-        entries = list(itertools.accumulate(len(terms) * terms[0][0].size for terms in pieces))
-        if not entries or entries[-1] < SHARED_FROM or (os.cpu_count() or 1) < 2:
-            _add(pieces)
-            return
-        middle = bisect.bisect(entries, entries[-1] // 2)
-        other = _second_thread().submit(_add, pieces[middle:])
-        _add(pieces[:middle])
-        other.result()
+        _by_two_threads(_add, pieces, [len(terms) * terms[0][0].size for terms in pieces])
 
 
 def _pieces(terms: Sequence[Term]) -> list[list[Term]]:
@@ -97,6 +93,41 @@ def _add(pieces: Sequence[Sequence[Term]]) -> None:
             np.copyto(term, value, casting="unsafe")
             np.multiply(term, weight, out=term)
             np.add(total, term, out=total)
+
+
+def quotients(terms: Iterable[tuple[np.ndarray, float, np.dtype[Any]]]) -> list[np.ndarray]:
+    """Each total [float64] divided by its weight, in a dtype; whole numbers are rounded to the nearest."""
+    results: list[np.ndarray] = []
+    pieces: list[tuple[np.ndarray, float, np.ndarray]] = []
+    for total, weight, dtype in terms:
+        # One dimension: a scalar has a piece, too.
+        flat, result = total.reshape(-1), np.empty(total.size, dtype)
+        for at in range(0, total.size, PIECE):
+            pieces.append((flat[at : at + PIECE], weight, result[at : at + PIECE]))
+        results.append(result.reshape(total.shape))
+    _by_two_threads(_divide, pieces, [len(total) for total, _, _ in pieces])
+    return results
+
+
+def _divide(pieces: Sequence[tuple[np.ndarray, float, np.ndarray]]) -> None:
+    buffer = np.empty(PIECE)
+    for total, weight, result in pieces:
+        mean = np.divide(total, weight, out=buffer[: len(total)])
+        if result.dtype.kind in "iu":
+            np.rint(mean, out=mean)
+        np.copyto(result, mean, casting="unsafe")
+
+
+def _by_two_threads(work: Callable[[Sequence[_Piece]], None], pieces: Sequence[_Piece], entries: list[int]) -> None:
+    """Have ``work`` done on ``pieces``; a second thread takes half of them where they have many entries."""
+    ends = list(itertools.accumulate(entries))
+    if not ends or ends[-1] < SHARED_FROM or (os.cpu_count() or 1) < 2:
+        work(pieces)
+        return
+    middle = bisect.bisect(ends, ends[-1] // 2)
+    other = _second_thread().submit(work, pieces[middle:])
+    work(pieces[:middle])
+    other.result()
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.aggregation.parts import check_parts, weights_of
-from coordinator.aggregation.summing import Term, WeightedSums
+from coordinator.aggregation.summing import Term, WeightedSums, quotients
 
 if TYPE_CHECKING:
     from coordinator.submodels.values import Tensors
@@ -55,11 +55,6 @@ class WeightedMean:
     def result(self) -> dict[str, np.ndarray]:
         """The means in the reference's dtypes (integers rounded); tensors nobody sent keep the reference's value."""
         self._terms.settle()
-        result = {}
-        for name, before in self._reference.items():
-            if self._weights.get(name, 0.0) > 0:
-                mean = self._sums[name] / self._weights[name]
-                result[name] = (np.rint(mean) if before.dtype.kind in "iu" else mean).astype(before.dtype)
-            else:
-                result[name] = before
-        return result
+        held = [name for name in self._reference if self._weights.get(name, 0.0) > 0]
+        means = quotients((self._sums[n], self._weights[n], self._reference[n].dtype) for n in held)
+        return {**self._reference, **dict(zip(held, means, strict=True))}

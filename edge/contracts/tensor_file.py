@@ -6,6 +6,7 @@ Sparse and difference encodings are layered on top by the methods that need them
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import struct
@@ -47,15 +48,28 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> bytes:
     The data of the widest dtypes comes first, as the format's own writer lays it out, so that every tensor is aligned.
     """
     import numpy as np
-    from safetensors.numpy import save
 
     # asarray: ascontiguousarray would give a scalar one dimension.
-    data = bytes(save({name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}))
+    arrays = {name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}
+    arrays = {name: value.astype(value.dtype.newbyteorder("<"), copy=False) for name, value in arrays.items()}
+    header, order = _laid_out(tuple((name, value.dtype.str, value.shape) for name, value in arrays.items()))
+    return b"".join([header, *(arrays[name].reshape(-1).view(np.uint8).data for name in order)])
+
+
+@functools.lru_cache(maxsize=32)
+def _laid_out(layout: tuple[tuple[str, str, tuple[int, ...]], ...]) -> tuple[bytes, tuple[str, ...]]:
+    """What comes before the data of tensors (name, dtype, shape), and their names in the order of their data."""
+    import numpy as np
+    from safetensors.numpy import save
+
+    # The format's own writer decides. Its files have as many bytes whatever the values, so it is asked once a layout.
+    data = save({name: np.zeros(shape, dtype) for name, dtype, shape in layout})
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
     # The writer's header follows the data; ours is in the names' order, and exactly as long.
     ordered = json.dumps(dict(sorted(header.items())), separators=(",", ":"), ensure_ascii=False).encode()
-    return data[:8] + ordered.ljust(length) + data[8 + length :]
+    placed = sorted(header, key=lambda name: tuple(header[name]["data_offsets"]))
+    return bytes(data[:8]) + ordered.ljust(length), tuple(placed)
 
 
 def decode_tensors(data: bytes | memoryview, *, where: str) -> dict[str, np.ndarray]:
