@@ -321,7 +321,7 @@ Precision = Literal["float32", "bfloat16"]
 
 
 class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[simulation]``: how fast simulated devices are, and how their steps compute; read by ``apportion simulate`` alone.
+    """``[simulation]``: how fast simulated devices are, and how steps compute; read by ``apportion simulate`` alone.
 
     Attributes:
         precision: of the factors of a training step's products, ``float32`` or ``bfloat16``; sums, weights, updates and

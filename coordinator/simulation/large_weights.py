@@ -14,7 +14,7 @@ With bfloat16 products the factors are kept in it, and so is W0 beside itself; s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -144,10 +144,21 @@ class LargeWeights:
             self._state[name + MOMENTUM] = kept.sum_into(torch.zeros_like(weight), kept.momenta)
         self._state[name] = kept.sum_into(weight, -kept.moved)
 
-    def weight(self, name: str) -> Tensor:
-        """The weight ``name`` as it is, whether its factors are kept or not; not to be written to."""
-        kept = self._kept.get(name)
-        return self._state[name] if kept is None else kept.sum_into(self._state[name], -kept.moved)
+    def weight(self, name: str, out: Tensor | None = None) -> Tensor:
+        """The weight ``name`` as it is, whether its factors are kept or not; not to be written to.
+
+        Args:
+            out: a tensor of its shape that takes it.
+        """
+        if (kept := self._kept.get(name)) is not None:
+            return kept.sum_into(self._state[name], -kept.moved, out)
+        return self._state[name] if out is None else out.copy_(self._state[name])
+
+    def renewed(self, unchanged: Collection[str]) -> LargeWeights:
+        """Those of a state that was loaded anew, but for the weights ``unchanged``."""
+        new = LargeWeights(self._state, self.dtype)
+        new._converted = {name: value for name, value in self._converted.items() if name in unchanged}
+        return new
 
     def _factor(self, name: str, weight: Tensor) -> Tensor:
         """``weight``, which nobody writes to between steps, as a factor."""
@@ -156,6 +167,11 @@ class LargeWeights:
         if name not in self._converted:
             self._converted[name] = weight.detach().to(self.dtype)
         return self._converted[name]
+
+    @property
+    def kept(self) -> Collection[str]:
+        """Weights whose factors are kept."""
+        return self._kept.keys()
 
     def settle_kept(self) -> None:
         """As :meth:`settle`, every weight whose factors are kept."""
@@ -201,14 +217,14 @@ class _Kept:
             return torch.addmm(product, inner, second[: self.count])
         return product.add_(torch.mm(inner, second[: self.count]))
 
-    def sum_into(self, weight: Tensor, coefficients: np.ndarray) -> Tensor:
-        """``weight`` plus the sum of coefficient times D^T X, in a tensor of its own."""
+    def sum_into(self, weight: Tensor, coefficients: np.ndarray, out: Tensor | None = None) -> Tensor:
+        """``weight`` plus the sum of coefficient times D^T X, in ``out`` or a tensor of its own."""
         if not self.count:
-            return weight.clone()
+            return weight.clone() if out is None else out.copy_(weight)
         scaled = (self.d[: self.count] * _tensor(coefficients)[:, None]).to(self.d.dtype)
         if scaled.dtype == weight.dtype:
-            return torch.addmm(weight, scaled.t(), self.x[: self.count])
-        return weight + torch.mm(scaled.t(), self.x[: self.count])
+            return torch.addmm(weight, scaled.t(), self.x[: self.count], out=out)
+        return torch.add(weight, torch.mm(scaled.t(), self.x[: self.count]), out=out)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, alpha: float) -> None:

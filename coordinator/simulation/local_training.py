@@ -27,6 +27,7 @@ from edge.contracts.errors import ConfigError
 from edge.contracts.evaluation import Evaluation
 from edge.contracts.packing import KEPT
 from edge.contracts.plan import WorkOrder
+from edge.contracts.tensors import concrete_shape
 from edge.training.assignment_run import carry_out
 from edge.training.batches import Examples
 from edge.training.local_data import LocalData
@@ -104,11 +105,13 @@ class LocalTraining:
         indices: np.ndarray,
         *,
         is_copied: bool = True,
+        out: Tensors | None = None,
     ) -> Trained:
         """Carry out ``order`` on the training examples at ``indices``.
 
         Args:
             is_copied: whether the tensors stay as they are when the next order is carried out.
+            out: arrays as of :meth:`layout` that take the tensors.
 
         Raises:
             DataError: examples that do not fit the model.
@@ -119,11 +122,21 @@ class LocalTraining:
         examples = Examples(local, manifest)
         session.load_state(weights)
         run = carry_out(session, manifest, order, examples)
-        whole = [name.removesuffix(KEPT) for name in (*order.upload, *order.own_layers)]
-        tensors = {name: session.read(name) for name in whole}
-        if is_copied:
-            tensors = {name: np.array(value, order="C") for name, value in tensors.items()}
+        tensors: Tensors
+        if out is None:
+            tensors = {name: session.read(name) for name in _asked_of(order)}
+            if is_copied:
+                tensors = {name: np.array(value, order="C") for name, value in tensors.items()}
+        else:
+            tensors = out
+            for name, array in out.items():
+                session.read_into(name, array)
         return Trained(tensors, run.num_examples, run.outcome, run.labels, run.evaluation)
+
+    def layout(self, order: WorkOrder, cut: Cut, program: DeviceProgram) -> Tensors:
+        """Arrays in the shapes and dtypes of what ``order`` asks for, which cannot be written to."""
+        specs = {name: self.manifest(cut, program).tensor(name) for name in _asked_of(order)}
+        return {n: np.broadcast_to(np.zeros((), s.dtype), concrete_shape(s)) for n, s in specs.items()}
 
     def outputs(self, cut: Cut, weights: Tensors, first: int, last: int) -> np.ndarray:
         """What an evaluator reads of a submodel on the held-out examples [first, last), logits or sums of batches;
@@ -148,6 +161,11 @@ class LocalTraining:
         while len(self._sessions) > KEPT_SESSIONS:
             self._sessions.popitem(last=False)
         return self._sessions[key]
+
+
+def _asked_of(order: WorkOrder) -> list[str]:
+    """Names of the tensors that an order asks for, whole."""
+    return [name.removesuffix(KEPT) for name in (*order.upload, *order.own_layers)]
 
 
 def repeatable_torch(threads: int, device: str) -> None:

@@ -8,6 +8,7 @@ there already. Messages carry the address and where each tensor is in it, never 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import tempfile
@@ -39,12 +40,14 @@ class Placed(msgspec.Struct, frozen=True):
 
     Attributes:
         address: that a process of this machine maps.
+        version: of what lies there; another one each time that something is put there. 0: not counted.
         size: bytes of the slot that are used.
     """
 
     address: str
     size: int = 0
     tensors: tuple[PlacedTensor, ...] = ()
+    version: int = 0
 
 
 class Slot:
@@ -117,16 +120,24 @@ class MappedSlots:
 
     def __init__(self) -> None:
         self._mappings: dict[str, tuple[int, mmap.mmap]] = {}
+        self._read: dict[str, tuple[Placed, dict[str, np.ndarray]]] = {}
 
     def read(self, placed: Placed) -> dict[str, np.ndarray]:
-        """Read-only views of the tensors; they hold until the other process uses the slot again."""
-        return views(self._bytes(placed.address, placed.size), placed)
+        """Read-only views of the tensors; they hold until the other process uses the slot again.
 
-    def write(self, address: str, tensors: Mapping[str, np.ndarray]) -> Placed:
-        """Put ``tensors`` into the slot at ``address``."""
+        The same arrays for the same version.
+        """
+        before, found = self._read.get(placed.address, (None, {}))
+        if before != placed or not placed.version:
+            found = views(self._bytes(placed.address, placed.size), placed)
+            self._read[placed.address] = placed, found
+        return found
+
+    def room(self, address: str, tensors: Mapping[str, np.ndarray]) -> tuple[Placed, dict[str, np.ndarray]]:
+        """Room for tensors such as ``tensors`` in the slot at ``address``: where they lie, and arrays to write to."""
         placed = laid_out(address, tensors)
-        put(self._bytes(address, placed.size), placed, tensors)
-        return placed
+        whole = self._bytes(address, placed.size)
+        return placed, {entry.name: _view(whole, entry) for entry in placed.tensors}
 
     def _bytes(self, address: str, size: int) -> np.ndarray:
         fd, before = self._mappings.get(address, (-1, None))
@@ -166,6 +177,7 @@ class SentTensors:
 
     def __init__(self, slots: SharedSlots, most: int) -> None:
         self._slots, self._most = slots, most
+        self._versions = itertools.count(1)
         self._kept: OrderedDict[tuple[tuple[str, int], ...], Sent] = OrderedDict()
 
     def place(self, tensors: Mapping[str, np.ndarray]) -> Sent:
@@ -174,7 +186,7 @@ class SentTensors:
         if key not in self._kept:
             self._drop_to(self._most - 1)
             slot = self._slots.take()
-            placed = laid_out(slot.address, tensors)
+            placed = msgspec.structs.replace(laid_out(slot.address, tensors), version=next(self._versions))
             put(slot.bytes_(placed.size), placed, tensors)
             self._kept[key] = Sent(slot, placed, tensors)
         self._kept.move_to_end(key)

@@ -8,6 +8,7 @@ channels last where the module lets them: both are faster and move the last bits
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -65,12 +66,13 @@ class TorchSession:
         self._inputs = {p.name: [(n, n in self._carried) for n in p.inputs] for p in manifest.programs}
         self._state: dict[str, Tensor] = {}
         self._weights = LargeWeights(self._state, precision)
+        self._loaded: dict[str, tuple[weakref.ref[np.ndarray], Tensor]] = {}  # large weights, and what they were given
         for function in self._functions.values():
             function.module.to(self._device)
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """As :meth:`edge.runtimes.base.Session.load_state`."""
-        self._weights = LargeWeights(self._state, self._precision)
+        self._weights = self._weights.renewed([name for name, given in tensors.items() if self._has(name, given)])
         kept = self._kept(tensors)
         for name, spec in self._carried.items():
             if name.removesuffix(MOMENTUM) in kept and name.endswith(MOMENTUM):
@@ -86,13 +88,24 @@ class TorchSession:
                 raise ArtifactCorrupt(
                     f"weights: '{name}' is {given.dtype}{list(given.shape)}, the step says {spec.dtype}{list(shape)}"
                 )
+            if self._has(name, given):
+                continue
             # Tensors are written in place, and the global model is not ours to write.
             if name in self._state and self._device.type == "cpu":
                 np.copyto(self._state[name].numpy(), given)
             else:
                 self._state[name] = self._laid_out(_own(given))
+        self._loaded = {name: (weakref.ref(tensors[name]), self._state[name]) for name in kept}
         for name in kept:
             self._weights.keep(name, has_momentum=name + MOMENTUM in self._carried)
+
+    def _has(self, name: str, given: np.ndarray) -> bool:
+        """Whether the state holds ``given``, an array that nobody writes to, as ``name`` already.
+
+        While factors of a weight are kept, its tensor is only read; afterwards another one is in its place.
+        """
+        array, tensor = self._loaded.get(name, (None, None))
+        return array is not None and array() is given and self._state[name] is tensor
 
     def _kept(self, tensors: Mapping[str, np.ndarray]) -> frozenset[str]:
         """The large weights of the training step whose factors can be kept: their momentum begins with zero."""
@@ -142,6 +155,13 @@ class TorchSession:
             self._weights.settle(name.removesuffix(MOMENTUM))
         value: np.ndarray = self._weights.weight(name).detach().cpu().contiguous().numpy()
         return value
+
+    def read_into(self, name: str, out: np.ndarray) -> None:
+        """As :meth:`read`, into an array in row order of the tensor's shape and dtype."""
+        if name in self._weights.kept and self._device.type == "cpu":
+            self._weights.weight(name, torch.from_numpy(out))
+        else:
+            np.copyto(out, self.read(name))
 
     def _laid_out(self, value: Tensor) -> Tensor:
         layout = self._layout if value.dim() == 4 else torch.contiguous_format

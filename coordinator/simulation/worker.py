@@ -84,11 +84,12 @@ def answer(training: LocalTraining, request: Request, slots: MappedSlots) -> Rep
         return LogitsReply(encoded_outputs(outputs))
     assert isinstance(request, TrainRequest)
     indices = np.frombuffer(request.indices, np.int64)
-    trained = training.train(request.order, cut, request.program, weights, indices, is_copied=False)
+    placed, out = slots.room(request.update, training.layout(request.order, cut, request.program))
+    trained = training.train(request.order, cut, request.program, weights, indices, out=out)
     return TrainReply(
         outcome=trained.outcome,
         num_examples=trained.num_examples,
-        update=slots.write(request.update, trained.tensors),
+        update=placed,
         labels=trained.labels,
         evaluation=trained.evaluation,
     )

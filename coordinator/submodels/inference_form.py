@@ -49,6 +49,9 @@ class FusedConv(nn.Module):
         has_relu: whether ReLU ends it.
     """
 
+    weight: Tensor
+    bias: Tensor | None
+
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
         self.register_buffer("weight", conv.weight.detach())
