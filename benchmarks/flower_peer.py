@@ -59,7 +59,8 @@ def train(message: Message, context: Context) -> Message:
             if is_whole and len(rows) < batch:
                 continue
             optimizer.zero_grad()
-            loss = loss_of(module(array("x_train")[rows]), array("y_train")[rows])
+            with torch.autocast("cpu", torch.bfloat16, enabled=SETTINGS["precision"] == "bfloat16"):
+                loss = loss_of(module(array("x_train")[rows]), array("y_train")[rows])
             loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()))

@@ -20,12 +20,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from msgspec.structs import replace
 
-from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.config.run_config import Precision, RunConfig, canonical_toml
 from coordinator.exporting.cut_exporter import class_names, run_input_spec
 from coordinator.exporting.run_data import load_run_data
 from coordinator.local_devices.data_folders import device_shares
@@ -54,7 +54,7 @@ class Measured:
     peak_mb: float
 
 
-def prepare(config: RunConfig, folder: Path, *, rounds: int, processes: int) -> None:
+def prepare(config: RunConfig, folder: Path, *, rounds: int, processes: int, precision: Precision) -> None:
     """Write what a peer needs: arrays as the model takes them, shares, and settings."""
     data, spec = load_run_data(config), run_input_spec(config)
     for name in ("x_train", "x_test"):
@@ -80,6 +80,7 @@ def prepare(config: RunConfig, folder: Path, *, rounds: int, processes: int) -> 
         "momentum": training.momentum,
         "weight_decay": training.weight_decay,
         "eval_batch": config.evaluation.batch,
+        "precision": precision,
     }
     (folder / "settings.json").write_text(json.dumps(settings))
 
@@ -175,37 +176,65 @@ def _between(ends: list[float]) -> list[float]:
     return [after - before for before, after in itertools.pairwise(ends)]
 
 
-def compare(path: Path, python: str, *, rounds: int, processes: int, turns: int) -> None:
-    """Run both sides ``turns`` times in turn, and print a line of each and the ratios."""
-    sides: dict[str, list[Measured]] = {"apportion": [], "flower": []} if python else {"apportion": []}
-    for turn in range(turns):
-        with tempfile.TemporaryDirectory(prefix="apportion-benchmark-") as name:
-            folder = Path(name)
-            config = load_config(path)
+@dataclass(frozen=True)
+class Comparison:
+    """What is run of a workload.
+
+    Attributes:
+        python: of the peer's environment; empty for the simulator alone.
+        precisions: of the simulator's steps, a run for each in every turn.
+        peer_precisions: of the peer's.
+    """
+
+    python: str
+    rounds: int
+    processes: int
+    turns: int
+    precisions: tuple[Precision, ...]
+    peer_precisions: tuple[Precision, ...]
+
+    def run(self, path: Path) -> None:
+        """Run all sides ``turns`` times in turn, and print a line of each and the ratios."""
+        ours: dict[str, list[Measured]] = {precision: [] for precision in self.precisions}
+        theirs: dict[str, list[Measured]] = {precision: [] for precision in self.peer_precisions if self.python}
+        config = load_config(path)
+        for turn in range(self.turns):
             seeded = replace(config, federation=replace(config.federation, seed=config.federation.seed + turn))
-            prepare(seeded, folder, rounds=rounds, processes=processes)
-            run_file = folder / path.name
-            run_file.write_text(canonical_toml(seeded))
-            sides["apportion"].append(simulated(run_file, folder, rounds=rounds, processes=processes))
-            if python:
-                sides["flower"].append(peer(python, folder))
-    for side, runs in sides.items():
-        scores = [run.accuracy for run in runs]
-        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        print(
-            f"{path.stem} {side}: {round_s(runs):.3f} s a round, {cpu_s(runs):.3f} s of CPU; all {rounds} rounds "
-            f"{statistics.median(run.whole_s for run in runs):.1f} s; {max(run.peak_mb for run in runs):.0f} MB; "
-            f"accuracy {statistics.mean(scores):.4f} +- {spread:.4f}",
-            flush=True,
-        )
-    if python:
-        ours, theirs = sides["apportion"], sides["flower"]
-        print(
-            f"{path.stem}: {round_s(theirs) / round_s(ours):.2f} times the peer's rounds per second, "
-            f"{cpu_s(theirs) / cpu_s(ours):.2f} times those per second of CPU, "
-            f"{max(r.peak_mb for r in ours) / max(r.peak_mb for r in theirs):.2f} of its memory",
-            flush=True,
-        )
+            for precision in self.precisions:
+                with tempfile.TemporaryDirectory(prefix="apportion-benchmark-") as name:
+                    simulation = replace(seeded.simulation, precision=precision)
+                    run_file = Path(name) / path.name
+                    run_file.write_text(canonical_toml(replace(seeded, simulation=simulation)))
+                    measured = simulated(run_file, Path(name), rounds=self.rounds, processes=self.processes)
+                    ours[precision].append(measured)
+                    _say(path, f"apportion {precision}", [measured], self.rounds)
+            for precision in self.peer_precisions if self.python else ():
+                with tempfile.TemporaryDirectory(prefix="apportion-benchmark-") as name:
+                    folder = Path(name)
+                    prepare(seeded, folder, rounds=self.rounds, processes=self.processes, precision=precision)
+                    theirs[precision].append(peer(self.python, folder))
+                    _say(path, f"flower {precision}", theirs[precision][-1:], self.rounds)
+        for side, all_runs in (("apportion", ours), ("flower", theirs)):
+            for precision, runs in all_runs.items() if self.turns > 1 else ():
+                _say(path, f"{side} {precision}, all turns", runs, self.rounds)
+        for (mine, runs), (other, peers) in itertools.product(ours.items(), theirs.items()):
+            print(
+                f"{path.stem}, {mine} beside the peer's {other}: {round_s(peers) / round_s(runs):.2f} times the peer's "
+                f"rounds per second, {cpu_s(peers) / cpu_s(runs):.2f} times those per second of CPU, "
+                f"{max(r.peak_mb for r in runs) / max(r.peak_mb for r in peers):.2f} of its memory",
+                flush=True,
+            )
+
+
+def _say(path: Path, side: str, runs: list[Measured], rounds: int) -> None:
+    scores = [run.accuracy for run in runs]
+    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    print(
+        f"{path.stem} {side}: {round_s(runs):.3f} s a round, {cpu_s(runs):.3f} s of CPU; all {rounds} rounds "
+        f"{statistics.median(run.whole_s for run in runs):.1f} s; {max(run.peak_mb for run in runs):.0f} MB; "
+        f"accuracy {statistics.mean(scores):.4f} +- {spread:.4f}; load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
 
 
 def round_s(runs: list[Measured]) -> float:
@@ -219,22 +248,28 @@ def cpu_s(runs: list[Measured]) -> float:
 
 
 def main() -> None:
-    """Print three lines per workload."""
+    """Print a line of each side and of each ratio per workload."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="+", choices=sorted(path.stem for path in WORKLOADS.glob("*.toml")))
     parser.add_argument("--peer", default="", help="python of an environment with this project and flwr[simulation]")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
+    precisions = get_args(Precision)
+    one = {"nargs": "+", "default": ["float32"], "choices": precisions}
+    parser.add_argument("--precisions", help="of the simulator's steps, a run for each", **one)
+    parser.add_argument("--peer-precisions", help="of the peer's; bfloat16 is torch.autocast", **one)
     parser.add_argument("--turns", type=int, default=3, help="runs of each side, each with a seed of its own")
     arguments = parser.parse_args()
+    comparison = Comparison(
+        arguments.peer,
+        arguments.rounds,
+        arguments.processes,
+        arguments.turns,
+        tuple(arguments.precisions),
+        tuple(arguments.peer_precisions),
+    )
     for name in arguments.workloads:
-        compare(
-            WORKLOADS / f"{name}.toml",
-            arguments.peer,
-            rounds=arguments.rounds,
-            processes=arguments.processes,
-            turns=arguments.turns,
-        )
+        comparison.run(WORKLOADS / f"{name}.toml")
 
 
 if __name__ == "__main__":

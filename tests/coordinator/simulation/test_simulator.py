@@ -45,9 +45,18 @@ def test_same_configuration_gives_the_same_bits_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
-    alone = simulated(small(), tmp_path / "alone")
-    together = simulated(small(), tmp_path / "together", workers=3)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"model": {"options": {"hidden": [512, 512]}}},  # a large layer, whose factors are kept
+        {"model": {"options": {"hidden": [512, 512]}}, "simulation": {"precision": "bfloat16"}},
+    ],
+    ids=["small", "large", "bfloat16"],
+)
+def test_number_of_workers_changes_no_bit(tmp_path: Path, change: dict[str, Any]) -> None:
+    alone = simulated(small(**change), tmp_path / "alone")
+    together = simulated(small(**change), tmp_path / "together", workers=3)
     assert final_bytes(tmp_path / "alone") == final_bytes(tmp_path / "together")
     assert without_times(tmp_path / "alone") == without_times(tmp_path / "together")
     assert alone["evaluation"] == together["evaluation"]
