@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor, nn
 
 from coordinator.config.run_config import Precision
 
@@ -17,3 +18,8 @@ def multiplying_in(dtype: torch.dtype, device: str) -> AbstractContextManager[ob
     Parameters stay float32, and so do their gradients, losses and what else torch says needs it.
     """
     return nullcontext() if dtype == torch.float32 else torch.autocast(device, dtype)
+
+
+def with_float32_outputs(module: nn.Module, inputs: object, outputs: object) -> object:
+    """A forward hook: a loss is computed of float32 values, which torch leaves to its caller on a CPU."""
+    return outputs.float() if isinstance(outputs, Tensor) and outputs.is_floating_point() else outputs

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coordinator.simulation.in_place_step import in_place_step
 from coordinator.simulation.large_weights import MOMENTUM, LargeWeights
-from coordinator.simulation.precision import multiplying_in
+from coordinator.simulation.precision import multiplying_in, with_float32_outputs
 from coordinator.submodels.memory_layout import lets_channels_last
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
@@ -67,8 +67,10 @@ class TorchSession:
         self._state: dict[str, Tensor] = {}
         self._weights = LargeWeights(self._state, precision)
         self._loaded: dict[str, tuple[weakref.ref[np.ndarray], Tensor]] = {}  # large weights, and what they were given
-        for function in self._functions.values():
+        for name, function in self._functions.items():
             function.module.to(self._device)
+            if precision != torch.float32 and name.startswith(TRAIN):
+                function.module.register_forward_hook(with_float32_outputs)
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """As :meth:`edge.runtimes.base.Session.load_state`."""
