@@ -35,6 +35,11 @@ def array(name: str) -> torch.Tensor:
     return torch.from_numpy(np.load(FOLDER / f"{name}.npy"))
 
 
+def precision() -> torch.autocast:
+    """In which torch multiplies in the precision that was asked for."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=SETTINGS["precision"] == "bfloat16")
+
+
 def model() -> nn.Module:
     """A fresh model."""
     return build_model(SETTINGS["model"], seed=SETTINGS["seed"], **SETTINGS["model_options"])
@@ -59,7 +64,7 @@ def train(message: Message, context: Context) -> Message:
             if is_whole and len(rows) < batch:
                 continue
             optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=SETTINGS["precision"] == "bfloat16"):
+            with precision():
                 loss = loss_of(module(array("x_train")[rows]), array("y_train")[rows])
             loss.backward()
             optimizer.step()
@@ -79,7 +84,7 @@ def server(grid: Grid, context: Context) -> None:
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         scored.load_state_dict(arrays.to_torch_state_dict())
         size = SETTINGS["eval_batch"]
-        with torch.no_grad():
+        with torch.no_grad(), precision():
             right = sum(
                 int((scored(x).argmax(1) == y).sum())
                 for x, y in zip(array("x_test").split(size), array("y_test").split(size), strict=True)

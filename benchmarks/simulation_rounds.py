@@ -182,7 +182,7 @@ class Comparison:
 
     Attributes:
         python: of the peer's environment; empty for the simulator alone.
-        precisions: of the simulator's steps, a run for each in every turn.
+        precisions: of the simulator's steps and scores, a run for each in every turn.
         peer_precisions: of the peer's.
     """
 
@@ -202,9 +202,10 @@ class Comparison:
             seeded = replace(config, federation=replace(config.federation, seed=config.federation.seed + turn))
             for precision in self.precisions:
                 with tempfile.TemporaryDirectory(prefix="apportion-benchmark-") as name:
-                    simulation = replace(seeded.simulation, precision=precision)
                     run_file = Path(name) / path.name
-                    run_file.write_text(canonical_toml(replace(seeded, simulation=simulation)))
+                    steps = replace(seeded.simulation, precision=precision)
+                    scores = replace(seeded.evaluation, precision=precision)
+                    run_file.write_text(canonical_toml(replace(seeded, simulation=steps, evaluation=scores)))
                     measured = simulated(run_file, Path(name), rounds=self.rounds, processes=self.processes)
                     ours[precision].append(measured)
                     _say(path, f"apportion {precision}", [measured], self.rounds)
@@ -256,7 +257,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     precisions = get_args(Precision)
     one = {"nargs": "+", "default": ["float32"], "choices": precisions}
-    parser.add_argument("--precisions", help="of the simulator's steps, a run for each", **one)
+    parser.add_argument("--precisions", help="of the simulator's steps and scores, a run for each", **one)
     parser.add_argument("--peer-precisions", help="of the peer's; bfloat16 is torch.autocast", **one)
     parser.add_argument("--turns", type=int, default=3, help="runs of each side, each with a seed of its own")
     arguments = parser.parse_args()

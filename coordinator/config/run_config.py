@@ -201,6 +201,10 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
     augment: tuple[str, ...] = ()
 
 
+Precision = Literal["float32", "bfloat16"]
+"""Of the factors of products."""
+
+
 class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[evaluation]``: at the coordinator, in file order, and on the devices.
 
@@ -217,6 +221,8 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
         devices_least: examples that such a share needs to be scored; a device with fewer is left out. Example: ``10``.
         choices: file of questions with choices that a language model is scored on; a ``data.toml`` beside it names
             their tokenizer, else the model's folder has it. Example: ``"questions.jsonl"``.
+        precision: of the factors of products when the coordinator scores a classifier, ``float32`` or ``bfloat16``.
+            Example: ``"bfloat16"``.
     """
 
     batch: int = 256
@@ -227,6 +233,7 @@ class EvaluationConfig(msgspec.Struct, frozen=True, kw_only=True):
     devices: float = 0.0
     devices_least: int = 10
     choices: str = ""
+    precision: Precision = "float32"
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,16 +323,12 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     shards: int = 1
 
 
-Precision = Literal["float32", "bfloat16"]
-"""Of the factors of products."""
-
-
 class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[simulation]``: how fast simulated devices are, and how steps compute; read by ``apportion simulate`` alone.
 
     Attributes:
-        precision: of the factors of a training step's products, ``float32`` or ``bfloat16``; sums, weights, updates and
-            scores are float32 with either. Example: ``"bfloat16"``.
+        precision: of the factors of a training step's products, ``float32`` or ``bfloat16``; sums, weights and updates
+            are float32 with either. Example: ``"bfloat16"``.
         time_model: seconds of a round by kept weights instead of by the profile below: a published one of PruneFL's
             (``pi4-conv2``, ``pi4-vgg11``, ``android-resnet18``) for every method, or ``method``, the method's own.
             Example: ``"pi4-conv2"``.

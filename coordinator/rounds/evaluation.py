@@ -13,12 +13,14 @@ from coordinator.data.inputs import prepare_inputs
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.inference_form import inference_form
 from coordinator.submodels.memory_layout import lets_channels_last
+from coordinator.submodels.precision import DTYPES, in_precision
 from coordinator.submodels.values import Submodel
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from coordinator.config.run_config import Precision
     from edge.contracts.manifest import InputSpec
 
 
@@ -47,6 +49,7 @@ class Evaluator:
         module: gives a fresh dense module; its weights are replaced.
         norm: ``running`` uses the model's buffers (static statistics are buffers too), ``batch`` each batch's own.
         device: where torch computes, ``cpu`` or ``cuda``.
+        precision: of the factors of products.
     """
 
     def __init__(
@@ -59,13 +62,14 @@ class Evaluator:
         batch: int,
         norm: str,
         device: str = "cpu",
+        precision: Precision = "float32",
     ) -> None:
         self._module = module
         self.inputs = prepare_inputs(x, spec)
         self.labels = y
         self.batch = batch
         self.norm = norm
-        self._device = device
+        self._device, self._precision = device, precision
 
     def score(self, submodel: Submodel) -> Score:
         """The score of one model."""
@@ -93,10 +97,11 @@ class Evaluator:
             # torch.tensor copies: how an array is aligned decides the last bits of a product.
             return torch.tensor(self.inputs[first : first + count]).to(self._device, memory_format=layout)
 
-        if self.norm == "running" and self.inputs.ndim == 4:
+        if self.norm != "batch" and self.inputs.ndim == 4:
             module = inference_form(module, given(0, COMPARED))
+        scored = in_precision(module, DTYPES[self._precision], self._device)
         with torch.no_grad():
-            parts = [module(given(i, self.batch)).cpu().numpy() for i in range(0, len(self.inputs), self.batch)]
+            parts = [scored(given(i, self.batch)).cpu().numpy() for i in range(0, len(self.inputs), self.batch)]
         return np.concatenate(parts)
 
 

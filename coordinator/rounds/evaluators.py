@@ -11,6 +11,7 @@ from coordinator.exporting.run_choices import run_choices
 from coordinator.exporting.task import run_task, task_batch_spec
 from coordinator.rounds.evaluation import Evaluator
 from coordinator.rounds.task_evaluation import TaskEvaluator
+from edge.contracts.errors import ConfigError
 from edge.language.questions import no_windows
 
 if TYPE_CHECKING:
@@ -35,8 +36,11 @@ def run_evaluator(
     spec, batch, norm = run_input_spec(config), config.evaluation.batch, config.evaluation.norm
     # A cut is made of a copy: one module is enough for all.
     dense = functools.cache(lambda: dense_module(config))
+    precision = config.evaluation.precision
     if not config.task.name:
-        return Evaluator(dense, x, y, spec, batch=batch, norm=norm, device=device)
+        return Evaluator(dense, x, y, spec, batch=batch, norm=norm, device=device, precision=precision)
+    if precision != "float32":
+        raise ConfigError([f"$.evaluation.precision: '{precision}' given; a task is scored in float32: leave it out"])
     choices = None
     if config.evaluation.choices:
         choices = run_choices(config) if has_questions else no_windows()

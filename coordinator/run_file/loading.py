@@ -364,6 +364,7 @@ def _evaluation(table: TableReader, folder: Path) -> EvaluationConfig:
         devices=table.number("devices", default.devices, low=0.0, high=0.5, above_low=True),
         devices_least=table.integer("devices-least", default.devices_least, low=FEWEST, high=1_000_000_000),
         choices=choices,
+        precision=table.choice("precision", _choices(EvaluationConfig, "precision"), default.precision),
     )
 
 

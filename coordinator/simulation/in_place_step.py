@@ -21,7 +21,7 @@ from torch.optim.sgd import sgd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordinator.simulation.large_weights import LargeWeights
-from coordinator.simulation.precision import multiplying_in
+from coordinator.submodels.precision import multiplying_in
 from export.parameter_groups import rates
 from export.program_inputs import mask_name, square_name
 from export.programs import GradientFunction, ProgramFunction

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from coordinator.simulation.in_place_step import in_place_step
 from coordinator.simulation.large_weights import MOMENTUM, LargeWeights
-from coordinator.simulation.precision import multiplying_in, with_float32_outputs
 from coordinator.submodels.memory_layout import lets_channels_last
+from coordinator.submodels.precision import multiplying_in, with_float32_outputs
 from edge.contracts.errors import ArtifactCorrupt, DeviceRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, GraphOutput, Parity, Program, SelfTest
 from edge.contracts.tensors import TEACHER, TensorSpec, concrete_shape, is_carried

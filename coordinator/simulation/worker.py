@@ -21,7 +21,6 @@ from coordinator.rounds.evaluators import run_evaluator
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.allocator import keep_freed_memory
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, repeatable_torch
-from coordinator.simulation.precision import DTYPES
 from coordinator.simulation.sent_outputs import encoded_outputs
 from coordinator.simulation.shared_tensors import MappedSlots
 from coordinator.simulation.worker_messages import (
@@ -34,6 +33,7 @@ from coordinator.simulation.worker_messages import (
     TrainRequest,
     read_request,
 )
+from coordinator.submodels.precision import DTYPES
 from coordinator.submodels.record import cut_from_json
 from edge.contracts.errors import ApportionError
 from edge.system.pipe_frames import write_frame

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coordinator.submodels.inference_form import FusedConv, inference_form
+from coordinator.submodels.precision import in_precision
 
 
 class Residual(nn.Module):
@@ -83,3 +84,16 @@ def test_a_branch_is_added_in_the_pass_of_its_convolution() -> None:
 def test_what_cannot_be_followed_stays_as_it_is(module: nn.Module) -> None:
     module.eval()
     assert inference_form(module, torch.randn(5, 2, 6, 6)) is module
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_bfloat16_scores_are_near_float32_ones(is_fused: bool) -> None:
+    torch.manual_seed(0)
+    module = _with_statistics(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 4)))
+    x = torch.randn(5, 2, 6, 6)
+    with torch.no_grad():
+        expected = module(x)
+        scored = in_precision(inference_form(module, x) if is_fused else module, torch.bfloat16, "cpu")
+        found = scored(x)
+    assert found.dtype == torch.float32
+    assert 1e-5 < (found - expected).norm() / expected.norm() < 0.02  # eight bits: 1/256 a factor
