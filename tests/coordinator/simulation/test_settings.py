@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coordinator.config.run_config import TrainingConfig, canonical_toml
+from coordinator.rounds.evaluators import run_evaluator
 from coordinator.rounds.work_order import learning_rate
 from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, simulate
 from coordinator.simulation.record import Record
 from edge.contracts.errors import ConfigError
-from tests.coordinator.simulation.small_simulation import TEXT
+from tests.coordinator.simulation.small_simulation import TEXT, changed
 
 FULL = TEXT.replace("lr = 0.05", 'lr = 0.05\nlr-schedule = "steps"\nlr-milestones = [2, 5]\nlr-factor = 0.5').replace(
     "[cohort]", '[simulation]\nlink-mbit = 3.5\nidle-mb = 40\n[cohort]\ncapacity = "dynamic"'
@@ -37,6 +39,8 @@ def test_canonical_form_reads_as_the_same_configuration() -> None:
     [
         ("level = 4", "level = [4]", "$.cohort.local[1].level: a level's name or value expected"),
         ("lr-milestones = [2, 5]", "", "$.training.lr-milestones"),
+        ("link-mbit = 3.5", 'precision = "float16"', "$.simulation.precision: 'float16' is not known"),
+        ("every = 2", 'precision = "bf16"', "$.evaluation.precision: 'bf16' is not known"),
         ("alpha = 0.5", "alpha = 0", "$.data.alpha: must be more than 0"),
         ('"dirichlet-groups"', '"dirichlet-group"', "did you mean 'dirichlet-groups'?"),
         ('"dirichlet-groups"', '"writer-groups"', "$.data.alpha: belongs to"),
@@ -49,6 +53,13 @@ def test_impossible_values_are_named(old: str, new: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config_text(FULL.replace(old, new))
     assert problem in str(caught.value)
+
+
+def test_task_is_scored_in_float32_alone() -> None:
+    config = changed(load_config_text(FULL), task={"name": "language"}, evaluation={"precision": "bfloat16"})
+    x, y = np.zeros((2, 64), np.float32), np.zeros(2, np.int64)
+    with pytest.raises(ConfigError, match=r"evaluation\.precision: 'bfloat16' given; a task is scored in float32"):
+        run_evaluator(config, x, y)
 
 
 def test_learning_rate_falls_in_steps_or_by_halves() -> None:
