@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 MOST_APART = 1e-3
 """Of the largest logit. Folded ResNets were 1e-6 of it apart from the layers one by one (measured)."""
@@ -89,61 +89,97 @@ class FusedConv(nn.Module):
         return result
 
 
-def _fused(module: nn.Module) -> nn.Module:
-    traced = fx.symbolic_trace(module)
-    convs = _convolutions(traced)
-    for node in list(traced.graph.nodes):
-        before = _convolution_before(node, convs)
+class InferenceForm(nn.Module):
+    """A graph of a module's operations, run one by one.
+
+    No code is made of it, as ``fx.GraphModule`` does: torch keeps that for as long as the process lives.
+
+    Attributes:
+        graph: what is run.
+    """
+
+    def __init__(self, graph: fx.Graph, module: nn.Module, parts: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.graph = graph
+        self.parts = nn.Module()
+        for node in graph.nodes:
+            if node.op == "call_module":
+                _place(self.parts, str(node.target), parts[str(node.target)])
+            elif node.op == "get_attr":
+                _place(self.parts, str(node.target), operator.attrgetter(str(node.target))(module))
+        self._interpreter = fx.Interpreter(self.parts, graph=graph)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the module gives for ``x``."""
+        result: Tensor = self._interpreter.run(x)
+        return result
+
+
+def _place(root: nn.Module, target: str, value: object) -> None:
+    *owners, name = target.split(".")
+    for owner in owners:
+        if not hasattr(root, owner):
+            setattr(root, owner, nn.Module())
+        root = getattr(root, owner)
+    setattr(root, name, value)
+
+
+def _fused(module: nn.Module) -> InferenceForm:
+    graph = fx.Tracer().trace(module)
+    parts = dict(module.named_modules(remove_duplicate=False))
+    convs = _convolutions(graph, parts)
+    for node in list(graph.nodes):
+        before = _convolution_before(node, convs, parts)
         if before is None:
             continue
         conv = convs[before]
         if _is_sum(node):
             other = next(value for value in node.args if value is not before)
             # Where the sum is, the other branch is there, too.
-            with traced.graph.inserting_before(node):
-                placed = traced.graph.call_module(before.target, (before.args[0], other))
+            with graph.inserting_before(node):
+                placed = graph.create_node("call_module", before.target, (before.args[0], other))
             node.replace_all_uses_with(placed)
             del convs[before]
             convs[placed] = conv
-            traced.graph.erase_node(node)
-            traced.graph.erase_node(before)
+            graph.erase_node(node)
+            graph.erase_node(before)
             continue
-        norm = _module_of(traced, node)
+        norm = _part(node, parts)
         if isinstance(norm, nn.BatchNorm2d):
             conv.fold(norm)
         else:
             conv.has_relu = True
         node.replace_all_uses_with(before)
-        traced.graph.erase_node(node)
-    traced.graph.lint()
-    traced.recompile()
-    return traced
+        graph.erase_node(node)
+    graph.lint()
+    return InferenceForm(graph, module, parts)
 
 
-def _convolutions(traced: fx.GraphModule) -> dict[fx.Node, FusedConv]:
-    """Nodes of convolutions that are called once, put in place of those."""
-    calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
+def _convolutions(graph: fx.Graph, parts: dict[str, nn.Module]) -> dict[fx.Node, FusedConv]:
+    """Nodes of convolutions that are called once, put in place of those in ``parts``."""
+    calls = Counter(id(_part(node, parts)) for node in graph.nodes if node.op == "call_module")
     found = {}
-    for node in traced.graph.nodes:
-        conv = _module_of(traced, node)
-        if type(conv) is not nn.Conv2d or calls[node.target] > 1 or len(node.args) != 1 or node.kwargs:
+    for node in graph.nodes:
+        conv = _part(node, parts)
+        if type(conv) is not nn.Conv2d or calls[id(conv)] > 1 or len(node.args) != 1 or node.kwargs:
             continue
         if conv.padding_mode == "zeros" and not isinstance(conv.padding, str):
             found[node] = FusedConv(conv)
-            owner, _, name = node.target.rpartition(".")
-            setattr(traced.get_submodule(owner), name, found[node])
+            parts[str(node.target)] = found[node]
     return found
 
 
-def _convolution_before(node: fx.Node, convs: dict[fx.Node, FusedConv]) -> fx.Node | None:
+def _convolution_before(
+    node: fx.Node, convs: Mapping[fx.Node, FusedConv], parts: Mapping[str, nn.Module]
+) -> fx.Node | None:
     """The convolution that ``node`` can be computed with: nothing else reads its output."""
-    if not (_is_norm(node) or _is_relu(node) or _is_sum(node)):
+    if not (_is_norm(node, parts) or _is_relu(node, parts) or _is_sum(node)):
         return None
     for value in _read(node):
         if value not in convs or len(value.users) > 1 or convs[value].has_relu:
             continue
         has_other = len(value.args) > 1
-        if (_is_norm(node) or _is_sum(node)) and has_other:
+        if (_is_norm(node, parts) or _is_sum(node)) and has_other:
             continue
         return value
     return None
@@ -159,21 +195,20 @@ def _is_sum(node: fx.Node) -> bool:
     return is_add and not node.kwargs and len(set(_read(node))) == len(node.args) == 2
 
 
-def _is_relu(node: fx.Node) -> bool:
+def _is_relu(node: fx.Node, parts: Mapping[str, nn.Module]) -> bool:
     if node.op == "call_module":
-        return type(_module_of(node.graph.owning_module, node)) is nn.ReLU
+        return type(_part(node, parts)) is nn.ReLU
     return node.op == "call_function" and node.target in (torch.relu, nn.functional.relu)
 
 
-def _is_norm(node: fx.Node) -> bool:
-    norm = _module_of(node.graph.owning_module, node)
+def _is_norm(node: fx.Node, parts: Mapping[str, nn.Module]) -> bool:
+    norm = _part(node, parts)
     return type(norm) is nn.BatchNorm2d and not norm.training and norm.running_mean is not None
 
 
-def _module_of(traced: fx.GraphModule | None, node: fx.Node) -> Any:
-    if traced is None or node.op != "call_module":
-        return None
-    return traced.get_submodule(str(node.target))
+def _part(node: fx.Node, parts: Mapping[str, nn.Module]) -> Any:
+    """The module that ``node`` calls."""
+    return parts.get(str(node.target)) if node.op == "call_module" else None
 
 
 def _is_channels_last(weight: Tensor) -> bool:

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import graph_module
 
 from coordinator.submodels.inference_form import FusedConv, inference_form
 from coordinator.submodels.precision import in_precision
@@ -60,11 +61,13 @@ def test_folded_convolutions_give_the_same(layout: torch.memory_format) -> None:
     module = module.to(memory_format=layout)
     before = copy.deepcopy(module.state_dict())
     x = torch.randn(5, 2, 6, 6).contiguous(memory_format=layout)
+    kept = len(graph_module._loader.eval_cache)
     form = inference_form(module, x)
     assert sum(isinstance(part, FusedConv) for part in form.modules()) == 2
     assert [node.target for node in form.graph.nodes if node.op == "call_module"] == ["0", "3"]
     with torch.no_grad():
         torch.testing.assert_close(form(x), module(x), rtol=1e-5, atol=1e-6)
+    assert len(graph_module._loader.eval_cache) == kept  # code that torch would keep at every scoring
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
