@@ -2,7 +2,8 @@
 
 MCUNetV3 adds up contributions measured layer by layer and searches schemes by evolution. The sum makes it a knapsack
 with one choice per layer once it is fixed how far down the backward pass goes, and dynamic programming over memory and
-multiply-accumulates gives the best scheme in a second. Costs are rounded up to cells, so that no scheme is above.
+multiply-accumulates gives the best scheme in a second, to the cells in which it counts; what is taken is within the
+budget to the byte.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from coordinator.contributions.record import Contributions
 from coordinator.contributions.scheme import BLOCKS, Layer, Scheme, head_of, trained_names
 
 CELLS = 400, 200
-"""Steps in which memory and multiply-accumulates are counted."""
+"""In which memory and multiply-accumulates are counted."""
+TIGHTER = (1.0, 0.98, 0.96, 0.94, 0.92, 0.9, 0.85, 0.8, 0.7, 0.5, 0.0)
+"""Of the room, tried in turn until what cells take for within the budget is so exactly."""
 WEIGHT_BYTES = 8
 """Of a trained weight: its gradient and one value of the optimizer."""
 
@@ -71,7 +74,7 @@ def best_scheme(
     head = head_of(layers)
     best: tuple[float, Scheme] | None = None
     weighted = [layer for layer in layers if layer.weight]
-    for depth, first in enumerate(weighted):
+    for depth, first in reversed([*enumerate(weighted)]):  # of equal schemes the one whose backward pass is shorter
         base = Scheme(first.path, {head.path: None})
         free = scheme_cost(operations, layers, base, sizes)
         if not free.fits(limit):
@@ -80,11 +83,15 @@ def best_scheme(
         choices = [
             _options(operations, layer, work, contributions) for layer in weighted[depth:] if layer.path != head.path
         ]
-        room = Cost(limit.memory - free.memory, limit.macs - free.macs)
-        gain, chosen = _knapsack(choices, room)
+        for share in TIGHTER:
+            room = Cost(round((limit.memory - free.memory) * share), round((limit.macs - free.macs) * share))
+            gain, chosen = _knapsack(choices, room)
+            scheme = Scheme(first.path, {**chosen, head.path: None})
+            if scheme_cost(operations, layers, scheme, sizes).fits(limit):
+                break
         gain += contributions.of(first.path).biases
         if best is None or gain > best[0]:
-            best = gain, Scheme(first.path, {**chosen, head.path: None})
+            best = gain, scheme
     return best[1] if best else None
 
 
@@ -123,15 +130,20 @@ def _inputs(operations: Collection[Operation], layer: Layer) -> set[int]:
 
 
 def _knapsack(choices: list[list[_Option]], room: Cost) -> tuple[float, dict[str, tuple[int, ...] | None]]:
-    """At most one option of every list: the largest sum of gains within ``room``, and what it takes."""
-    scale = [max(1, room.memory) / CELLS[0], max(1, room.macs) / CELLS[1]]
-    gains = np.zeros((CELLS[0] + 1, CELLS[1] + 1))
+    """At most one option of every list: the largest sum of gains within about ``room``, and what it takes."""
+    costs = [[(option.cost.memory, option.cost.macs) for option in options] for options in choices]
+    most = [sum(max((cost[i] for cost in layer), default=0) for layer in costs) for i in (0, 1)]
+    # Of what all layers together may take no account is kept.
+    rooms = (room.memory, room.macs)
+    cells = [count if most[i] > rooms[i] else 0 for i, count in enumerate(CELLS)]
+    scale = [max(1, rooms[i]) / cells[i] if cells[i] else float("inf") for i in (0, 1)]
+    gains = np.zeros((cells[0] + 1, cells[1] + 1))
     taken: list[np.ndarray] = []
     for options in choices:
         choice, new = np.zeros(gains.shape, np.int8), gains.copy()
         for number, option in enumerate(options, 1):
             m, c = _cells(option.cost, scale)
-            if m > CELLS[0] or c > CELLS[1]:
+            if m > cells[0] or c > cells[1]:
                 continue
             moved = np.full(gains.shape, -np.inf)
             moved[m:, c:] = gains[: gains.shape[0] - m, : gains.shape[1] - c] + option.gain
@@ -140,15 +152,15 @@ def _knapsack(choices: list[list[_Option]], room: Cost) -> tuple[float, dict[str
         gains = new
         taken.append(choice)
     chosen: dict[str, tuple[int, ...] | None] = {}
-    m, c = CELLS
+    m, c = cells
     for options, choice in zip(reversed(choices), reversed(taken), strict=True):
         if number := int(choice[m, c]):
             option = options[number - 1]
             chosen[option.path] = option.rows
             used = _cells(option.cost, scale)
             m, c = m - used[0], c - used[1]
-    return float(gains[CELLS]), chosen
+    return float(gains[cells[0], cells[1]]), chosen
 
 
 def _cells(cost: Cost, scale: list[float]) -> tuple[int, int]:
-    return int(np.ceil(cost.memory / scale[0])), int(np.ceil(cost.macs / scale[1]))
+    return round(cost.memory / scale[0]), round(cost.macs / scale[1])

@@ -55,10 +55,12 @@ class SparseUpdate:
         """Raises ConfigError for unknown or impossible options, PlanError for a model or a budget without a scheme."""
         read = Options(self.name, options)
         shares = sorted(read.ratios("levels", (0.3,)), reverse=True)
-        compute = read.ratios("compute", (1.0,))[-1]
+        compute = read.number("compute", 1.0, low=0, strict=True) or 1.0
         given = read.text_or_numbers("contributions")
         self._loss = read.choice("loss", LOSSES, "cross_entropy")
         read.finish()
+        if compute > 1:
+            raise ConfigError([f"$.method.compute: {compute:g} given, a share above 0 up to 1 expected"])
         if given is None and shares[-1] < 1:
             raise ConfigError(
                 [
