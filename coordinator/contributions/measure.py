@@ -1,7 +1,7 @@
 """What each layer contributes on given examples, measured on the coordinator with torch.
 
-``gradient``: first order. A step of SGD at rate r lowers the loss by r ||g||^2, so a layer's gain is the squared norm of
-its gradient, mean over batches, and a channel's that of its rows. One backward pass per batch.
+``gradient``: first order. A step of SGD at rate r lowers the loss by r ||g||^2, so a layer's gain is the squared norm
+of its gradient, mean over batches, and a channel's that of its rows. One backward pass per batch.
 ``accuracy``: MCUNetV3's. The head and one layer are fine-tuned for some steps; the gain is the accuracy on other
 examples above that of the head alone, and channels share it by their squared gradients. Twice as many fine-tunings as
 layers. Gains below 0 count as none.

@@ -68,16 +68,14 @@ def read_contributions(given: str | Mapping[str, float], layers: Collection[Laye
                 [f"{_WHERE}: {given} cannot be read ({error}); `apportion contributions` writes such a file"]
             ) from error
     else:
-        found = {p: LayerGain(blocks=(gain / block_count(known[p]),) * block_count(known[p]) if p in known else ())
-                 for p, gain in given.items()}  # fmt: skip
+        counts = {path: block_count(known[path]) if path in known else 0 for path in given}
+        found = {path: LayerGain(blocks=(gain / max(1, counts[path]),) * counts[path]) for path, gain in given.items()}
     unknown = sorted(found.keys() - known.keys())
     wrong = [p for p, gain in found.items() if p in known and len(gain.blocks) != block_count(known[p])]
     if unknown or wrong:
-        named = (unknown or wrong)[:3]
-        raise ConfigError(
-            [f"{_WHERE}: {named} {'are no layers' if unknown else 'have other channels'} of this model; it has "
-             f"{', '.join([*known][:8])}"]  # fmt: skip
-        )
+        what = "are no layers" if unknown else "have other channels"
+        known_ones = ", ".join([*known][:8])
+        raise ConfigError([f"{_WHERE}: {(unknown or wrong)[:3]} {what} of this model; it has {known_ones}"])
     return Contributions({path: _not_negative(gain) for path, gain in found.items()})
 
 

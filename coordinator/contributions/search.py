@@ -108,7 +108,9 @@ def _options(
 ) -> list[_Option]:
     """What of a layer's weight can be trained, with what it adds to the step whose biases alone are."""
     alone = step_work(operations, {layer.weight})
-    kept = sum(size for value, size in alone.kept.items() if value not in base.kept and value in _inputs(operations, layer))
+    kept = sum(
+        size for value, size in alone.kept.items() if value not in base.kept and value in _inputs(operations, layer)
+    )
     found = contributions.of(layer.path)
     blocks = np.argsort([-gain for gain in found.blocks], kind="stable")
     options = []

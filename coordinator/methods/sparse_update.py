@@ -64,8 +64,8 @@ class SparseUpdate:
         if given is None and shares[-1] < 1:
             raise ConfigError(
                 [
-                    "$.method.contributions: none given; `apportion contributions RUN.toml --out FILE` measures them, or "
-                    'write a table of gains by layer, such as contributions = { "layer3.2.conv2" = 1 }'
+                    "$.method.contributions: none given; `apportion contributions RUN.toml --out FILE` measures them, "
+                    'or write a table of gains by layer, such as contributions = { "layer3.2.conv2" = 1 }'
                 ]
             )
         self._module = module
@@ -95,8 +95,8 @@ class SparseUpdate:
             scheme = best_scheme(operations, layers, sizes, contributions, limit)
             if scheme is None:
                 raise PlanError(
-                    f"{self.name} {level.name}: training the last layer alone takes more than {limit.memory:,} bytes or "
-                    f"{limit.macs:,} multiply-accumulates; raise $.method.levels or compute"
+                    f"{self.name} {level.name}: training the last layer alone takes more than {limit.memory:,} bytes "
+                    f"or {limit.macs:,} multiply-accumulates; raise $.method.levels or compute"
                 )
             self._schemes[level] = scheme
             self._cuts[level] = scheme_cut(self._module, layers, scheme)

@@ -103,7 +103,9 @@ class _Product(torch.autograd.Function):
     """The layer's product; autograd's own backward pass would compute the gradient of the whole weight first."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: Tensor, rest: Tensor, bias: Tensor | None, runs: Runs, window: Any) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, rows: Tensor, rest: Tensor, bias: Tensor | None, runs: Runs, window: Any
+    ) -> Tensor:
         weight = whole_weight(rows, rest, runs)
         ctx.save_for_backward(x, weight, rows)
         ctx.runs, ctx.window, ctx.has_bias = runs, window, bias is not None

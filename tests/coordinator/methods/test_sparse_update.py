@@ -136,6 +136,6 @@ def test_impossible_options_are_refused_by_name(options: dict[str, Any], error: 
 
 
 def test_contributions_are_needed_below_the_whole_model() -> None:
-    with pytest.raises(ConfigError, match="apportion contributions RUN.toml --out FILE"):
+    with pytest.raises(ConfigError, match=r"apportion contributions RUN\.toml --out FILE"):
         build_method("sparse_update", MODULE, {"levels": [0.5]})
     assert len(build_method("sparse_update", MODULE, {"levels": [1]}).levels()) == 1
