@@ -76,7 +76,7 @@ class PartlyTrained(nn.Module):
         self.register_parameter("bias", dense.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = _Product.apply(x, self.rows, self.weight, self.bias, self.runs, self.window)  # type: ignore[no-untyped-call]
+        y: Tensor = _Product.apply(x, self.rows, self.weight, self.bias, self.runs, self.window)
         return y
 
     def extra_repr(self) -> str:
@@ -119,7 +119,8 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0]
         x, weight, rows = ctx.saved_tensors
-        wants_x, wants_rows, _, wants_bias = (*ctx.needs_input_grad[:3], ctx.needs_input_grad[3] and ctx.has_bias)
+        needed: tuple[bool, ...] = ctx.needs_input_grad
+        wants_x, wants_rows, wants_bias = needed[0], needed[1], needed[3] and ctx.has_bias
         dim = gradient.dim() - 1 if ctx.window is None else 1
         trained = _sliced(gradient, ctx.runs, dim) if wants_rows else None
         dx = d_rows = d_bias = None
