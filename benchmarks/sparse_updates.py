@@ -215,7 +215,7 @@ def run_accuracy(folder: Path) -> None:
 def arguments_of(name: str, variant: str, folder: Path) -> ModelArguments:
     """The bench of a variant, with the scheme of the first seed."""
     options = VARIANTS[variant]
-    gains = folder / name / "1" / ("gains.json" if "compute" in options else "head.json")
+    gains = folder / name / "1" / ("gains.json" if "compute" in options else "no-gains.json")
     if not gains.exists():
         empty = {"measure": "gradient", "model": "", "examples": 0, "layers": {}}
         gains.write_text(json.dumps(empty))
@@ -283,13 +283,19 @@ def show(folder: Path) -> None:
     """Accuracies by seed and their means, schemes, what is kept by count."""
     for name in TASKS:
         for variant in VARIANTS:
-            ends = []
+            ends: list[float] = []
+            after: list[float] = []
             for seed in SEEDS:
                 if (path := folder / name / str(seed) / f"{variant}.json").exists():
-                    ends.append(statistics.mean(json.loads(path.read_text())["curve"][-LAST:]))
+                    # FedAvg's statistics round after the last one is one more.
+                    curve = json.loads(path.read_text())["curve"]
+                    ends.append(statistics.mean(curve[: TASKS[name].rounds][-LAST:]))
+                    after += curve[TASKS[name].rounds :] if variant == "full" else []
             scheme, kept = scheme_of(name, 1, variant, folder)
             shown = " ".join(f"{end:.4f}" for end in ends)
             print(f"{name:12}{variant:12}{shown}  mean {statistics.mean(ends) if ends else 0:.4f}  kept {kept:,} bytes")
+            if after:
+                print(f"{'':12}after a statistics round {' '.join(f'{value:.4f}' for value in after)}")
             if scheme is not None:
                 rows = {path: "all" if r is None else len(r) for path, r in scheme.rows.items()}
                 print(f"{'':12}biases from {scheme.first}, weights {rows}")
