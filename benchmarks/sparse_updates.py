@@ -5,9 +5,10 @@
     python -m benchmarks.sparse_updates runs/sparse --table        # what is there
 
 Tasks are those of ``benchmarks.sparse_update_data``. All variants of a seed begin with the same weights, trained in
-plain torch on other data, and are simulated with the same devices, rounds, rate and draws. An accuracy is the mean
-after the last three rounds. A scheme is chosen by first-order contributions on 512 of the devices' examples. Steps of
-batch 32 run in trainers of one thread, blocks of ten alternate, and ratios are those of medians of processor time.
+plain torch on other data, and are simulated with the same devices, rounds, rate and draws; head and sparse updates with
+the statistics of norms on 512 of the devices' examples. An accuracy is the mean after the last three rounds. A scheme
+is chosen by first-order contributions on the same examples. Steps of batch 32 run in trainers of one thread, blocks of
+ten alternate, and ratios are those of medians of processor time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from coordinator.cli.model_arguments import ModelArguments
 from coordinator.contributions.measure import Tuning, measured
 from coordinator.contributions.operations import forward_operations, step_work
 from coordinator.contributions.scheme import Layer, Scheme, ordered_layers, trained_names
+from coordinator.contributions.statistics import gathered
 from coordinator.data.datasets import Dataset
 from coordinator.data.inputs import prepare_inputs
 from coordinator.exporting.cut_exporter import dense_module, run_input_spec
@@ -98,22 +100,27 @@ TASKS = {
 
 VARIANTS: dict[str, Mapping[str, Any]] = {
     "full": {},
-    "head": {"levels": 0.9, "contributions": {}},
-    "sparse 0.3": {"levels": 0.3, "compute": 0.5},
-    "sparse 0.15": {"levels": 0.15, "compute": 0.4},
+    "head": {"levels": 0.9, "contributions": {}, "begin": "gathered"},
+    "sparse 0.3": {"levels": 0.3, "compute": 0.5, "begin": "gathered"},
+    "sparse 0.15": {"levels": 0.15, "compute": 0.4, "begin": "gathered"},
 }
-"""Options of ``sparse_update``; ``full`` is FedAvg."""
+"""Options of ``sparse_update`` and, as ``begin``, the file that a variant's weights are from; ``full`` is FedAvg."""
+OTHERS: dict[str, Mapping[str, Any]] = {
+    f"{name}, statistics as before": {**options, "begin": "before"} for name, options in VARIANTS.items() if options
+}
+"""The same with the statistics of norms that the model was trained with before."""
 
 
 def run_text(name: str, seed: int, variant: str, folder: Path) -> str:
     """The run file of a variant."""
-    task, options = TASKS[name], VARIANTS[variant]
+    task, options = TASKS[name], {**VARIANTS, **OTHERS}[variant]
+    begin = options.get("begin", "before")
     method = 'name = "fedavg"'
     if options:
-        gains = "{}" if "contributions" in options else f'"{folder / "gains.json"}"'
+        gains = "{}" if "contributions" in options else f'"{folder / begin}-gains.json"'
         compute = f"\ncompute = {options['compute']}" if "compute" in options else ""
         method = f'name = "sparse_update"\nlevels = [{options["levels"]}]\ncontributions = {gains}{compute}'
-    weights = f'\nweights = "{folder / "before.safetensors"}"' if (folder / "before.safetensors").exists() else ""
+    weights = f'\nweights = "{folder / begin}.safetensors"' if (folder / "before.safetensors").exists() else ""
     new = f'\nweights-except = ["{task.head}"]' if weights and task.head else ""
     return f"""
 [federation]
@@ -167,16 +174,20 @@ def train_before(name: str, seed: int, folder: Path) -> None:
 
 
 def write_gains(name: str, seed: int, folder: Path) -> None:
-    """Measure the contributions of a seed's weights on some of the devices' examples."""
+    """Measure the contributions of a seed's weights on some of the devices' examples, with their statistics too."""
     config = load_config_text(run_text(name, seed, "full", folder))
-    module, spec = dense_module(config), run_input_spec(config)
+    before, spec = dense_module(config), run_input_spec(config)
     data = getattr(sparse_update_data, name)()
     drawn = permutation(stream_seed(seed, "contributions"), len(data.x_train))[:EXAMPLES]
     x, y = prepare_inputs(data.x_train[drawn], spec), data.y_train[drawn]
-    begun = time.process_time()
-    found = measured(module, layers_of(module), x, y, "gradient", Tuning(lr=0.02, seed=seed))
-    (folder / "gains.json").write_bytes(msgspec.json.encode(found))
-    (folder / "gains-cpu.json").write_text(json.dumps({"cpu_s": time.process_time() - begun}))
+    after = gathered(before, x)
+    (folder / "gathered.safetensors").write_bytes(encode_tensors(module_tensors(after)))
+    for begin, module in (("before", before), ("gathered", after)):
+        module.input_spec = before.input_spec
+        begun = time.process_time()
+        found = measured(module, layers_of(module), x, y, "gradient", Tuning(lr=0.02, seed=seed))
+        print(f"{name}, seed {seed}, {begin}: contributions in {time.process_time() - begun:.1f} s", flush=True)
+        (folder / f"{begin}-gains.json").write_bytes(msgspec.json.encode(found))
 
 
 def layers_of(module: torch.nn.Module) -> tuple[Layer, ...]:
@@ -190,17 +201,17 @@ def seed_folder(folder: Path, name: str, seed: int) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     if not (path / "before.safetensors").exists():
         train_before(name, seed, path)
-    if not (path / "gains.json").exists():
+    if not (path / "gathered-gains.json").exists():
         write_gains(name, seed, path)
     return path
 
 
 def run_accuracy(folder: Path) -> None:
     """Simulate every variant of every seed that is not there."""
-    for seed in SEEDS:
+    for seed, variants in (*((s, VARIANTS) for s in SEEDS), *((s, OTHERS) for s in SEEDS)):
         for name in TASKS:
             path = seed_folder(folder, name, seed)
-            for variant in VARIANTS:
+            for variant in variants:
                 result = path / f"{variant}.json"
                 if result.exists():
                     continue
@@ -215,7 +226,7 @@ def run_accuracy(folder: Path) -> None:
 def arguments_of(name: str, variant: str, folder: Path) -> ModelArguments:
     """The bench of a variant, with the scheme of the first seed."""
     options = VARIANTS[variant]
-    gains = folder / name / "1" / ("gains.json" if "compute" in options else "no-gains.json")
+    gains = folder / name / "1" / ("gathered-gains.json" if "compute" in options else "no-gains.json")
     if not gains.exists():
         empty = {"measure": "gradient", "model": "", "examples": 0, "layers": {}}
         gains.write_text(json.dumps(empty))
@@ -282,7 +293,7 @@ def scheme_of(name: str, seed: int, variant: str, folder: Path) -> tuple[Scheme 
 def show(folder: Path) -> None:
     """Accuracies by seed and their means, schemes, what is kept by count."""
     for name in TASKS:
-        for variant in VARIANTS:
+        for variant in (*VARIANTS, *OTHERS):
             ends: list[float] = []
             after: list[float] = []
             for seed in SEEDS:
@@ -293,7 +304,7 @@ def show(folder: Path) -> None:
                     after += curve[TASKS[name].rounds :] if variant == "full" else []
             scheme, kept = scheme_of(name, 1, variant, folder)
             shown = " ".join(f"{end:.4f}" for end in ends)
-            print(f"{name:12}{variant:12}{shown}  mean {statistics.mean(ends) if ends else 0:.4f}  kept {kept:,} bytes")
+            print(f"{name:12}{variant:36}{shown}  mean {statistics.mean(ends) if ends else 0:.4f}  kept {kept:,} bytes")
             if after:
                 print(f"{'':12}after a statistics round {' '.join(f'{value:.4f}' for value in after)}")
             if scheme is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import build_method
 from coordinator.run_file.loading import load_config
+from edge.contracts.tensor_file import read_tensor_file
 from tests.cli.conftest import Command
 
 RUN = """
@@ -31,10 +32,13 @@ size = 1
 
 
 def test_file_of_a_run_is_read_by_the_method(command: Command, tmp_path: Path) -> None:
-    path, out = tmp_path / "run.toml", tmp_path / "gains.json"
+    path, out, weights = (tmp_path / name for name in ("run.toml", "gains.json", "weights.safetensors"))
     path.write_text(RUN)
-    outcome = command("contributions", path, "--out", out, "--examples", "128", "--steps", "2", "--json")
+    outcome = command(
+        "contributions", path, "--out", out, "--examples", "128", "--steps", "2", "--weights-out", weights, "--json"
+    )
     assert outcome.status == 0
+    assert {"fc1.weight", "fc3.bias"} <= read_tensor_file(weights, where="weights").keys()
     assert outcome.line["layers"].keys() == {"fc1", "fc2"}
     module = dense_module(load_config(path))
     method = build_method("sparse_update", module, {"levels": [0.6], "contributions": str(out)})

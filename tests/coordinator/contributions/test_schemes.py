@@ -16,6 +16,7 @@ from coordinator.contributions.operations import BATCH, forward_operations, step
 from coordinator.contributions.record import Contributions, LayerGain, read_contributions
 from coordinator.contributions.scheme import Layer, Scheme, frozen_names, ordered_layers, scheme_cut
 from coordinator.contributions.search import Cost, best_scheme, full_cost, scheme_cost
+from coordinator.contributions.statistics import gathered
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import LayerCut
 from edge.contracts.errors import ConfigError, PlanError
@@ -168,6 +169,19 @@ def test_gradient_gain_is_the_squared_norm_of_the_gradient() -> None:
     nn.functional.cross_entropy(module(torch.from_numpy(x[:16])), torch.from_numpy(y[:16])).backward()
     expected = (module[3].weight.grad.double() ** 2).reshape(8, -1).sum(1)
     assert found.layers["3"].blocks == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_gathered_statistics_are_those_of_the_examples() -> None:
+    x = np.random.default_rng(2).standard_normal((128, 2, 4, 4)).astype(np.float32) * 3 + 1
+    before = NETWORK[1].running_mean.clone()
+    found = gathered(NETWORK, x)
+    assert torch.equal(NETWORK[1].running_mean, before)
+    out = NETWORK[0](torch.from_numpy(x)).detach()
+    torch.testing.assert_close(found[1].running_mean, out.mean((0, 2, 3)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[1].running_var, out.var((0, 2, 3)), rtol=0.1, atol=0.0)
+    assert found[1].momentum == 0.1
+    assert found.training == NETWORK.training
+    assert torch.equal(found[3].weight, NETWORK[3].weight)
 
 
 def test_files_and_tables_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
