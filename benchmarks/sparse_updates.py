@@ -103,10 +103,13 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "head": {"levels": 0.9, "contributions": {}, "begin": "gathered"},
     "sparse 0.3": {"levels": 0.3, "compute": 0.5, "begin": "gathered"},
     "sparse 0.15": {"levels": 0.15, "compute": 0.4, "begin": "gathered"},
+    "sparse 0.3, memory alone": {"levels": 0.3, "compute": 1.0, "begin": "gathered"},
 }
 """Options of ``sparse_update`` and, as ``begin``, the file that a variant's weights are from; ``full`` is FedAvg."""
 OTHERS: dict[str, Mapping[str, Any]] = {
-    f"{name}, statistics as before": {**options, "begin": "before"} for name, options in VARIANTS.items() if options
+    f"{name}, statistics as before": {**options, "begin": "before"}
+    for name, options in VARIANTS.items()
+    if options and "alone" not in name
 }
 """The same with the statistics of norms that the model was trained with before."""
 
@@ -206,10 +209,11 @@ def seed_folder(folder: Path, name: str, seed: int) -> Path:
     return path
 
 
-def run_accuracy(folder: Path) -> None:
+def run_accuracy(folder: Path, seeds: list[int], wanted: list[str]) -> None:
     """Simulate every variant of every seed that is not there."""
-    for seed, variants in (*((s, VARIANTS) for s in SEEDS), *((s, OTHERS) for s in SEEDS)):
-        for name in TASKS:
+    first, others = ([v for v in variants if v in wanted] for variants in (VARIANTS, OTHERS))
+    for seed, variants in (*((s, first) for s in seeds), *((s, others) for s in seeds)):
+        for name in TASKS if variants else ():
             path = seed_folder(folder, name, seed)
             for variant in variants:
                 result = path / f"{variant}.json"
@@ -320,6 +324,8 @@ def main() -> None:
     parser.add_argument("--accuracy", action="store_true")
     parser.add_argument("--steps", action="store_true")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
+    parser.add_argument("--variants", nargs="*", default=[*VARIANTS, *OTHERS])
     parser.add_argument("--blocks", type=int, default=9)
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--runtimes", nargs="*", default=list(RUNTIMES))
@@ -328,7 +334,7 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if chosen.accuracy:
-        run_accuracy(folder)
+        run_accuracy(folder, chosen.seeds, chosen.variants)
     if chosen.steps:
         run_steps(folder, chosen.blocks, chosen.tasks, chosen.runtimes)
     if chosen.table:
