@@ -39,7 +39,7 @@ def prepared_module(module: nn.Module, spec: StepSpec) -> nn.Module:
         if not isinstance(part, _BatchNorm):
             continue
         part.num_batches_tracked = None  # an int64 counter nothing reads unless momentum is None
-        if is_frozen(name, prepared, spec) and spec.frozen_norm == "static":
+        if spec.frozen_norm == "static" and (is_frozen(name, prepared, spec) or f"{name}.weight" in spec.frozen):
             _require_statistics(name, part)
             part.eval()
         elif spec.norm == "batch":

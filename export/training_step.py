@@ -183,7 +183,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         norm: ``running``: batch norm trains with batch statistics, moves its running ones and evaluates with them;
             ``batch``: batch statistics in training and evaluation, no running ones in the step.
         frozen_norm: how a batch norm whose parameters are frozen normalises in training: with ``batch`` statistics or
-            with the ``static`` ones of its buffers.
+            with the ``static`` ones of its buffers; these too where its scale alone is frozen.
         target_shape: shape of one target; () for one class per example, [T] for logits [batch, classes, T].
         masked: parameters with a boolean input ``<name>#mask``: entries where it is False do not move. Squared
             gradients are those of all entries. Source: PruneFL, Algorithm 1.

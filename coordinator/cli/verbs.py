@@ -60,6 +60,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
     },
     "Models and artifacts": {
         "costs": Verb("coordinator.cli.costs", "count a model's parameters, operations and memory"),
+        "contributions": Verb("coordinator.cli.contributions", "measure which layers are worth training in part"),
         "export": Verb("coordinator.cli.export", "write a model's training step for a device, checked"),
         "verify": Verb("coordinator.cli.verify", "repeat the check of an exported training step"),
         "bench": Verb("coordinator.cli.bench", "time a training step here, beside torch"),

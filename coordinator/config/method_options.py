@@ -101,6 +101,17 @@ class Options:
         """A string that is not empty, or the default."""
         return str(self._value(key, default, lambda value: isinstance(value, str) and value != "", "some text"))
 
+    def text_or_numbers(self, key: str) -> str | dict[str, float] | None:
+        """Some text, a table of numbers from 0 up by name, or None when the key is absent."""
+
+        def valid(value: object) -> bool:
+            if isinstance(value, Mapping):
+                return all(is_number(v) and math.isfinite(v) and v >= 0 for v in value.values())
+            return isinstance(value, str) and value != ""
+
+        found = self._value(key, None, valid, "some text, or a table of numbers from 0 by name")
+        return {str(k): float(v) for k, v in found.items()} if isinstance(found, Mapping) else found
+
     def finish(self) -> None:
         """Check that every option was known and possible.
 

@@ -74,7 +74,7 @@ def step_of(
         corrected=corrected,
         groups=groups,
         cached_features=cached_features,
-        frozen_norm=frozen_norm,
+        frozen_norm=program.frozen_norm or frozen_norm,
     )
     try:
         return made(**(task or {}))

@@ -55,6 +55,7 @@ METHODS: dict[str, str] = {
     "slora": "coordinator.methods.slora:SLoRA",
     "slt": "coordinator.methods.slt:SLT",
     "snip": "coordinator.methods.snip:Snip",
+    "sparse_update": "coordinator.methods.sparse_update:SparseUpdate",
     "split_mix": "coordinator.methods.split_mix:SplitMix",
     "synflow": "coordinator.methods.synflow:SynFlow",
 }

@@ -63,7 +63,15 @@ def mean_statistics(updates: Iterable[Update], whole: Mapping[str, np.ndarray] |
 
 def needs_statistics(federation: Federation) -> bool:
     """Whether the model has static statistics that are to be collected now that training is over."""
-    return federation.config.evaluation.norm == "static" and federation.devices.gathers_statistics(federation)
+    if federation.config.evaluation.norm != "static" or trains_with_static_norms(federation.method):
+        return False
+    return federation.devices.gathers_statistics(federation)
+
+
+def trains_with_static_norms(method: Method) -> bool:
+    """Whether some level's trained layers lie behind norms with the model's own statistics: others would move them."""
+    cuts = [method.cut_shape(level, round_index=0, device="", seed=0) for level in method.levels()]
+    return any(method.program(cut).frozen_norm == "static" for cut in cuts)
 
 
 def gathered_by_artifacts(federation: Federation) -> bool:

@@ -16,6 +16,7 @@ from coordinator.submodels.module_paths import named_part
 from coordinator.submodels.narrowed import AtomEnsemble, narrowed_layer, narrowed_parameter, scaled_layer
 from coordinator.submodels.record import Cut, LayerCut
 from coordinator.submodels.recurrent import factorized_lstm
+from coordinator.submodels.trained_rows import PartlyTrained
 from edge.contracts.errors import PlanError
 from export.language.held_base import shared_values
 
@@ -32,7 +33,7 @@ def apply_cut(module: nn.Module, cut: Cut, tensors: Mapping[str, np.ndarray] | N
     """
     built = copy.deepcopy(module, dict(shared_values(module)))
     # Width first: factors and freezing are of the narrowed layer. Additions last: they are trained.
-    for step in (_narrow, _factorize, _freeze, _add):
+    for step in (_narrow, _factorize, _freeze, _add, _divide):
         for path in sorted(cut):
             step(built, path, cut[path])
     whole = cut.get("")
@@ -105,6 +106,12 @@ def _add(built: nn.Module, path: str, record: LayerCut) -> None:
         extended = with_addition(path, part, record.added)
         if extended is not part:
             _replace(built, path, extended.train(part.training))
+
+
+def _divide(built: nn.Module, path: str, record: LayerCut) -> None:
+    if record.trained_rows is not None:
+        layer = built.get_submodule(path)
+        _replace(built, path, PartlyTrained(path, layer, record.trained_rows).train(layer.training))
 
 
 def _replace(built: nn.Module, path: str, part: nn.Module | nn.Parameter) -> None:

@@ -75,6 +75,8 @@ class LayerCut(msgspec.Struct, frozen=True):
         added: trained parts beside what is there, or None.
         read_idx: of a linear layer, those of the inputs that come in (``in_idx``) that it reads; it has no weights for
             the others. None for all that come in.
+        trained_rows: of a layer held whole, the output channels whose weights are trained, ascending; the others are
+            frozen. None: all of them, or none where the layer or its weight is frozen (sparse updates).
     """
 
     frozen: bool = False
@@ -89,6 +91,7 @@ class LayerCut(msgspec.Struct, frozen=True):
     atoms: tuple[int, ...] = ()
     added: Added | None = None
     read_idx: tuple[int, ...] | None = None
+    trained_rows: tuple[int, ...] | None = None
 
     @property
     def is_narrow(self) -> bool:
@@ -100,7 +103,7 @@ Cut = Mapping[str, LayerCut]
 """Module path -> record; the empty mapping is the whole model."""
 
 
-_INDICES = ("out_idx", "in_idx", "read_idx")
+_INDICES = ("out_idx", "in_idx", "read_idx", "trained_rows")
 
 
 def cut_to_json(cut: Cut) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class DeviceProgram:
             for a device by :mod:`coordinator.submodels.sparse_layers`, not by methods.
         distillation: the received model teaches; ``distillation_weight`` and ``_temperature`` are in ``extra_hyper``.
         norm: ``running`` or ``batch`` statistics.
+        frozen_norm: what batch norms with a frozen scale normalise with; empty: as the run says.
         variants: training programs of a part of the tensors, beside ``train``.
         turns: which programs a device runs: ``train`` alone; ``draw``, one for every batch, drawn among ``train`` and
             the variants (FjORD); ``each``, all variants on every batch (Split-Mix).
@@ -91,6 +92,7 @@ class DeviceProgram:
     sparse: tuple[tuple[str, int], ...] = ()
     distillation: bool = False
     norm: str = "running"
+    frozen_norm: Literal["", "batch", "static"] = ""
     variants: tuple[Variant, ...] = ()
     turns: Literal["train", "draw", "each"] = "train"
     probe: bool = False

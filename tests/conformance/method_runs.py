@@ -72,6 +72,7 @@ OPTIONS = {
     "fed_et": "levels = [0.5]\nproxy = 'held-back'\nproxy-examples = 64\ndistillation-steps = 4",
     "prunefl": "interval = 2",
     "slora": "levels = [4]\nstage-one-rounds = 1\ndensity = 0.1",  # a round of either stage
+    "sparse_update": "levels = [0.9]\ncontributions = { 0 = 0.1, 4 = 1.0 }",
     "synflow": "input = [1, 8, 8]\npasses = 5",
 }
 """Lines of ``[method]`` beside the name."""
@@ -99,7 +100,7 @@ CASES = {name: Case(name) for name in sorted(METHODS)} | {
 
 KINDS = (
     *("adapter", "fedavg", "fedhm", "fedhm-distillation", "fjord", "heterofl", "online_sparsity", "prefix", "prism"),
-    *("prompt", "prunefl", "slora", "slt", "split_mix"),
+    *("prompt", "prunefl", "slora", "slt", "sparse_update", "split_mix"),
 )
 """One method of each kind of device program: the others' devices run one of these programs in another size, and what
 those methods do differently they do on the coordinator."""

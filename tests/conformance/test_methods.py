@@ -28,6 +28,9 @@ def needed_options(name: str) -> dict[str, Any]:
         return {"levels": [0.5], "steps": [0.4, 0.6, 1], "rounds": 8}  # so small a network is all parameters
     if name == "synflow":
         return {"passes": 3}
+    if name == "sparse_update":
+        paths = [path for path, part in Net().named_modules() if hasattr(part, "weight") and part.weight.dim() > 1]
+        return {"levels": [1, 0.9, 0.6], "contributions": {p: i + 1.0 for i, p in enumerate(paths)}}
     if name in ("feddf", "ds_fl", "fed_et"):
         return {"proxy": "tests.federation.proxy_images:build", "proxy-examples": 24, "distillation-steps": 3}
     if name == "lottery_ticket":

@@ -38,6 +38,7 @@ STEPS: dict[str, dict[str, object]] = {
     "accumulator": {"squared_gradient": ("layer.u.weight", "head.v.weight"), "clip_norm": True},
     "frozen": {"frozen": ("stem.weight", "stem.bias", "norm.weight", "norm.bias")},
     "frozen-static": {"frozen": ("stem.weight", "stem.bias", "norm.weight", "norm.bias"), "frozen_norm": "static"},
+    "frozen-scale-static": {"frozen": ("stem.weight", "stem.bias", "norm.weight"), "frozen_norm": "static"},
     "frozen-factor": {"frozen": ("head.v.weight",), "frobenius": (FactorPair("head.u.weight", "head.v.weight"),)},
     "norm-batch": {"norm": "batch"},
     "norm-batch-static": {

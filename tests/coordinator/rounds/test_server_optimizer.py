@@ -136,7 +136,7 @@ def test_method_that_is_no_mean_of_steps_is_refused_with_its_reason(name: str, t
 def test_methods_that_take_one() -> None:
     """The list of docs/methods.md."""
     means = ("adapter", "fedavg", "federated_dropout", "fedrolex", "fjord", "heterofl", "lottery_ticket", "origdrop")
-    assert [*means, "prefix", "prompt", "small_model", "split_mix", "synflow"] == ALLOWED
+    assert [*means, "prefix", "prompt", "small_model", "sparse_update", "split_mix", "synflow"] == ALLOWED
 
 
 @pytest.mark.parametrize(

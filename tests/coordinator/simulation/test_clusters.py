@@ -180,7 +180,7 @@ def test_methods_that_allow_it() -> None:
     """The list of docs/methods.md."""
     assert sorted({*METHODS} - {*REFUSED}) == [
         *("adapter", "fedavg", "federated_dropout", "fedrolex", "fjord", "heterofl", "origdrop", "prefix", "prompt"),
-        *("small_model", "split_mix"),
+        *("small_model", "sparse_update", "split_mix"),
     ]
 
 
