@@ -1,0 +1,305 @@
+"""How each side starts, what its log says, and what a user does after a loss of power."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks.peers.processes import CLIENT, SERVER
+
+APPS = Path(__file__).parent / "apps"
+DEVICES = 8
+
+
+class Side(Protocol):
+    """One system's federation in ``folder``; its processes are children of this one."""
+
+    folder: Path
+    rounds: int
+
+    def start(self) -> None:
+        """From nothing to a run that is under way."""
+
+    def role(self, command: str) -> str:
+        """Part of a process with this command line; '' where it does not say."""
+
+    def mark(self, device: int) -> str:
+        """What the command lines of this device's processes have."""
+
+    def rounds_over(self) -> int:
+        """Rounds that are complete."""
+
+    def is_over(self) -> bool:
+        """Whether the run has ended and its model is there."""
+
+    def model_file(self) -> Path:
+        """The final model."""
+
+    def start_server_again(self) -> None:
+        """What a user types after the server's loss of power."""
+
+    def start_device_again(self, device: int) -> None:
+        """What a user types after a device's."""
+
+
+def spawn(command: list[str], log: Path, *, cwd: Path, **variables: str) -> None:
+    """Start a process whose output is appended to ``log``; its end is collected elsewhere."""
+    with log.open("ab") as out:
+        subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **variables},
+        )
+
+
+@dataclass
+class Apportion:
+    """``apportion run``: coordinator, broker, and an agent with a trainer for each device."""
+
+    folder: Path
+    rounds: int
+
+    def start(self) -> None:
+        """One command."""
+        text = (APPS / "apportion" / "run.toml").read_text()
+        text = text.replace("rounds = 10", f"rounds = {self.rounds}").replace("every = 10", f"every = {self.rounds}")
+        (self.folder / "run.toml").write_text(text)
+        self._apportion("run", str(self.folder / "run.toml"), "--run-dir", str(self._run))
+
+    @property
+    def _run(self) -> Path:
+        return self.folder / "run"
+
+    def _apportion(self, *words: str) -> None:
+        command = [str(Path(sys.executable).with_name("apportion")), *words]
+        paths = os.pathsep.join([str(APPS / "apportion"), str(Path.cwd())])
+        spawn(command, self.folder / "apportion.log", cwd=self.folder, PYTHONPATH=paths)
+
+    def role(self, command: str) -> str:
+        """Agents are clients; the broker is below the coordinator."""
+        if " edge agent " in command:
+            return CLIENT
+        return SERVER if "/apportion run" in command or "/apportion resume" in command else ""
+
+    def mark(self, device: int) -> str:
+        """Its id."""
+        return f"device-{device:02d} "
+
+    def rounds_over(self) -> int:
+        """By the metrics, a line a round."""
+        file = self._run / "metrics.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return sum(json.loads(line).get("program") == "train" for line in lines if line.endswith("\n"))
+
+    def is_over(self) -> bool:
+        """The final model is written last."""
+        return self.model_file().exists() and (self._run / "summary.json").exists()
+
+    def model_file(self) -> Path:
+        """A safetensors file."""
+        return self._run / "checkpoints" / "final.safetensors"
+
+    def start_server_again(self) -> None:
+        """One command."""
+        self._apportion("resume", str(self._run))
+
+    def start_device_again(self, device: int) -> None:
+        """Local agents are the run's to start; a device elsewhere has a service that does."""
+
+
+@dataclass
+class Flower:
+    """A SuperLink that keeps its state in a file, a SuperNode for each device, and ``flwr run``."""
+
+    folder: Path
+    rounds: int
+    python: Path
+
+    PORT = 8000
+
+    def start(self) -> None:
+        """Ten commands."""
+        home = self.folder / "flwr"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "127.0.0.1:{self.PORT}"\ninsecure = true\n'
+        )
+        self.start_superlink()
+        for device in range(DEVICES):
+            self.start_device_again(device)
+        self.submit()
+
+    def _flower(self, name: str, *words: str, log: str) -> None:
+        spawn(
+            [str(self.python.with_name(name)), *words],
+            self.folder / log,
+            cwd=self.folder,
+            FLWR_HOME=str(self.folder / "flwr"),
+            FLWR_TELEMETRY_ENABLED="0",
+            FLWR_DISABLE_UPDATE_CHECK="1",
+            PATH=f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
+        )
+
+    def start_superlink(self) -> None:
+        """The server."""
+        words = ["--insecure", "--disable-runtime-dependency-installation", "--port", str(self.PORT)]
+        self._flower("flower-superlink", *words, "--database", str(self.folder / "state.db"), log="superlink.log")
+
+    def submit(self) -> None:
+        """The run."""
+        app, final = str(APPS / "flower"), self.model_file()
+        self._flower(
+            "flwr", "run", app, "local", "--run-config", f'rounds={self.rounds} final="{final}"', log="run.log"
+        )
+
+    def role(self, command: str) -> str:
+        """Apps are below the process that starts them."""
+        if "flower-supernode" in command:
+            return CLIENT
+        return SERVER if "flower-superlink" in command else ""
+
+    def mark(self, device: int) -> str:
+        """Its examples' file."""
+        return f"site-{device + 1}.npz"
+
+    def rounds_over(self) -> int:
+        """By the server's log: a round is over when the next begins."""
+        log = self.folder / "superlink.log"
+        text = log.read_text() if log.exists() else ""
+        return ended_rounds(text, r"\[ROUND (\d+)/", first=1, is_over=self.is_over())
+
+    def is_over(self) -> bool:
+        """The model is written last."""
+        return self.model_file().exists()
+
+    def model_file(self) -> Path:
+        """A state dict as torch writes it."""
+        return self.folder / "final.pt"
+
+    def start_server_again(self) -> None:
+        """The same command."""
+        self.start_superlink()
+
+    def start_device_again(self, device: int) -> None:
+        """The same command."""
+        config = f'data="{self.folder}/shares/site-{device + 1}.npz"'
+        words = ["--insecure", "--superlink", f"127.0.0.1:{self.PORT}", "--port", str(9100 + device)]
+        self._flower("flower-supernode", *words, "--node-config", config, log=f"supernode-{device}.log")
+
+
+@dataclass
+class Flare:
+    """POC mode: a server and a client for each site with their own certificates, and a job."""
+
+    folder: Path
+    rounds: int
+    python: Path
+
+    def start(self) -> None:
+        """Four commands."""
+        self.command("poc", "prepare", "-n", str(DEVICES))
+        self.command("poc", "start")
+        job = self.folder / "job"
+        words = ["job.py", "--data", str(self.folder / "shares"), "--rounds", str(self.rounds)]
+        subprocess.run(
+            [str(self.python), *words, "--export", "--export-dir", str(job)],
+            cwd=APPS / "nvflare",
+            env=self._environment(),
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        self.command("job", "submit", "-j", str(next(job.rglob("meta.json")).parent))
+
+    def command(self, *words: str) -> str:
+        """Of the peer's command line; its output."""
+        done = subprocess.run(
+            [str(self.python.with_name("nvflare")), *words],
+            cwd=self.folder,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=(out := (self.folder / "nvflare.log").open("ab")),
+            stderr=subprocess.STDOUT,
+            timeout=120,
+        )
+        out.close()
+        if done.returncode:
+            print(f"nvflare {' '.join(words)}: status {done.returncode}", flush=True)
+        return (self.folder / "nvflare.log").read_text()
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "HOME": str(self.folder),
+            "NVFLARE_POC_WORKSPACE": str(self.folder / "poc"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def role(self, command: str) -> str:
+        """Jobs are processes of their own on both ends."""
+        if "app.client." in command:
+            return CLIENT
+        return SERVER if "app.server." in command else ""
+
+    def mark(self, device: int) -> str:
+        """Its folder."""
+        return f"/site-{device + 1}/"
+
+    def rounds_over(self) -> int:
+        """By the server's log: a round is over when the next begins."""
+        logs = [path for path in self._server().rglob("log.txt") if path.parent != self._server()]
+        found = [
+            ended_rounds(path.read_text(), r"Round (\d+) started", first=0, is_over=self.is_over()) for path in logs
+        ]
+        return max(found, default=0)
+
+    def _server(self) -> Path:
+        return next((self.folder / "poc").glob("*/prod_00/server"), self.folder / "none")
+
+    def is_over(self) -> bool:
+        """By the server's log."""
+        return any("Finished FedAvg" in path.read_text() for path in self._server().rglob("log.txt"))
+
+    def model_file(self) -> Path:
+        """A state dict as torch writes it."""
+        return next(self._server().rglob("FL_global_model.pt"), self.folder / "none.pt")
+
+    def start_server_again(self) -> None:
+        """The kit's own script."""
+        self._again(self._server())
+
+    def start_device_again(self, device: int) -> None:
+        """The kit's own script."""
+        self._again(self._server().parent / f"site-{device + 1}")
+
+    def _again(self, kit: Path) -> None:
+        with (self.folder / "nvflare.log").open("ab") as log:
+            subprocess.Popen(
+                ["bash", str(kit / "startup" / "start.sh")],
+                cwd=kit,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+
+def ended_rounds(log: str, pattern: str, *, first: int, is_over: bool) -> int:
+    """Rounds that are over, by a log that has a line where one begins.
+
+    Args:
+        first: number of the first round.
+        is_over: whether the run is, so that the last round that began is too.
+    """
+    numbers = [int(number) for number in re.findall(pattern, log)]
+    begun = max(numbers, default=first - 1) - first + 1
+    return begun if is_over else max(0, begun - 1)
