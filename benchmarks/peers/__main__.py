@@ -19,9 +19,10 @@ from typing import Any
 from benchmarks.peers.lines import of_folder
 from benchmarks.peers.processes import CLIENT, SERVER, Memory, below, collect_ended, kill, marked, memory, with_roles
 from benchmarks.peers.shares import accuracy, write_shares
-from benchmarks.peers.sides import APPS, DEVICES, Apportion, Flare, Flower, Side
+from benchmarks.peers.sides import APPS, DEVICES, Apportion, FederatedScope, Flare, Flower, Side
 from benchmarks.peers.wire import Wire, adopt_orphans, in_own_network
 
+PEERS = {"flower": Flower, "flare": Flare, "federatedscope": FederatedScope}
 SAMPLE_S = 0.25
 KILLED_DEVICE = 3
 
@@ -157,12 +158,11 @@ def one(name: str, arguments: argparse.Namespace, folder: Path) -> None:
     def run() -> None:
         adopt_orphans()
         write_shares(folder)
-        pythons = {"flower": arguments.flower, "flare": arguments.flare}
         side: Side
         if name == "apportion":
             side = Apportion(folder, arguments.rounds)
         else:
-            side = {"flower": Flower, "flare": Flare}[name](folder, arguments.rounds, Path(pythons[name]))
+            side = PEERS[name](folder, arguments.rounds, Path(getattr(arguments, name)))
         load = os.getloadavg()[0]
         with Wire() as wire:
             try:
@@ -183,9 +183,10 @@ def one(name: str, arguments: argparse.Namespace, folder: Path) -> None:
 def main() -> None:
     """Sides in turn."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("sides", nargs="*", help="of apportion, flower and flare")
+    parser.add_argument("sides", nargs="*", help="of apportion, flower, flare and federatedscope")
     parser.add_argument("--flower", default="", help="python of an environment with flwr and torch")
     parser.add_argument("--flare", default="", help="python of an environment with nvflare and torch")
+    parser.add_argument("--federatedscope", default="", help="python of an environment with it and its own torch")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--kill", choices=[SERVER, CLIENT], default="", help="in the middle, with SIGKILL")
@@ -197,6 +198,9 @@ def main() -> None:
         for folder in sorted(APPS.iterdir()):
             print(json.dumps({"side": folder.name, **of_folder(folder)}))
         return
+    for name in arguments.sides:
+        if name != "apportion" and (name not in PEERS or not getattr(arguments, name)):
+            parser.error(f"{name}: give apportion, or one of {', '.join(PEERS)} and --NAME PYTHON for it")
     for turn in range(arguments.turns):
         for name in arguments.sides:
             with tempfile.TemporaryDirectory(prefix="apportion-peers-", ignore_cleanup_errors=True) as temporary:

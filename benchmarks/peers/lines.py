@@ -20,7 +20,7 @@ def code_lines(text: str) -> int:
 
 
 def settings_lines(text: str) -> int:
-    """Lines of TOML that hold a value or open a table."""
+    """Lines of TOML or YAML that hold a value or open a table."""
     return len(_written(text))
 
 
@@ -35,6 +35,6 @@ def of_folder(folder: Path) -> dict[str, int]:
     for path in sorted(folder.rglob("*")):
         if path.suffix == ".py":
             counts["code"] += code_lines(path.read_text())
-        elif path.suffix == ".toml":
+        elif path.suffix in (".toml", ".yaml"):
             counts["settings"] += settings_lines(path.read_text())
     return counts

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -291,6 +292,65 @@ class Flare:
                 stdout=log,
                 stderr=log,
             )
+
+
+@dataclass
+class FederatedScope:
+    """A server and eight clients in distributed mode, each a gRPC server of its own."""
+
+    folder: Path
+    rounds: int
+    python: Path
+
+    def start(self) -> None:
+        """Nine commands."""
+        self.start_server_again()
+        time.sleep(2.0)  # as the peer's own script does: a client that finds no server ends
+        for device in range(DEVICES):
+            self.start_device_again(device)
+
+    def _start(self, log: str, *words: str) -> None:
+        app = APPS / "federatedscope"
+        settings = ["--cfg", str(app / "settings.yaml"), "federate.total_round_num", str(self.rounds)]
+        settings += ["federate.save_to", str(self.model_file()), "outdir", str(self.folder / "out")]
+        command = [str(self.python), str(app / "start.py"), *settings, *words]
+        spawn(command, self.folder / log, cwd=self.folder, PYTHONUNBUFFERED="1")
+
+    def role(self, command: str) -> str:
+        """By its arguments."""
+        if " distribute.role client " in command:
+            return CLIENT
+        return SERVER if " distribute.role server " in command else ""
+
+    def mark(self, device: int) -> str:
+        """Its examples' file."""
+        return f"site-{device + 1}.npz"
+
+    def rounds_over(self) -> int:
+        """By the server's log: a round is over when the next begins."""
+        log = self.folder / "server.log"
+        text = log.read_text() if log.exists() else ""
+        return ended_rounds(text, r"Round #(\d+)\) -----", first=0, is_over=self.is_over())
+
+    def is_over(self) -> bool:
+        """The model is written last."""
+        return self.model_file().exists()
+
+    def model_file(self) -> Path:
+        """A state dict as torch writes it."""
+        return self.folder / "final.pt"
+
+    def start_server_again(self) -> None:
+        """The same command."""
+        self._start(
+            "server.log", "distribute.role", "server", "data.file_path", f"{self.folder}/shares/test.npz", "seed", "1"
+        )
+
+    def start_device_again(self, device: int) -> None:
+        """The same command."""
+        words = ["distribute.role", "client", "distribute.client_port", str(50052 + device)]
+        share = f"{self.folder}/shares/site-{device + 1}.npz"
+        self._start(f"client-{device}.log", *words, "distribute.data_idx", str(device + 1), "data.file_path", share)
 
 
 def ended_rounds(log: str, pattern: str, *, first: int, is_over: bool) -> int:
