@@ -101,6 +101,7 @@ def measured(side: Side, wire: Wire) -> dict[str, Any]:
         "round_mb": round((last[3] - first[3]) / rounds / 1e6, 3),
         "whole_mb": round(watched.between() / 1e6, 3),
         "mb": {name: round(count / 1e6, 3) for name, count in sums.items()},
+        "ledger_mb": round(side.own_count() / 1e6, 3) if isinstance(side, Apportion) else None,
         "dropped": wire.dropped(),
         "server_pss_mb": round(watched.peaks[SERVER].pss),
         "server_rss_mb": round(watched.peaks[SERVER].rss),

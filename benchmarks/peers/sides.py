@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -109,6 +112,11 @@ class Apportion:
         """A safetensors file."""
         return self._run / "checkpoints" / "final.safetensors"
 
+    def own_count(self) -> int:
+        """Bytes on the wire between devices and broker, as the run's ledger has them."""
+        with contextlib.closing(sqlite3.connect(f"file:{self._run}/ledger.sqlite?mode=ro", uri=True)) as ledger:
+            return int(ledger.execute("SELECT SUM(wire_bytes) FROM traffic").fetchone()[0] or 0)
+
     def start_server_again(self) -> None:
         """One command."""
         self._apportion("resume", str(self._run))
@@ -135,6 +143,7 @@ class Flower:
             f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "127.0.0.1:{self.PORT}"\ninsecure = true\n'
         )
         self.start_superlink()
+        wait_for(self.PORT)  # flwr run ends where it finds no server
         for device in range(DEVICES):
             self.start_device_again(device)
         self.submit()
@@ -173,9 +182,11 @@ class Flower:
         return f"site-{device + 1}.npz"
 
     def rounds_over(self) -> int:
-        """By the server's log: a round is over when the next begins."""
-        log = self.folder / "superlink.log"
-        text = log.read_text() if log.exists() else ""
+        """By the app's log, which the server keeps: a round is over when the next begins."""
+        text = ""
+        with contextlib.suppress(sqlite3.OperationalError):
+            with contextlib.closing(sqlite3.connect(f"file:{self.folder}/state.db?mode=ro", uri=True)) as state:
+                text = "".join(line for (line,) in state.execute("SELECT log FROM task_logs ORDER BY timestamp"))
         return ended_rounds(text, r"\[ROUND (\d+)/", first=1, is_over=self.is_over())
 
     def is_over(self) -> bool:
@@ -309,22 +320,25 @@ class FederatedScope:
         for device in range(DEVICES):
             self.start_device_again(device)
 
-    def _start(self, log: str, *words: str) -> None:
-        app = APPS / "federatedscope"
-        settings = ["--cfg", str(app / "settings.yaml"), "federate.total_round_num", str(self.rounds)]
-        settings += ["federate.save_to", str(self.model_file()), "outdir", str(self.folder / "out")]
-        command = [str(self.python), str(app / "start.py"), *settings, *words]
-        spawn(command, self.folder / log, cwd=self.folder, PYTHONUNBUFFERED="1")
+    def _start(self, name: str, **values: str) -> None:
+        app, settings = APPS / "federatedscope", self.folder / f"{name}.yaml"
+        text = (app / "settings.yaml").read_text()
+        for key, value in values.items():
+            text = re.sub(rf"(?m)^  {key}: .*$", f"  {key}: {value}", text)
+        settings.write_text(text)
+        words = ["federate.total_round_num", str(self.rounds), "federate.save_to", str(self.model_file())]
+        command = [str(self.python), str(app / "start.py"), "--cfg", str(settings), *words]
+        spawn(command, self.folder / f"{name}.log", cwd=self.folder, PYTHONUNBUFFERED="1")
 
     def role(self, command: str) -> str:
-        """By its arguments."""
-        if " distribute.role client " in command:
+        """By its settings' file."""
+        if "/client-" in command:
             return CLIENT
-        return SERVER if " distribute.role server " in command else ""
+        return SERVER if "/server.yaml" in command else ""
 
     def mark(self, device: int) -> str:
-        """Its examples' file."""
-        return f"site-{device + 1}.npz"
+        """Its settings' file."""
+        return f"/client-{device}.yaml"
 
     def rounds_over(self) -> int:
         """By the server's log: a round is over when the next begins."""
@@ -342,15 +356,22 @@ class FederatedScope:
 
     def start_server_again(self) -> None:
         """The same command."""
-        self._start(
-            "server.log", "distribute.role", "server", "data.file_path", f"{self.folder}/shares/test.npz", "seed", "1"
-        )
+        self._start("server")
 
     def start_device_again(self, device: int) -> None:
         """The same command."""
-        words = ["distribute.role", "client", "distribute.client_port", str(50052 + device)]
-        share = f"{self.folder}/shares/site-{device + 1}.npz"
-        self._start(f"client-{device}.log", *words, "distribute.data_idx", str(device + 1), "data.file_path", share)
+        port, share = str(50052 + device), f"shares/site-{device + 1}.npz"
+        self._start(f"client-{device}", role="client", data_idx=str(device + 1), client_port=port, file_path=share)
+
+
+def wait_for(port: int, limit_s: float = 60.0) -> None:
+    """Until somebody listens at ``port`` of this machine."""
+    give_up_at = time.monotonic() + limit_s
+    while time.monotonic() < give_up_at:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"nobody listens at port {port} after {limit_s:g} s; read the side's log")
 
 
 def ended_rounds(log: str, pattern: str, *, first: int, is_over: bool) -> int:

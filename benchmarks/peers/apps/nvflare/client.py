@@ -25,7 +25,7 @@ def main() -> None:
         x, y = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
     while flare.is_running():
         received = flare.receive()
-        net.load_state_dict({name: torch.as_tensor(value) for name, value in received.params.items()})
+        net.load_state_dict(received.params)
         optimizer = torch.optim.SGD(net.parameters(), lr=arguments.lr, momentum=arguments.momentum)
         losses = []
         net.train()
@@ -38,10 +38,9 @@ def main() -> None:
                 loss.backward()
                 optimizer.step()
                 losses.append(float(loss.detach()))
-        params = {name: value.numpy() for name, value in net.state_dict().items()}
         flare.send(
             flare.FLModel(
-                params=params,
+                params=net.state_dict(),
                 metrics={"train_loss": sum(losses) / len(losses)},
                 meta={"NUM_STEPS_CURRENT_ROUND": len(losses)},
             )
