@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,10 @@ class Watched:
 
     def between(self) -> int:
         """Bytes so far between devices and the server."""
-        return sum(count for pair, count in self._wire.sums().items() if set(pair) == {SERVER, CLIENT})
+        parts = [{SERVER, CLIENT}]
+        if self.side.has_short_connections:
+            parts += [{SERVER, ""}, {CLIENT, ""}]
+        return sum(count for pair, count in self._wire.sums().items() if set(pair) in parts)
 
     def until_over(self, limit_s: float) -> bool:
         """Sample to the end of the run; False: it did not come."""
@@ -77,15 +81,15 @@ class Watched:
         return False
 
 
-def measured(side: Side, wire: Wire) -> dict[str, Any]:
+def measured(side: Side, wire: Wire, start: Callable[[], None]) -> dict[str, Any]:
     """A whole run's figures."""
     watched = Watched(side, wire)
-    side.start()
+    start()
     submitted = time.perf_counter() - watched.started
     is_over = watched.until_over(300.0)
     sums = {f"{a or '?'} to {b or '?'}": count for (a, b), count in sorted(wire.sums().items())}
     ends = watched.round_ends
-    steady = [(b[i] - a[i]) / (b[0] - a[0]) for a, b in itertools.pairwise(ends) for i in (1,)]
+    steady = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(ends)]
     first, last = ends[0], ends[-1]
     rounds = max(1, last[0] - first[0])
     return {
@@ -170,7 +174,7 @@ def one(name: str, arguments: argparse.Namespace, folder: Path) -> None:
                 if arguments.kill:
                     figures = killed(side, wire, arguments.kill, arguments.patience)
                 else:
-                    figures = measured(side, wire)
+                    figures = measured(side, wire, side.simulate if arguments.simulate else side.start)
             finally:
                 kill(below(os.getpid()))
                 time.sleep(0.5)
@@ -191,6 +195,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--kill", choices=[SERVER, CLIENT], default="", help="in the middle, with SIGKILL")
+    parser.add_argument("--simulate", action="store_true", help="apportion and flare: their simulators, two processes")
     parser.add_argument("--patience", type=float, default=90.0, help="seconds to wait after a kill")
     parser.add_argument("--keep", default="", help="folder that logs are kept in")
     parser.add_argument("--lines", action="store_true", help="count what a user writes, and end")

@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from benchmarks.peers.processes import CLIENT, SERVER
 
@@ -26,6 +26,8 @@ class Side(Protocol):
 
     folder: Path
     rounds: int
+    has_short_connections: ClassVar[bool]
+    """Whether a connection lives for one message, too short for its owner to be looked up; its other end listens."""
 
     def start(self) -> None:
         """From nothing to a run that is under way."""
@@ -71,13 +73,23 @@ class Apportion:
 
     folder: Path
     rounds: int
+    has_short_connections: ClassVar[bool] = False
 
     def start(self) -> None:
         """One command."""
+        self._write()
+        self._apportion("run", str(self.folder / "run.toml"), "--run-dir", str(self._run))
+
+    def simulate(self) -> None:
+        """One command; two processes."""
+        self._write()
+        words = ["--run-dir", str(self._run), "--workers", "2"]
+        self._apportion("simulate", str(self.folder / "run.toml"), *words)
+
+    def _write(self) -> None:
         text = (APPS / "apportion" / "run.toml").read_text()
         text = text.replace("rounds = 10", f"rounds = {self.rounds}").replace("every = 10", f"every = {self.rounds}")
         (self.folder / "run.toml").write_text(text)
-        self._apportion("run", str(self.folder / "run.toml"), "--run-dir", str(self._run))
 
     @property
     def _run(self) -> Path:
@@ -92,7 +104,7 @@ class Apportion:
         """Agents are clients; the broker is below the coordinator."""
         if " edge agent " in command:
             return CLIENT
-        return SERVER if "/apportion run" in command or "/apportion resume" in command else ""
+        return SERVER if re.search("/apportion (run|resume|simulate) ", command) else ""
 
     def mark(self, device: int) -> str:
         """Its id."""
@@ -132,6 +144,7 @@ class Flower:
     folder: Path
     rounds: int
     python: Path
+    has_short_connections: ClassVar[bool] = False
 
     PORT = 8000
 
@@ -215,6 +228,7 @@ class Flare:
     folder: Path
     rounds: int
     python: Path
+    has_short_connections: ClassVar[bool] = False
 
     def start(self) -> None:
         """Four commands."""
@@ -231,8 +245,17 @@ class Flare:
         )
         self.command("job", "submit", "-j", str(next(job.rglob("meta.json")).parent))
 
-    def command(self, *words: str) -> str:
-        """Of the peer's command line; its output."""
+    def simulate(self) -> None:
+        """One command; two clients at a time."""
+        spawn(
+            [str(self.python), "job.py", "--data", str(self.folder / "shares"), "--rounds", str(self.rounds)],
+            self.folder / "simulator.log",
+            cwd=APPS / "nvflare",
+            **self._environment(),
+        )
+
+    def command(self, *words: str) -> None:
+        """Of the peer's command line."""
         done = subprocess.run(
             [str(self.python.with_name("nvflare")), *words],
             cwd=self.folder,
@@ -244,14 +267,14 @@ class Flare:
         )
         out.close()
         if done.returncode:
-            print(f"nvflare {' '.join(words)}: status {done.returncode}", flush=True)
-        return (self.folder / "nvflare.log").read_text()
+            print(f"nvflare {' '.join(words)}: status {done.returncode}", file=sys.stderr, flush=True)
 
     def _environment(self) -> dict[str, str]:
         return {
             **os.environ,
             "HOME": str(self.folder),
             "NVFLARE_POC_WORKSPACE": str(self.folder / "poc"),
+            "NVFLARE_SIMULATOR_WORKSPACE_ROOT": str(self.folder / "simulated"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
         }
@@ -260,7 +283,7 @@ class Flare:
         """Jobs are processes of their own on both ends."""
         if "app.client." in command:
             return CLIENT
-        return SERVER if "app.server." in command else ""
+        return SERVER if "app.server." in command or " job.py " in command else ""
 
     def mark(self, device: int) -> str:
         """Its folder."""
@@ -275,7 +298,8 @@ class Flare:
         return max(found, default=0)
 
     def _server(self) -> Path:
-        return next((self.folder / "poc").glob("*/prod_00/server"), self.folder / "none")
+        simulated = self.folder / "simulated" / "digits" / "server"
+        return next((self.folder / "poc").glob("*/prod_00/server"), simulated)
 
     def is_over(self) -> bool:
         """By the server's log."""
@@ -312,6 +336,7 @@ class FederatedScope:
     folder: Path
     rounds: int
     python: Path
+    has_short_connections: ClassVar[bool] = True
 
     def start(self) -> None:
         """Nine commands."""
