@@ -168,6 +168,8 @@ def one(name: str, arguments: argparse.Namespace, folder: Path) -> None:
             side = Apportion(folder, arguments.rounds)
         else:
             side = PEERS[name](folder, arguments.rounds, Path(getattr(arguments, name)))
+            if isinstance(side, Flower):
+                side.keeps_state = arguments.flower_database
         load = os.getloadavg()[0]
         with Wire() as wire:
             try:
@@ -190,6 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("sides", nargs="*", help="of apportion, flower, flare and federatedscope")
     parser.add_argument("--flower", default="", help="python of an environment with flwr and torch")
+    parser.add_argument("--flower-database", action="store_true", help="the SuperLink keeps its state in a file")
     parser.add_argument("--flare", default="", help="python of an environment with nvflare and torch")
     parser.add_argument("--federatedscope", default="", help="python of an environment with it and its own torch")
     parser.add_argument("--rounds", type=int, default=10)
