@@ -240,7 +240,7 @@ class Flare:
     def start(self) -> None:
         """Four commands."""
         self.command("poc", "prepare", "-n", str(DEVICES))
-        self.command("poc", "start")
+        self.command("poc", "start", "--timeout", "200")
         job = self.folder / "job"
         words = ["job.py", "--data", str(self.folder / "shares"), "--rounds", str(self.rounds)]
         subprocess.run(
@@ -270,7 +270,7 @@ class Flare:
             stdin=subprocess.DEVNULL,
             stdout=(out := (self.folder / "nvflare.log").open("ab")),
             stderr=subprocess.STDOUT,
-            timeout=120,
+            timeout=240,
         )
         out.close()
         if done.returncode:
