@@ -125,7 +125,9 @@ class Apportion:
         return self._run / "checkpoints" / "final.safetensors"
 
     def own_count(self) -> int:
-        """Bytes on the wire between devices and broker, as the run's ledger has them."""
+        """Bytes on the wire between devices and broker, as the run's ledger has them; a simulation has none."""
+        if not (self._run / "ledger.sqlite").exists():
+            return 0
         with contextlib.closing(sqlite3.connect(f"file:{self._run}/ledger.sqlite?mode=ro", uri=True)) as ledger:
             return int(ledger.execute("SELECT SUM(wire_bytes) FROM traffic").fetchone()[0] or 0)
 
@@ -298,7 +300,7 @@ class Flare:
 
     def rounds_over(self) -> int:
         """By the server's log: a round is over when the next begins."""
-        logs = [path for path in self._server().rglob("log.txt") if path.parent != self._server()]
+        logs = self._server().rglob("log.txt")
         found = [
             ended_rounds(path.read_text(), r"Round (\d+) started", first=0, is_over=self.is_over()) for path in logs
         ]
