@@ -17,10 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.federatedscope import FederatedScope
 from benchmarks.peers.lines import of_folder
 from benchmarks.peers.processes import CLIENT, SERVER, Memory, below, collect_ended, kill, marked, memory, with_roles
 from benchmarks.peers.shares import accuracy, write_shares
-from benchmarks.peers.sides import APPS, DEVICES, Apportion, FederatedScope, Flare, Flower, Side
+from benchmarks.peers.sides import APPS, DEVICES, Apportion, Flare, Flower, Side
 from benchmarks.peers.wire import Wire, adopt_orphans, in_own_network
 
 PEERS = {"flower": Flower, "flare": Flare, "federatedscope": FederatedScope}
