@@ -14,7 +14,6 @@ namespace apportion {
 namespace {
 
 constexpr int64_t kPlaces = 16;
-constexpr int64_t kBlockFloats = 1 << 16;   // of what T tiles are turned into, which is to stay in the cache
 constexpr int64_t kWeightFloats = 1 << 19;  // of weights that are there at once
 
 // ---- the one-dimensional transforms, of vectors that are pixels or taps in a row
@@ -184,10 +183,15 @@ void pack_weights(const Weights& w, int64_t depth, int64_t begin, int64_t column
 
 // ---- blocks of tiles
 
-// Tiles of a block where each takes so many floats per place: a multiple of every processor's rows of a tile of a product.
-int64_t tiles_together(int64_t floats, int64_t fewest, int64_t count) {
-  constexpr int64_t kRows = 12, kMost = 192;
-  return std::min(std::clamp<int64_t>(kBlockFloats / (kPlaces * floats) / kRows * kRows, fewest, kMost), count);
+// Tiles of a block, a multiple of every processor's rows of a tile of a product.
+int64_t tiles_of_outputs(int64_t channels) {
+  constexpr int64_t kFew = 32;
+  return channels <= kFew ? 12 : 24;  // what few channels are turned into stays in a first-level cache of 32 KB
+}
+// Sums are read and written again for every block, so blocks of few channels have more of them.
+int64_t tiles_of_sums(int64_t channels) {
+  constexpr int64_t kRows = 12, kFewest = 72, kMost = 192, kFloats = 1 << 16;
+  return std::clamp<int64_t>(kFloats / (kPlaces * channels) / kRows * kRows, kFewest, kMost);
 }
 
 constexpr int64_t kTilesPerChunk = 8;
@@ -208,14 +212,14 @@ const float* some_zeros(int64_t count) {
 }
 
 void correlate(const Tiled& in, const Tiled& out, const float* x, const Weights& w, const float* bias, float* y) {
-  constexpr int64_t kFewest = 48, kColumns = 64;  // columns of y at once are a multiple of every processor's panel
+  constexpr int64_t kColumns = 64;  // columns of y at once are a multiple of every processor's panel
   const int64_t depth = in.channels, each = std::max(kColumns, kWeightFloats / (kPlaces * depth) / kColumns * kColumns);
-  const int64_t together = tiles_together(depth + std::min(out.channels, each), kFewest, in.count()), none = 0;
+  const int64_t none = 0;
   for (int64_t from = 0; from < out.channels; from += each) {
     const int64_t columns = std::min(each, out.channels - from), place = depth * padded_columns(columns);
     float* weights = scratch(0, kPlaces * place);
     pack_weights(w, depth, from, columns, weights);
-    in_blocks(in.count(), together, [&](Block block) {
+    in_blocks(in.count(), tiles_of_outputs(depth + out.channels), [&](Block block) {
       const int64_t count = block.count;
       const float* zeros = some_zeros(depth);
       float* inputs = scratch(1, kPlaces * count * depth);
@@ -292,10 +296,9 @@ void winograd_input_gradient(const Geometry& g, const float* dy, const float* w,
 }
 
 void winograd_weight_gradient(const Geometry& g, const float* x, const float* dy, float* dw) {
-  constexpr int64_t kFewest = 72;  // sums are read and written again for every block
   const int64_t down = (g.P + 1) / 2, across = (g.Q + 1) / 2, size = kPlaces * g.C * padded_columns(g.O);
   const Tiled in{g.N, g.H, g.W, g.C, g.pad_h, g.pad_w, down, across}, out{g.N, g.P, g.Q, g.O, 0, 0, down, across};
-  const int64_t together = tiles_together(g.C + g.O, kFewest, in.count());
+  const int64_t together = std::min(tiles_of_sums(g.C + g.O), in.count());
   const int64_t blocks = (in.count() + together - 1) / together, shares = shares_of(blocks, kPlaces * g.C * g.O);
   float* sums = scratch(0, shares * size);
   for_shares(blocks, shares, sums, size, [&](int64_t i, float* own) {
