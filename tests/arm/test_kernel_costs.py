@@ -19,8 +19,10 @@ PARTS = ("forward", "input", "weights")
 SIZES = ((4, 32, 16), (4, 16, 32), (8, 8, 64))
 """Images, their size and channels: the three widths of ResNet-20."""
 MOST_MISSES = {"forward": 0.8, "input": 0.8, "weights": 1.5}
-MOST_INSTRUCTIONS = {"forward": 36.0, "input": 36.0, "weights": 33.0}
-"""In place of 24 multiply-adds, of which 16 in 36 are left, with 7 to 9 loads and what turns pixels into tiles and back."""
+MOST_INSTRUCTIONS = {"forward": 43.0, "input": 43.0, "weights": 46.0}
+"""Of an inner loop there are 35: 24 multiply-adds, 7 to 9 loads, the rest counts."""
+MOST_IN_TILES = 28.0
+"""Of 32 channels and more: 16 of 36 products are left, beside what turns pixels into tiles and back."""
 LEFT = 24 * 16 / 36
 
 
@@ -105,4 +107,4 @@ def test_few_instructions_surround_a_multiply_add(emulated: list[str], part: str
         except Unavailable as reason:
             pytest.skip(str(reason))
         print(f"{part}, {size} x {size} x {channels}: {found:.1f} instructions per 24 multiply-adds of a vector")
-        assert LEFT < found <= MOST_INSTRUCTIONS[part]
+        assert LEFT < found <= (MOST_IN_TILES if channels >= 32 else MOST_INSTRUCTIONS[part])

@@ -20,10 +20,10 @@ CASES = {
     "depthwise": ((2, 33, 8, 7), (33, 1, 3, 3), (2, 1), (1, 1), (1, 1), 33),
     "pointwise": ((3, 17, 6, 6), (10, 17, 1, 1), (1, 1), (0, 0), (1, 1), 1),
     "wide-padding": ((1, 3, 5, 5), (4, 3, 3, 3), (1, 1), (4, 3), (1, 1), 1),
-    # Those of 3 x 3, stride 1 and whole sixteens of channels go by tiles of 2 x 2 pixels.
-    "tiles": ((2, 16, 9, 11), (32, 16, 3, 3), (1, 1), (1, 1), (1, 1), 1),
-    "tiles-without-padding": ((3, 32, 13, 10), (16, 32, 3, 3), (1, 1), (0, 0), (1, 1), 1),
-    "tiles-of-uneven-padding": ((8, 16, 4, 5), (16, 16, 3, 3), (1, 1), (2, 0), (1, 1), 1),
+    # Those of 3 x 3, stride 1 and 32 channels or more, whole sixteens, go by tiles of 2 x 2 pixels.
+    "tiles": ((2, 32, 9, 11), (48, 32, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+    "tiles-without-padding": ((3, 48, 13, 10), (32, 48, 3, 3), (1, 1), (0, 0), (1, 1), 1),
+    "tiles-of-uneven-padding": ((8, 32, 4, 5), (32, 32, 3, 3), (1, 1), (2, 0), (1, 1), 1),
     "tiles-of-some-columns": ((2, 272, 9, 9), (144, 272, 3, 3), (1, 1), (1, 1), (1, 1), 1),
     "long-sums": ((2, 300, 4, 4), (33, 300, 3, 3), (1, 1), (1, 1), (1, 1), 1),
 }

@@ -184,10 +184,7 @@ void pack_weights(const Weights& w, int64_t depth, int64_t begin, int64_t column
 // ---- blocks of tiles
 
 // Tiles of a block, a multiple of every processor's rows of a tile of a product.
-int64_t tiles_of_outputs(int64_t channels) {
-  constexpr int64_t kFew = 32;
-  return channels <= kFew ? 12 : 24;  // what few channels are turned into stays in a first-level cache of 32 KB
-}
+constexpr int64_t kTilesOfOutputs = 24;  // what they are turned into stays near the processor
 // Sums are read and written again for every block, so blocks of few channels have more of them.
 int64_t tiles_of_sums(int64_t channels) {
   constexpr int64_t kRows = 12, kFewest = 72, kMost = 192, kFloats = 1 << 16;
@@ -219,7 +216,7 @@ void correlate(const Tiled& in, const Tiled& out, const float* x, const Weights&
     const int64_t columns = std::min(each, out.channels - from), place = depth * padded_columns(columns);
     float* weights = scratch(0, kPlaces * place);
     pack_weights(w, depth, from, columns, weights);
-    in_blocks(in.count(), tiles_of_outputs(depth + out.channels), [&](Block block) {
+    in_blocks(in.count(), kTilesOfOutputs, [&](Block block) {
       const int64_t count = block.count;
       const float* zeros = some_zeros(depth);
       float* inputs = scratch(1, kPlaces * count * depth);
@@ -276,10 +273,11 @@ void write_taps(const float* sums, int64_t depth, int64_t columns, float* dw) {
 }  // namespace
 
 bool suits_winograd(const Geometry& g) {
-  constexpr int64_t kChannels = 16, kTiles = 32;
+  // Of 16 channels, turning pixels into tiles takes what is saved. The same on every processor, and so are the bits.
+  constexpr int64_t kFewest = 32, kChannels = 16, kTiles = 32;
   const bool is_plain = g.R == 3 && g.S == 3 && g.stride_h == 1 && g.stride_w == 1 && g.dilation_h == 1 && g.dilation_w == 1 &&
                         g.groups == 1 && g.pad_h <= 2 && g.pad_w <= 2;
-  return is_plain && g.C % kChannels == 0 && g.O % kChannels == 0 && g.P > 1 && g.Q > 1 &&
+  return is_plain && g.C >= kFewest && g.O >= kFewest && g.C % kChannels == 0 && g.O % kChannels == 0 && g.P > 1 && g.Q > 1 &&
          g.N * ((g.P + 1) / 2) * ((g.Q + 1) / 2) >= kTiles;
 }
 
