@@ -21,6 +21,9 @@ SIZES = ((4, 32, 16), (4, 16, 32), (8, 8, 64))
 MOST_MISSES = {"forward": 0.8, "input": 0.8, "weights": 1.5}
 MOST_INSTRUCTIONS = {"forward": 43.0, "input": 43.0, "weights": 46.0}
 """Of an inner loop there are 35: 24 multiply-adds, 7 to 9 loads, the rest counts."""
+MOST_IN_TILES = 28.0
+"""Of 32 channels and more: 16 of 36 products are left, beside what turns pixels into tiles and back."""
+LEFT = 24 * 16 / 36
 
 
 @pytest.fixture(scope="session")
@@ -104,4 +107,4 @@ def test_few_instructions_surround_a_multiply_add(emulated: list[str], part: str
         except Unavailable as reason:
             pytest.skip(str(reason))
         print(f"{part}, {size} x {size} x {channels}: {found:.1f} instructions per 24 multiply-adds of a vector")
-        assert 24 < found <= MOST_INSTRUCTIONS[part]
+        assert LEFT < found <= (MOST_IN_TILES if channels >= 32 else MOST_INSTRUCTIONS[part])

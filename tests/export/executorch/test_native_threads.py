@@ -27,7 +27,9 @@ def _convolution(x: Tensor, w: Tensor, stride: int, groups: int) -> list[Tensor]
     return [y, *gradients[:2]]
 
 
-def _step(x: Tensor, w: Tensor, wide: Tensor, deep: Tensor, a: Tensor, b: Tensor) -> Sequence[Tensor]:
+def _step(
+    x: Tensor, w: Tensor, wide: Tensor, deep: Tensor, tiled: Tensor, large: Tensor, a: Tensor, b: Tensor
+) -> Sequence[Tensor]:
     """Every kind of kernel that shares its work out."""
     found = [*_convolution(x, w, 1, 1), *_convolution(x, w, 2, 1), *_convolution(x, wide, 1, x.shape[1])]
     y, mean, rstd = ATEN._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5)
@@ -36,6 +38,9 @@ def _step(x: Tensor, w: Tensor, wide: Tensor, deep: Tensor, a: Tensor, b: Tensor
     # Sums too large to be held more than once are cut by rows.
     few = x[:, :, :9, :9].repeat(1, deep.shape[1] // x.shape[1] + 1, 1, 1)[:, : deep.shape[1]]
     found += _convolution(few, deep, 1, 1)
+    # By tiles: many of few channels, few of many.
+    found += _convolution(x.repeat(1, 2, 1, 1)[:, : tiled.shape[1]], tiled, 1, 1)
+    found += _convolution(x[:, :, :13, :13].repeat(1, 11, 1, 1)[:, : large.shape[1]], large, 1, 1)
     c = a @ b
     rows, means, rstds = ATEN.native_layer_norm(c, [c.shape[-1]], None, None, 1e-5)
     row_gradient = ATEN.native_layer_norm_backward(
@@ -50,7 +55,7 @@ def _step(x: Tensor, w: Tensor, wide: Tensor, deep: Tensor, a: Tensor, b: Tensor
 @pytest.mark.parametrize("batch", [1, 7])
 def test_bits_do_not_depend_on_threads(batch: int, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    shapes = [(batch, 19, 37, 41), (23, 19, 3, 3), (19, 1, 3, 3), (150, 130, 3, 3), (301, 70), (70, 210)]
+    shapes = [(batch, 19, 37, 41), (23, 19, 3, 3), (19, 1, 3, 3), (150, 130, 3, 3), (48, 32, 3, 3), (208, 192, 3, 3), (301, 70), (70, 210)]
     inputs = [torch.randn(shape) for shape in shapes]
     program = traced(_step, inputs)
     path = tmp_path / "program.pte"

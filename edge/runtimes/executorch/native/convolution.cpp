@@ -9,6 +9,7 @@
 #include "products.h"
 #include "simd.h"
 #include "threads.h"
+#include "winograd.h"
 
 namespace apportion {
 namespace {
@@ -30,6 +31,7 @@ void fill_rows(float* y, int64_t rows, int64_t columns, const float* bias) {
 
 void forward(const Geometry& g, const float* x, const float* w, const float* bias, float* y) {
   if (g.is_depthwise()) return depthwise_forward(g, x, w, bias, y);
+  if (suits_winograd(g)) return winograd_forward(g, x, w, bias, y);
   const int64_t depth = g.group_in(), columns = g.group_out(), width = padded_columns(columns), taps = g.R * g.S;
   float* weights = scratch(0, g.groups * taps * depth * width);  // [g][R, S, C/g, O/g]
   for_rows(g.groups * taps, depth * width, [&](int64_t begin, int64_t end) {
@@ -71,6 +73,8 @@ void forward(const Geometry& g, const float* x, const float* w, const float* bia
 // ---- gradient of the input
 
 void input_gradient(const Geometry& g, const float* dy, const float* w, float* dx) {
+  if (g.is_depthwise()) return depthwise_input_gradient(g, dy, w, dx);
+  if (suits_winograd(g)) return winograd_input_gradient(g, dy, w, dx);
   const int64_t columns = g.group_in(), depth = g.group_out(), width = padded_columns(columns), area = g.R * g.S;
   const int64_t top = std::max<int64_t>(0, -down(g.pad_h - g.reach_h(), g.stride_h));
   const int64_t left = std::max<int64_t>(0, -down(g.pad_w - g.reach_w(), g.stride_w));
@@ -136,6 +140,7 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
 
 void weight_gradient(const Geometry& g, const float* x, const float* dy, float* dw) {
   if (g.is_depthwise()) return depthwise_weight_gradient(g, x, dy, dw);
+  if (suits_winograd(g)) return winograd_weight_gradient(g, x, dy, dw);
   const int64_t depth = g.group_in(), columns = g.group_out(), taps = g.R * g.S, size = taps * depth * columns;
   const Padding padding{g.H, g.W, g.C, g.pad_h, g.pad_h, g.pad_w, g.pad_w};
   const Pieces pieces(g.N, g.P, g.Q);
@@ -227,11 +232,7 @@ void convolution_input_gradient(Call& call) {
   set_window(g, call.ints(3), call.ints(4), call.ints(5), call.integer(6));
   g.C = call.size(1, 1) * g.groups;
   if (!call.require(call.size(1, 0) == g.O) || !call.resize(7, {g.N, g.H, g.W, g.C})) return;
-  if (g.is_depthwise()) {
-    depthwise_input_gradient(g, call.in(0), call.in(1), call.out(7));
-  } else {
-    input_gradient(g, call.in(0), call.in(1), call.out(7));
-  }
+  input_gradient(g, call.in(0), call.in(1), call.out(7));
 }
 
 // convolution_weight_gradient(x, dy, kernel [R, S], stride, padding, dilation, groups) -> dw

@@ -100,19 +100,26 @@ inline int64_t shares_of(int64_t pieces, int64_t floats) {
   return shares < 4 ? 1 : shares;
 }
 
-// f(piece, sums of its share); then the shares are added up in the first one.
+// f(piece, sums of its share) for every piece; then the shares are added up in the first one. With one share, pieces follow
+// each other on the caller's thread.
 template <class F>
-void in_shares(const Pieces& pieces, int64_t shares, float* sums, int64_t floats, F f) {
+void for_shares(int64_t pieces, int64_t shares, float* sums, int64_t floats, const F& f) {
   for_chunks(shares, [&](int64_t share) {
     float* own = sums + share * floats;
     std::fill_n(own, floats, 0.0f);
-    for (int64_t i = share * pieces.count() / shares; i < (share + 1) * pieces.count() / shares; ++i) f(pieces.at(i), own);
+    for (int64_t i = share * pieces / shares; i < (share + 1) * pieces / shares; ++i) f(i, own);
   });
   if (shares > 1)
     for_floats(floats, [&](int64_t begin, int64_t end) {
       for (int64_t share = 1; share < shares; ++share)
         for (int64_t i = begin; i < end; ++i) sums[i] += sums[share * floats + i];
     });
+}
+
+// The same for pieces of a batch.
+template <class F>
+void in_shares(const Pieces& pieces, int64_t shares, float* sums, int64_t floats, F f) {
+  for_shares(pieces.count(), shares, sums, floats, [&](int64_t i, float* own) { f(pieces.at(i), own); });
 }
 
 // Every channel by itself; see depthwise.cpp.

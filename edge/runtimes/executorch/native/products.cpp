@@ -346,6 +346,11 @@ void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t
   for (int64_t j = 0; j < n; j += kPanel) pack_panel(b, k_stride, n_stride, k, n, j, to, depth, first);
 }
 
+int64_t packed_at(int64_t k, int64_t j, int64_t depth, int64_t width) {
+  const int64_t panel = j / kPanel * kPanel, columns = std::min(kPanel, width - panel);
+  return panel * depth + k * columns + (j - panel);
+}
+
 Right pack_all(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* to) {
   for_rows((n + kPanel - 1) / kPanel, k * kPanel, [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel)

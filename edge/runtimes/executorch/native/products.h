@@ -46,6 +46,8 @@ int64_t padded_columns(int64_t columns);
 // Rows first .. first + k - 1 of a matrix of depth rows and n columns, in panels one after the other, from elements
 // b[i * k_stride + j * n_stride]. All take depth * padded_columns(n) floats; padding is 0.
 void pack(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* to, int64_t depth, int64_t first);
+// Where pack() puts row k and column j, a multiple of VL, of a matrix of `depth` rows and padded_columns(n) = width columns.
+int64_t packed_at(int64_t k, int64_t j, int64_t depth, int64_t width);
 // All of it, on all threads.
 Right pack_all(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, float* to);
 
