@@ -55,7 +55,16 @@ def _step(
 @pytest.mark.parametrize("batch", [1, 7])
 def test_bits_do_not_depend_on_threads(batch: int, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    shapes = [(batch, 19, 37, 41), (23, 19, 3, 3), (19, 1, 3, 3), (150, 130, 3, 3), (48, 32, 3, 3), (208, 192, 3, 3), (301, 70), (70, 210)]
+    shapes = [
+        (batch, 19, 37, 41),
+        (23, 19, 3, 3),
+        (19, 1, 3, 3),
+        (150, 130, 3, 3),
+        (48, 32, 3, 3),
+        (208, 192, 3, 3),
+        (301, 70),
+        (70, 210),
+    ]
     inputs = [torch.randn(shape) for shape in shapes]
     program = traced(_step, inputs)
     path = tmp_path / "program.pte"
