@@ -69,7 +69,7 @@ MODELS = {
     "lstm": Model("lstm"),
     "depthwise": Model("depthwise"),
     "mobilenet_v3_small": Model("mobilenet_v3_small"),
-    "gpt2-lora": Model("transformers:gpt2", 1, "fedlora:8", ("base=int8",), (128,), ("onnxruntime",)),
+    "gpt2-lora": Model("language:gpt2", 1, "fedlora:8", ("base=int8",), (128,), ("onnxruntime",)),
 }
 """GPT-2's shape with a random int8 base and factors of rank 8, one example of 128 symbols; torch has a float32 base."""
 
