@@ -15,7 +15,9 @@ ORT_TRAINING = onnxruntime-training-cpu==1.19.2
 EXTRAS = coordinator,privacy,postgresql,fleet,onnxruntime,images,book,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
-PIP = $(BIN)/python -m pip install --disable-pip-version-check
+# Files are compiled where they are first imported: the 27,000 of all packages take a minute, and most are never used.
+PIP = env PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check --no-compile
+PACKAGES = $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # pip's own lines and bars where somebody looks; elsewhere one line before a phase of setup, and one with its time after it.
 PHASE = phase() { echo "setup: $$1"; shift; begun=$$(date +%s); quiet=--quiet; if test -t 1; then quiet=; fi; \
   "$$@" $$quiet && echo "setup:   done in $$(($$(date +%s) - begun)) s"; }; phase
@@ -48,14 +50,18 @@ $(STAMP): pyproject.toml
 	  "install one, or name it: make setup PYTHON=..." >&2; exit 1; }
 	@echo "setup: $$($(PYTHON) -V) into .venv, pip's own configuration decides where from"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@# A pip of 2025 or later looks for what fits in a third of the time. Where it cannot be had, the one that is there does.
+	@$(PIP) --quiet --upgrade 'pip>=25' || true
 	@# torch is named, so that torchvision, of the extra dev, takes the release that fits it, not a newer torch with it.
-	@$(PHASE) "1 of 3: $(TORCH) (minutes, where it has to be fetched)" \
+	@$(PHASE) "1 of 4: $(TORCH) (minutes, where it has to be fetched)" \
 	  $(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)'
-	@$(PHASE) "2 of 3: what coordinator, devices and tests need" \
+	@$(PHASE) "2 of 4: what coordinator, devices and tests need" \
 	  $(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)' -e '.[$(EXTRAS)]'
 	@# The wheel's own dependencies (1 GB of other backends) are not what its exporter imports; that is in the extra dev.
-	@$(PHASE) "3 of 3: $(EXECUTORCH), for its exporter" $(PIP) --no-deps '$(EXECUTORCH)' || \
+	@$(PHASE) "3 of 4: $(EXECUTORCH), for its exporter" $(PIP) --no-deps '$(EXECUTORCH)' || \
 	  echo "setup: no executorch for this machine; its exporter's tests are skipped with that reason" >&2
+	@echo "setup: 4 of 4: what every command imports is compiled"
+	@cd "$$($(PACKAGES))" && ls -d torch sympy onnx executorch 2>/dev/null | xargs "$(CURDIR)/$(BIN)/python" -m compileall -qq -j 0 || true
 	@echo "setup: ready; next: make demo"
 	@touch $(STAMP)
 
@@ -180,8 +186,8 @@ runtime-executorch: .venv-executorch/.ready
 .venv-executorch/.ready: pyproject.toml $(wildcard edge/runtimes/executorch/native/* edge/runtimes/executorch/native/trainer/*)
 	@test -n "$(PYTHON)" || { echo "runtime-executorch: no Python 3.11 to 3.14 with venv on PATH" >&2; exit 1; }
 	@test -x .venv-executorch/bin/python || $(PYTHON) -m venv .venv-executorch
-	.venv-executorch/bin/python -m pip install --quiet --disable-pip-version-check -e .
-	.venv-executorch/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(EXECUTORCH)'
+	.venv-executorch/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -e .
+	.venv-executorch/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps '$(EXECUTORCH)'
 	.venv-executorch/bin/python -m edge.runtimes.executorch.build
 	@touch $@
 
@@ -192,8 +198,8 @@ runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 .venv-onnxruntime-training/.ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "runtime-onnxruntime-training: no Python 3.11 to 3.14 with venv on PATH" >&2; exit 1; }
 	@test -x .venv-onnxruntime-training/bin/python || $(PYTHON) -m venv .venv-onnxruntime-training
-	.venv-onnxruntime-training/bin/python -m pip install --quiet --disable-pip-version-check -e .
-	.venv-onnxruntime-training/bin/python -m pip install --quiet --disable-pip-version-check --no-deps '$(ORT_TRAINING)'
+	.venv-onnxruntime-training/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -e .
+	.venv-onnxruntime-training/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps '$(ORT_TRAINING)'
 	.venv-onnxruntime-training/bin/python -c "import edge.runtimes.onnxruntime_training.session as r; assert r.version() == '1.19.2'"
 	@touch $@
 
