@@ -23,7 +23,7 @@ NAMES: dict[str, str] = {
     "Method": "apportion.run_tables:Method",
     "Rows": "apportion.rows:Rows",
     "Task": "apportion.run_tables:Task",
-    "Train": "coordinator.config.run_config:TrainingConfig",
+    "Train": "coordinator.config.training:TrainingConfig",
     "bench": "apportion.jobs:bench",
     "deploy": "apportion.jobs:deploy",
     "doctor": "apportion.jobs:doctor",

@@ -17,7 +17,7 @@ from apportion.run_tables import Data as Data
 from apportion.run_tables import Method as Method
 from apportion.run_tables import Task as Task
 from coordinator.config.cohort import LocalGroup as LocalDevices
-from coordinator.config.run_config import TrainingConfig as Train
+from coordinator.config.training import TrainingConfig as Train
 from coordinator.data.datasets import Dataset as Dataset
 from edge.contracts.errors import ApportionError as ApportionError
 from edge.contracts.errors import ConfigError as ConfigError

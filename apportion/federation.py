@@ -25,7 +25,8 @@ from apportion.run_tables import (
 from apportion.torch_threads import torch_threads_kept
 from coordinator.audit_log.actors import set_command
 from coordinator.config.cohort import LocalGroup
-from coordinator.config.run_config import RunConfig, TrainingConfig
+from coordinator.config.run_config import RunConfig
+from coordinator.config.training import TrainingConfig
 from coordinator.run_file.extends import merged, read_document
 from coordinator.run_file.loading import read_config
 from edge.contracts.errors import ConfigError

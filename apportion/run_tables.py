@@ -17,7 +17,8 @@ import msgspec
 from apportion import given
 from coordinator.config.cohort import LocalGroup
 from coordinator.config.parameter_groups import ParameterGroupConfig
-from coordinator.config.run_config import EvaluationConfig, TrainingConfig
+from coordinator.config.run_config import EvaluationConfig
+from coordinator.config.training import TrainingConfig
 from edge.contracts.errors import ApportionError, ConfigError
 
 if TYPE_CHECKING:

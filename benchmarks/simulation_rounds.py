@@ -25,7 +25,8 @@ from typing import Any, get_args
 import numpy as np
 from msgspec.structs import replace
 
-from coordinator.config.run_config import Precision, RunConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import Precision, RunConfig
 from coordinator.exporting.cut_exporter import class_names, run_input_spec
 from coordinator.exporting.run_data import load_run_data
 from coordinator.local_devices.data_folders import device_shares

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.advice.recorded import Features
-from coordinator.config.run_config import RunConfig, TrainingConfig
+from coordinator.config.run_config import RunConfig
+from coordinator.config.training import TrainingConfig
 from coordinator.exporting.cut_exporter import class_names, dense_module, run_input_spec
 from coordinator.exporting.run_data import load_run_data
 from coordinator.local_devices.data_folders import device_shares

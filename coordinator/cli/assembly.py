@@ -34,7 +34,8 @@ from coordinator.cli.results import finish_run, finished_summary
 from coordinator.cli.run_directory import holds_run, ledger_of, ledger_place
 from coordinator.cli.sharded_run import run_shards
 from coordinator.cli.taking_turns import check_shareable, held_at, take_turns
-from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import RunConfig
 from coordinator.exporting.cut_exporter import CutExporter
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Federation as Begun

@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from coordinator.blobs.blob_store import BlobStore
+from coordinator.config.canonical import canonical_toml
 from coordinator.config.cohort import LocalGroup
-from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.config.run_config import RunConfig
 from coordinator.distillation.proxy import require_proxy
 from coordinator.exporting.cut_exporter import CutExporter, dense_module
 from coordinator.exporting.model_form import base_choices

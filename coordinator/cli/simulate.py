@@ -11,7 +11,8 @@ import typer
 
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.run import check_new, default_run_dir, with_seed
-from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import RunConfig
 from edge.contracts.errors import ApportionError
 
 if TYPE_CHECKING:

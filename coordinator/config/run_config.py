@@ -6,22 +6,20 @@ are used; how tables are read and problems gathered is :mod:`coordinator.config.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from coordinator.config.aggregation import BUFFERED_KEYS, AggregationConfig, DefencesConfig, UpdatesConfig
+from coordinator.config.aggregation import AggregationConfig, DefencesConfig, UpdatesConfig
 from coordinator.config.clusters import ClustersConfig
-from coordinator.config.cohort import CohortConfig, LocalGroup, PlannerConfig, RuntimeConfig
-from coordinator.config.parameter_groups import ParameterGroupConfig
+from coordinator.config.cohort import CohortConfig, PlannerConfig, RuntimeConfig
 from coordinator.config.personal import PersonalConfig
 from coordinator.config.privacy import PrivacyConfig
 from coordinator.config.server_optimizer import ServerOptimizerConfig
 from coordinator.config.task import TaskConfig
-from coordinator.config.tracking import OWN_KEYS, TrackingConfig
-from edge.contracts.plan import LastBatch
+from coordinator.config.tracking import TrackingConfig
+from coordinator.config.training import TrainingConfig
 
 
 class FederationConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,71 +89,6 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     options: dict[str, Any] = {}
-
-
-class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``[training]``: what a device does in one round.
-
-    Attributes:
-        epochs: passes over a device's examples in one round; 1 when neither this nor ``steps`` is given. Example:
-            ``3``.
-        steps: training steps in one round, in place of ``epochs``. Example: ``20``.
-        batch: examples in one training step. Example: ``32``.
-        last_batch: what becomes of the examples left over at an epoch's end: ``drop`` leaves them out, ``keep`` trains
-            a smaller batch, ``wrap`` fills the batch up from the epoch's beginning. Example: ``"wrap"``.
-        optimizer: what the device's steps are made with. Example: ``"adamw"``.
-        lr: learning rate of the device's optimizer, at the start. Example: ``0.05``.
-        lr_schedule: how the learning rate changes over the rounds: ``constant``; ``cosine`` from ``lr`` to
-            ``lr_final``; ``steps``, times ``lr_factor`` at each round of ``lr_milestones``; ``exponential``, halved
-            every ``lr_half_life`` rounds. Example: ``"cosine"``.
-        lr_final: learning rate at the end of ``cosine``. Example: ``0.001``.
-        lr_milestones: rounds at which ``steps`` changes the rate. Example: ``[50, 75]``.
-        lr_factor: what ``steps`` multiplies the rate with at each of them. Example: ``0.1``.
-        lr_half_life: rounds after which ``exponential`` has halved the rate. Example: ``100``.
-        lr_warm_up: first rounds, W, of a rising rate: round r, from 0, has (r + 1) / (W + 1) of what the schedule says.
-            Example: ``3``.
-        momentum: momentum of ``sgd``. Example: ``0.9``.
-        nesterov: Nesterov's form of that momentum. Example: ``true``.
-        weight_decay: this times the weights is added to the gradient (``sgd``, ``adam``) or taken off the weights
-            (``adamw``, times ``lr``). Example: ``0.0005``.
-        clip_norm: largest gradient norm; 0 = no clipping. Example: ``1.0``.
-        frobenius_lambda: weight of Frobenius decay on factor pairs, for methods that have them. Example: ``0.0001``.
-        proximal_mu: mu of FedProx: every step is also pulled back to the received weights; 0 = not. Example: ``0.01``.
-        scaffold: control variates correct every step for how a device's data differ from all devices' (SCAFFOLD).
-            Example: ``true``.
-        loss: what a step lowers where there is no ``[task]``. Example: ``"cross_entropy"``.
-        frozen_norm: what a batch norm whose parameters are frozen normalises with: the statistics of each ``batch``, or
-            the ``static`` ones it has learned. Example: ``"static"``.
-        cached_features: where a cut freezes the lowest layers, devices run these once per example and keep what they
-            give on disk, in this type: ``float32`` (nothing is lost), ``float16``, half the bytes, or
-            ``int8``, a quarter; empty = not. Example: ``"float32"``.
-        groups: ``[[training.groups]]``, parameters with a learning rate or a weight decay of their own. Example: ``[{
-            match = "head.*", lr-factor = 10.0 }]``.
-    """
-
-    epochs: int = 1
-    steps: int = 0
-    batch: int = 32
-    last_batch: LastBatch = "drop"
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = 0.1
-    lr_schedule: Literal["constant", "cosine", "steps", "exponential"] = "constant"
-    lr_final: float = 0.0
-    lr_milestones: tuple[int, ...] = ()
-    lr_factor: float = 0.1
-    lr_half_life: float = 10_000.0
-    lr_warm_up: int = 0
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0
-    frobenius_lambda: float = 0.0
-    proximal_mu: float = 0.0
-    scaffold: bool = False
-    loss: str = "cross_entropy"
-    frozen_norm: Literal["batch", "static"] = "batch"
-    cached_features: Literal["", "float32", "float16", "int8"] = ""
-    groups: tuple[ParameterGroupConfig, ...] = ()
 
 
 class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -381,108 +314,3 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     def data_path(self) -> Path | None:
         """Folder of the data source, or None when it needs none."""
         return Path(self.data.path) if self.data.path else None
-
-
-def canonical_toml(config: RunConfig) -> str:
-    """The run file that reads as ``config``: every key spelled out, in the order of this page; equal for equal runs."""
-    out: list[str] = []
-    for name in config.__struct_fields__:
-        section = getattr(config, name)
-        if section in _UNASKED:
-            continue
-        listed = _LISTED.get(type(section), "")
-        values = {key: getattr(section, key) for key in section.__struct_fields__ if key != listed}
-        if name in ("method", "task"):
-            values = {"name": section.name, **dict(sorted(section.options.items()))}
-        if name == "runtime":
-            values = {"name": values.pop("names"), **values}
-        for key in _not_written(section):
-            del values[key]
-        out.append(f"[{_kebab(name)}]")
-        # A method's own options keep their spelling; ours are kebab-case.
-        out += [
-            f"{key if name in ('method', 'task') else _kebab(key)} = {_toml(value)}" for key, value in values.items()
-        ]
-        out.append("")
-        for group in getattr(section, listed) if listed else ():
-            out.append(f"[[{_kebab(name)}.{listed}]]")
-            keys = [key for key in group.__struct_fields__ if key not in _not_written(group)]
-            out += [f"{_kebab(key)} = {_toml(getattr(group, key))}" for key in keys]
-            out.append("")
-    return "\n".join(out)
-
-
-_UNASKED = (ServerOptimizerConfig(), PersonalConfig(), ClustersConfig(), TaskConfig(), TrackingConfig())
-"""Tables that are left out where nobody asked for them: runs of earlier releases keep their text."""
-
-_LISTED: dict[type, str] = {CohortConfig: "local", TrainingConfig: "groups"}
-"""The keys that are arrays of tables."""
-
-
-def _not_written(section: Any) -> list[str]:
-    """Keys whose value stands for "not given", which a file says by leaving them out."""
-    if isinstance(section, FederationConfig):
-        unused = [] if section.keep_best else ["metric", "keep_best"]
-        return unused + [key for key in ("patience", "keep_every") if not getattr(section, key)]
-    if isinstance(section, ModelConfig):
-        return [key for key in ("classes", "vocabulary", "weights_map") if not getattr(section, key)]
-    if isinstance(section, TrainingConfig):
-        unused = ["epochs" if section.steps else "steps"]
-        later = ("proximal_mu", "scaffold", "lr_warm_up", "cached_features")
-        unused += ["frozen_norm"] if section.frozen_norm == "batch" else []
-        return unused + [key for key in later if not getattr(section, key)]
-    if isinstance(section, ParameterGroupConfig):
-        return ["weight_decay"] if section.weight_decay is None else []
-    if isinstance(section, DataConfig):
-        unused = ["alpha"] if not section.partition.startswith("dirichlet") else []
-        return unused if section.devices else [*unused, "devices"]
-    if isinstance(section, EvaluationConfig):
-        unused = [] if section.devices else ["devices", "devices_least"]
-        return unused if section.choices else [*unused, "choices"]
-    if isinstance(section, PersonalConfig):
-        return [key for key in ("layers", "fine_tune") if not getattr(section, key)]
-    if isinstance(section, AggregationConfig):
-        return [] if section.mode == "buffered" else [key.replace("-", "_") for key in BUFFERED_KEYS]
-    if isinstance(section, PrivacyConfig):
-        return [] if section.least_honest else ["least_honest"]
-    if isinstance(section, StoreConfig):
-        return [key for key in ("blobs", "ledger") if not getattr(section, key)] + ["shards"] * (section.shards == 1)
-    if isinstance(section, LocalGroup):
-        return [key for key in ("runtime", "tags") if not getattr(section, key)]
-    if isinstance(section, CohortConfig):
-        return [] if section.tags else ["tags"]
-    if isinstance(section, TrackingConfig):
-        # Of a tracker that is not named, and what stands for a place in the run's directory.
-        unnamed = [key.replace("-", "_") for key, tracker in OWN_KEYS.items() if tracker not in section.to]
-        empty = [key for key in section.__struct_fields__ if getattr(section, key) in ("", ())]
-        return list(dict.fromkeys([*unnamed, *empty]))
-    if isinstance(section, BrokerConfig):
-        spared = ("identity", "bulk", "web", "web_certificate", "web_key", "web_socket", "folder")
-        return [key for key in spared if not getattr(section, key)]
-    return []
-
-
-def _kebab(key: str) -> str:
-    return key.replace("_", "-")
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, TlsFiles):
-        value = {key: getattr(value, key) for key in value.__struct_fields__}
-    if isinstance(value, Mapping):
-        pairs = (f"{_quoted(str(key))} = {_toml(value[key])}" for key in sorted(value))
-        return "{ " + ", ".join(pairs) + " }" if value else "{}"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
-    raise TypeError(f"no TOML form of {type(value).__name__} in a run file")
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'

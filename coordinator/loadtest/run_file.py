@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.config.run_config import BrokerConfig, RunConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import BrokerConfig, RunConfig
 from coordinator.run_file.loading import load_config_text
 
 FEDERATION = "load"

@@ -6,7 +6,8 @@ import math
 
 import msgspec
 
-from coordinator.config.run_config import RunConfig, TrainingConfig
+from coordinator.config.run_config import RunConfig
+from coordinator.config.training import TrainingConfig
 from coordinator.device_scores.held_out import EVAL, held_out
 from coordinator.exporting.parameter_groups import group_values
 from coordinator.planning.artifacts import Artifact

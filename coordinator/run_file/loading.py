@@ -26,13 +26,13 @@ from coordinator.config.run_config import (
     RunConfig,
     SimulationConfig,
     StoreConfig,
-    TrainingConfig,
 )
 from coordinator.config.server_optimizer import read_server_optimizer
 from coordinator.config.store import has_password, has_unsafe_option, url_problem
 from coordinator.config.table_reader import TableReader, absolute
 from coordinator.config.task import read_task
 from coordinator.config.tracking import read_tracking
+from coordinator.config.training import TrainingConfig
 from coordinator.language.source import PREFIX, is_language
 from coordinator.methods import LANGUAGE_METHODS, METHODS
 from coordinator.methods.own import installed_methods, is_import_path

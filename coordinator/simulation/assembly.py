@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import nn
 
-from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import RunConfig
 from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import open_proxy
 from coordinator.exporting.base_file import base_size

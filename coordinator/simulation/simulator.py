@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.blobs.blob_store import BlobStore
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.exporting.cut_exporter import CutExporter
 from coordinator.exporting.task_metric import is_lower_better
 from coordinator.ledger.ledger import Ledger

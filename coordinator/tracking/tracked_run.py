@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import RunConfig
 from coordinator.tracking import TRACKERS
 from coordinator.tracking.delivery import Delivery
 from coordinator.tracking.events import DeviceReported, Event, Outcome, RoundCommitted, RunEnded, RunStarted

@@ -18,7 +18,7 @@ import pytest
 from coordinator.brokers.broker_files import local_device_files
 from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.cli.assembly import RunOptions, start_run
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.identity.authority import Authority
 from coordinator.ledger.ledger import Ledger
 from coordinator.rounds.run import run_rounds

@@ -13,7 +13,8 @@ import pytest
 from coordinator.cli import assembly
 from coordinator.cli.assembly import RunOptions
 from coordinator.cli.own_runs import is_own, records_folder
-from coordinator.config.run_config import BrokerConfig, RunConfig, TlsFiles, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import BrokerConfig, RunConfig, TlsFiles
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError

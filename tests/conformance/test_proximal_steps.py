@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.exporting.cut_exporter import CutExporter
 from coordinator.run_file.loading import load_config_text
 from coordinator.submodels.values import DeviceProgram

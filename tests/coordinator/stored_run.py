@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from coordinator.blobs.blob_store import BlobStore
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
 from coordinator.run_file.loading import load_config_text

@@ -17,7 +17,7 @@ import numpy as np
 
 from coordinator.blobs.blob_store import BlobStore
 from coordinator.cli.assembly import RunOptions, open_federation
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.data.datasets import load_dataset
 from coordinator.exporting.cut_exporter import CutExporter, dense_module
 from coordinator.ledger.ledger import Ledger

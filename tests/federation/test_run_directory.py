@@ -17,7 +17,8 @@ import torch
 from safetensors.numpy import load_file
 
 from coordinator.cli.entry import main
-from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import RunConfig
 from coordinator.ledger.ledger import Ledger
 from coordinator.local_devices.data_folders import device_shares
 from coordinator.run_file.loading import load_config, load_config_text

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.history.live import FILE, LiveDevice, LiveState
 from coordinator.ledger.database import statement
 from coordinator.ledger.ledger import Ledger

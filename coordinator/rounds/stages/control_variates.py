@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coordinator.config.run_config import RunConfig, TrainingConfig
+from coordinator.config.run_config import RunConfig
+from coordinator.config.training import TrainingConfig
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.ledger.records import Assignment, RecordedUpdate, Round
 from coordinator.rounds.control_variates import KEPT, RoundOfVariates, population

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordinator.advice.features import local_steps, population, skew
-from coordinator.config.run_config import TrainingConfig
+from coordinator.config.training import TrainingConfig
 from edge.contracts.errors import ConfigError
 from tests.coordinator.advice.small_map import run
 

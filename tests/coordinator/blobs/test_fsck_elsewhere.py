@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.run_file.loading import load_config_text
 from edge.__main__ import main
 from tests.coordinator.stored_run import StoredRun

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.config.canonical import canonical_toml
 from coordinator.config.parameter_groups import ParameterGroupConfig, check_group_names
-from coordinator.config.run_config import canonical_toml
 from coordinator.exporting.cut_exporter import CutExporter, dense_module
 from coordinator.exporting.parameter_groups import compiled_groups, group_values
 from coordinator.run_file.checks import method_of_run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.config.canonical import canonical_toml
 from coordinator.config.cohort import LocalGroup
-from coordinator.config.run_config import canonical_toml
 from tests.coordinator.run_file.test_loading import SMALL, parse, problems
 
 STARTED = '[broker]\nurl = "mosquitto"\nidentity = "id"\n'

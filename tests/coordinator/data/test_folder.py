@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.data.datasets import load_dataset
 from coordinator.data.folder import Takes
 from coordinator.run_file.loading import load_config_text

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.exporting.initial_weights import load_initial_weights
 from coordinator.run_file.loading import load_config_text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.exporting.initial_weights import load_initial_weights
 from coordinator.exporting.weight_names import fitting_maps, named_map, renamed
 from coordinator.models.catalog import build_model

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.quarantine import Reliability
 from coordinator.ledger.records import Assignment, Measurement

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.config.canonical import canonical_toml
 from coordinator.config.privacy import PrivacyConfig
-from coordinator.config.run_config import canonical_toml
 from coordinator.privacy.guarantee import LEAST, guarantee_of
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError

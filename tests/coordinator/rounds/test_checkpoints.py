@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.config.run_config import FederationConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import FederationConfig
 from coordinator.ledger.ledger import Ledger
 from coordinator.rounds.best_round import best_round, rounds_until_stop
 from coordinator.rounds.crash_points import POINTS

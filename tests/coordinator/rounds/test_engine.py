@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator.blobs.blob_store import BlobStore
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.exporting.cut_exporter import CutExporter, dense_module
 from coordinator.ledger.ledger import Ledger
 from coordinator.methods import build_method

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.ledger.database import LedgerFile
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import RecordedUpdate

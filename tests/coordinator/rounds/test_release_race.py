@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.blobs.blob_store import BlobStore
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.ledger.ledger import Ledger
 from coordinator.rounds.run import run_rounds
 from coordinator.run_file.loading import load_config_text

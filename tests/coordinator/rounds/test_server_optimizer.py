@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.conformance.methods.subject import Subject, trained_updates
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.ledger.ledger import Ledger

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.config.run_config import RunConfig, TrainingConfig
+from coordinator.config.run_config import RunConfig
+from coordinator.config.training import TrainingConfig
 from coordinator.planning.artifacts import Artifact
 from coordinator.rounds.work_order import build_order, hyper_parameters, learning_rate
 from coordinator.run_file.loading import load_config_text

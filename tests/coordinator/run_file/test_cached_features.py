@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import RunConfig
 from coordinator.exporting.cut_exporter import CutExporter, dense_module
 from coordinator.run_file.checks import method_of_run
 from coordinator.run_file.loading import load_config_text

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from coordinator.config.canonical import canonical_toml
 from coordinator.config.cohort import LocalGroup, PlannerConfig
-from coordinator.config.run_config import RunConfig, TlsFiles, canonical_toml
+from coordinator.config.run_config import RunConfig, TlsFiles
 from coordinator.run_file.loading import load_config, load_config_text
 from edge.contracts.errors import ConfigError
 

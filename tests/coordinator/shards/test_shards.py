@@ -12,7 +12,7 @@ import pytest
 from coordinator.brokers.access import access_rules
 from coordinator.brokers.broker_files import coordinator_files
 from coordinator.cli.sharded_run import run_shards
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.identity.authority import Authority
 from coordinator.ledger.coordination import Lease
 from coordinator.ledger.ledger import Ledger

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import METHODS
 from coordinator.rounds import round as engine

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from coordinator.cli.simulate import begin
-from coordinator.config.run_config import RunConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.run_config import RunConfig
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.exporting.run_data import load_run_data
 from coordinator.ledger.records import Round

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.exporting.run_data import load_run_data
 from coordinator.local_devices.data_folders import device_shares

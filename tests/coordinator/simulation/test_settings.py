@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.config.run_config import TrainingConfig, canonical_toml
+from coordinator.config.canonical import canonical_toml
+from coordinator.config.training import TrainingConfig
 from coordinator.rounds.evaluators import run_evaluator
 from coordinator.rounds.work_order import learning_rate
 from coordinator.run_file.loading import load_config_text

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.cli.simulate import begin
 from coordinator.cli.tracking_findings import tracking_findings
-from coordinator.config.run_config import canonical_toml
+from coordinator.config.canonical import canonical_toml
 from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, simulate
 from coordinator.tracking import TRACKERS
