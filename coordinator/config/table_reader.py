@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 REQUIRED: Any = object()
 """Default of a key that must be there."""
@@ -171,3 +172,9 @@ def _what(value: Any) -> str:
     found = names.get(type(value), "a table" if isinstance(value, Mapping) else type(value).__name__)
     text = repr(value)
     return f"{found} ({text if len(text) <= 40 else text[:37] + '...'})"
+
+
+def choices_of(struct: type, field: str) -> Iterable[str]:
+    """The strings that ``field`` may hold, from its type, so that they are written down once."""
+    hint: Any = typing.get_type_hints(struct)[field]
+    return get_args(hint)

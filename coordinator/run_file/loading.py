@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from coordinator.aggregation import AGGREGATIONS
 from coordinator.config.aggregation import read_aggregation, read_defences, read_updates
@@ -14,7 +13,6 @@ from coordinator.config.broker import read_broker
 from coordinator.config.clusters import read_clusters
 from coordinator.config.cohort import PlannerConfig, RuntimeConfig, read_cohort
 from coordinator.config.device_speed import SPEEDS
-from coordinator.config.parameter_groups import read_groups
 from coordinator.config.personal import read_personal
 from coordinator.config.privacy import read_privacy
 from coordinator.config.run_config import (
@@ -22,18 +20,15 @@ from coordinator.config.run_config import (
     EvaluationConfig,
     FederationConfig,
     MethodConfig,
-    ModelConfig,
     RunConfig,
     SimulationConfig,
     StoreConfig,
 )
 from coordinator.config.server_optimizer import read_server_optimizer
 from coordinator.config.store import has_password, has_unsafe_option, url_problem
-from coordinator.config.table_reader import TableReader, absolute
+from coordinator.config.table_reader import TableReader, absolute, choices_of
 from coordinator.config.task import read_task
 from coordinator.config.tracking import read_tracking
-from coordinator.config.training import TrainingConfig
-from coordinator.language.source import PREFIX, is_language
 from coordinator.methods import LANGUAGE_METHODS, METHODS
 from coordinator.methods.own import installed_methods, is_import_path
 from coordinator.run_file.cached_features import check_cached_features
@@ -51,13 +46,13 @@ from coordinator.run_file.clusters import check_clusters
 from coordinator.run_file.control_variates import check_control_variates
 from coordinator.run_file.extends import read_document
 from coordinator.run_file.language import check_language
+from coordinator.run_file.model import read_model
+from coordinator.run_file.training import read_training
 from coordinator.server_optimizers import SERVER_OPTIMIZERS
 from coordinator.tracking import TRACKERS
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.evaluation import FEWEST
-from edge.contracts.plan import LastBatch
 from edge.contracts.topics import check_name
-from export.training_step import Loss, Optimizer
 
 DATA_VARIABLE = "APPORTION_DATA"
 _SECTIONS = tuple(RunConfig.__struct_fields__)
@@ -103,12 +98,12 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
     task = read_task(tables["task"])
     config = RunConfig(
         federation=_federation(tables["federation"]),
-        model=_model(tables["model"], folder, has_task=bool(task.name)),
+        model=read_model(tables["model"], folder, has_task=bool(task.name)),
         method=_method(tables["method"]),
         task=task,
         data=_data(tables["data"], local, folder, environ, has_held_out=bool(tables["evaluation"].raw("data"))),
         cohort=cohort,
-        training=_training(tables["training"]),
+        training=read_training(tables["training"]),
         evaluation=_evaluation(tables["evaluation"], folder),
         aggregation=read_aggregation(tables["aggregation"], AGGREGATIONS),
         personal=read_personal(tables["personal"]),
@@ -175,130 +170,11 @@ def _federation(table: TableReader) -> FederationConfig:
     return federation
 
 
-def _model(table: TableReader, folder: Path, *, has_task: bool) -> ModelConfig:
-    from coordinator.models import MODELS
-    from coordinator.models.libraries import is_own, library_of
-    from coordinator.models.libraries.config_file import with_config_file
-
-    named = str(table.raw("build", ""))
-    build = table.text("build") if library_of(named) else table.choice("build", MODELS, own="function")
-    shape = table.list_of("input", int, "whole numbers", ())
-    if any(size < 1 for size in shape):
-        table.problem("input", f"sizes of {list(shape)} must be at least 1")
-    least = 1 if has_task else 2  # of a task they are what the model gives: outputs, a vocabulary
-    names: tuple[str, ...]
-    if isinstance(table.raw("classes"), list):
-        names = table.list_of("classes", str, "class names", ())
-        if len(set(names)) != len(names) or len(names) < least:
-            table.problem(
-                "classes",
-                f"at least {'two' if least == 2 else 'one'} different names expected, {list(names)[:5]} found",
-            )
-    elif table.has("classes"):
-        names = tuple(str(index) for index in range(table.integer("classes", low=least, high=1_000_000)))
-    else:
-        names = ()
-    if is_own(build) and not shape:
-        table.problem("input", "is missing; your own model needs the shape of one example, e.g. [3, 32, 32]")
-    if ":" in build and not names and not has_task:
-        table.problem("classes", f"is missing; {build} needs a number of classes or their names")
-    vocabulary = table.integer("vocabulary", 0, low=1, high=10_000_000)
-    if vocabulary and not is_own(build):
-        table.problem("vocabulary", f"belongs to a model of your own; {build} says itself what it takes")
-    options = table.table("options").rest()
-    try:
-        build, options = with_config_file(build, options, folder)
-    except ConfigError as error:
-        table.problems.extend(error.problems)
-    if is_language(build) and (folder / build.removeprefix(PREFIX)).is_dir():
-        build = PREFIX + absolute(build.removeprefix(PREFIX), folder)
-    weights = absolute(table.text("weights", ""), folder)
-    if weights and is_language(build):
-        table.problem("weights", f'{build} has its values in a base; name their folder: build = "{PREFIX}FOLDER"')
-    exceptions = table.list_of("weights-except", str, "name patterns", ())
-    if weights and not Path(weights).is_file():
-        table.problem("weights", f"{weights}: no such file; give a safetensors file of this model's weights")
-    if exceptions and not weights:
-        table.problem("weights-except", "belongs to weights, the file they are exceptions from")
-    return ModelConfig(
-        build=build,
-        input=shape,
-        vocabulary=vocabulary,
-        classes=names,
-        options=options,
-        weights=weights,
-        weights_except=exceptions,
-        weights_map=_weights_map(table, weights),
-    )
-
-
-def _weights_map(table: TableReader, weights: str) -> str | dict[str, str]:
-    """A name, or patterns and what they become; the file is not opened here."""
-    from coordinator.exporting.weight_names import MAPS, pattern_problem
-
-    given = table.raw("weights-map", "")
-    if given and not weights:
-        table.problem("weights-map", "belongs to weights, the file whose names it maps")
-    if isinstance(given, str):
-        return str(table.choice("weights-map", MAPS, ""))
-    lines = table.table("weights-map").rest()
-    for pattern, target in lines.items():
-        problem = pattern_problem(pattern, target) if isinstance(target, str) else f"{target!r} is not a name"
-        if problem:
-            table.problem("weights-map", problem)
-    return lines
-
-
 def _method(table: TableReader) -> MethodConfig:
     given = table.raw("name")
     ours = sorted({*METHODS, *LANGUAGE_METHODS})
     known = ours if given in ours else [*ours, *installed_methods()]
     return MethodConfig(name=table.choice("name", known, own="Class"), options=table.rest())
-
-
-def _training(table: TableReader) -> TrainingConfig:
-    default = TrainingConfig()
-    if table.has("epochs") and table.has("steps"):
-        table.problem("steps", "give epochs or steps, not both")
-    steps = table.integer("steps", 0, low=1)
-    epochs = table.integer("epochs", 0 if steps else 1, low=1)
-    optimizer = table.choice("optimizer", _choices(Optimizer, "kind"), default.optimizer)
-    training = TrainingConfig(
-        epochs=0 if steps else epochs,
-        steps=steps,
-        batch=table.integer("batch", default.batch, low=1, high=65_536),
-        last_batch=table.choice("last-batch", get_args(LastBatch), default.last_batch),
-        optimizer=optimizer,
-        lr=table.number("lr", default.lr, low=0.0, above_low=True),
-        lr_schedule=table.choice("lr-schedule", _choices(TrainingConfig, "lr_schedule"), default.lr_schedule),
-        lr_final=table.number("lr-final", default.lr_final, low=0.0),
-        lr_milestones=table.list_of("lr-milestones", int, "rounds", default.lr_milestones),
-        lr_factor=table.number("lr-factor", default.lr_factor, low=0.0, above_low=True),
-        lr_half_life=table.number("lr-half-life", default.lr_half_life, low=0.0, above_low=True),
-        lr_warm_up=table.integer("lr-warm-up", 0, low=1),
-        momentum=table.number("momentum", default.momentum, low=0.0, high=1.0),
-        nesterov=table.flag("nesterov", default.nesterov),
-        weight_decay=table.number("weight-decay", default.weight_decay, low=0.0),
-        clip_norm=table.number("clip-norm", default.clip_norm, low=0.0),
-        frobenius_lambda=table.number("frobenius-lambda", default.frobenius_lambda, low=0.0),
-        proximal_mu=table.number("proximal-mu", default.proximal_mu, low=0.0, high=1e6),
-        scaffold=table.flag("scaffold", default.scaffold),
-        loss=table.choice("loss", get_args(Loss), default.loss),
-        frozen_norm=table.choice("frozen-norm", _choices(TrainingConfig, "frozen_norm"), default.frozen_norm),
-        cached_features=table.choice(
-            "cached-features", _choices(TrainingConfig, "cached_features"), default.cached_features
-        ),
-        groups=read_groups(table),
-    )
-    if training.optimizer != "sgd" and training.momentum:
-        table.problem("momentum", f"belongs to sgd; {training.optimizer} keeps its own moments")
-    if training.nesterov and not training.momentum:
-        table.problem("nesterov", "needs a momentum above 0")
-    if training.lr_final and training.lr_schedule != "cosine":
-        table.problem("lr-final", 'belongs to lr-schedule = "cosine"')
-    if bool(training.lr_milestones) != (training.lr_schedule == "steps"):
-        table.problem("lr-milestones", 'and lr-schedule = "steps" belong together; give both or neither')
-    return training
 
 
 def _data(
@@ -313,7 +189,7 @@ def _data(
     data = DataConfig(
         source=source,
         path=_data_path(table, source, folder, environ),
-        partition=table.choice("partition", _choices(DataConfig, "partition"), default.partition),
+        partition=table.choice("partition", choices_of(DataConfig, "partition"), default.partition),
         alpha=table.number("alpha", default.alpha, low=0.0, above_low=True),
         devices=table.integer("devices", local, low=1, high=1_000_000),
         scale=table.number("scale", default.scale, low=-1e12),
@@ -358,13 +234,13 @@ def _evaluation(table: TableReader, folder: Path) -> EvaluationConfig:
     return EvaluationConfig(
         batch=table.integer("batch", default.batch, low=1, high=65_536),
         every=table.integer("every", default.every, low=0),
-        norm=table.choice("norm", _choices(EvaluationConfig, "norm"), default.norm),
+        norm=table.choice("norm", choices_of(EvaluationConfig, "norm"), default.norm),
         holdout=table.number("holdout", default.holdout, low=0.0, high=0.9, above_low=True),
         data=data,
         devices=table.number("devices", default.devices, low=0.0, high=0.5, above_low=True),
         devices_least=table.integer("devices-least", default.devices_least, low=FEWEST, high=1_000_000_000),
         choices=choices,
-        precision=table.choice("precision", _choices(EvaluationConfig, "precision"), default.precision),
+        precision=table.choice("precision", choices_of(EvaluationConfig, "precision"), default.precision),
     )
 
 
@@ -373,7 +249,7 @@ def _planner(table: TableReader, folder: Path) -> PlannerConfig:
     return PlannerConfig(
         headroom=table.number("headroom", default.headroom, low=0.0, high=0.9),
         adapt=table.flag("adapt", default.adapt),
-        runtimes=table.choice("runtimes", _choices(PlannerConfig, "runtimes"), default.runtimes),
+        runtimes=table.choice("runtimes", choices_of(PlannerConfig, "runtimes"), default.runtimes),
         micro_batches=table.flag("micro-batches", default.micro_batches),
         recompute=table.flag("recompute", default.recompute),
         max_step_s=table.number("max-step-s", default.max_step_s, low=0.0),
@@ -424,7 +300,7 @@ def _store(table: TableReader, folder: Path) -> StoreConfig:
 def _simulation(table: TableReader) -> SimulationConfig:
     default = SimulationConfig()
     return SimulationConfig(
-        precision=table.choice("precision", _choices(SimulationConfig, "precision"), default.precision),
+        precision=table.choice("precision", choices_of(SimulationConfig, "precision"), default.precision),
         # Checked with the method and the model at hand: its list lies beside torch.
         time_model=table.text("time-model", default.time_model),
         profile=table.choice("profile", SPEEDS, default.profile),
@@ -434,9 +310,3 @@ def _simulation(table: TableReader) -> SimulationConfig:
         latency_ms=table.number("latency-ms", default.latency_ms, low=0.0),
         idle_mb=table.number("idle-mb", default.idle_mb, low=0.0),
     )
-
-
-def _choices(struct: type, field: str) -> Iterable[str]:
-    """The strings that ``field`` may hold, from its type, so that they are written down once."""
-    hint: Any = typing.get_type_hints(struct)[field]
-    return get_args(hint)
