@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,29 @@ _PRODUCTS = ("mm", "bmm", "addmm")
 _RECURRENT = "apportion."
 
 
+@dataclass(frozen=True)
+class ConvolutionShape:
+    """What a plain convolution computes, forward or backward.
+
+    Attributes:
+        examples: of one run of its program.
+        weight: filters, channels / groups, height and width of the kernel.
+        output: height and width of what it gives.
+    """
+
+    examples: int
+    weight: tuple[int, ...]
+    output: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+InTiles = Callable[[ConvolutionShape], bool]
+"""Whether a runtime's kernels do a convolution in tiles, with 16 products for 36."""
+
+
 def forward_macs(evaluation: Capture) -> int:
     """Multiply-accumulates of one forward pass, per sample.
 
@@ -32,7 +56,9 @@ def forward_macs(evaluation: Capture) -> int:
     return sum(_macs(node) for node in nodes if node.op == "call_function") // batch
 
 
-def step_work(programs: Mapping[str, Capture], spec: StepSpec) -> StepWork:
+def step_work(
+    programs: Mapping[str, Capture], spec: StepSpec, in_tiles: InTiles = lambda convolution: False
+) -> StepWork:
     """Work of one training step of ``spec.batch`` examples: of those of the programs that it runs."""
     counted = [0.0, 0.0, 0.0]
     for name, times in ((ACCUMULATE, spec.micro_batches), ("train", 1)):
@@ -46,22 +72,22 @@ def step_work(programs: Mapping[str, Capture], spec: StepSpec) -> StepWork:
         for node in nodes:
             if node.op == "call_function":
                 share = times * (scale if _is_per_example(node) else 1.0)
-                counted = [have + share * count for have, count in zip(counted, _kinds(node), strict=True)]
+                kinds = _kinds(node, scale, in_tiles)
+                counted = [have + share * count for have, count in zip(counted, kinds, strict=True)]
     return StepWork(*(round(count) for count in counted))
 
 
-def _kinds(node: fx.Node) -> tuple[int, int, int]:
+def _kinds(node: fx.Node, scale: float, in_tiles: InTiles) -> tuple[int, int, int]:
     """Convolution, padded and matrix multiply-accumulates of one operation, backward ones included."""
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     if name == "convolution":
-        macs = _macs(node)
-        return macs, macs * _padding(_sizes(node.args[1]), int(node.args[8])) // _PARTS, 0
+        macs, (_, weight, _, *settings) = _macs(node), node.args
+        return macs, macs * _padding(node, weight, settings, scale, in_tiles) // _PARTS, 0
     if name == "convolution_backward":
-        gradient, x, weight = node.args[:3]
-        transposed, groups, wanted = bool(node.args[7]), int(node.args[9]), node.args[10]
-        each = _elements(x if transposed else gradient) * math.prod(_sizes(weight)[1:])
+        gradient, x, weight, _, *settings, wanted = node.args
+        each = _elements(x if settings[3] else gradient) * math.prod(_sizes(weight)[1:])
         macs = each * (bool(wanted[0]) + bool(wanted[1]))
-        return macs, macs * _padding(_sizes(weight), groups) // _PARTS, 0
+        return macs, macs * _padding(gradient, weight, settings, scale, in_tiles) // _PARTS, 0
     if name in _PRODUCTS:
         return 0, 0, _macs(node)
     if str(node.target).startswith(_RECURRENT):  # a loop's backward pass, another such operation, does it twice more
@@ -72,11 +98,23 @@ def _kinds(node: fx.Node) -> tuple[int, int, int]:
 _PARTS = 1 << 20
 
 
-def _padding(weight: list[int], groups: int) -> int:
-    """How much more a convolution computes with both channels rounded up, in parts of 2^20; 0 with groups."""
+def _padding(output: Any, weight: Any, settings: list[Any], scale: float, in_tiles: InTiles) -> int:
+    """How much more a convolution computes with both channels rounded up, in parts of 2^20; 0 with groups.
+
+    Args:
+        settings: stride, padding, dilation, whether it is a transposed one, output padding, groups.
+        scale: examples of a run for each of the traced ones.
+    """
+    stride, padding, dilation, is_transposed, _, groups = settings
     if groups > 1:
         return 0
-    out, into = weight[0], weight[1]
+    (examples, _, *places), channels = _sizes(output), _sizes(weight)
+    shape = ConvolutionShape(
+        round(examples * scale), tuple(channels), tuple(places), tuple(stride), tuple(padding), tuple(dilation), groups
+    )
+    if not is_transposed and in_tiles(shape):
+        return _PARTS * 16 // 36
+    out, into = channels[:2]
     return _PARTS * (-(-out // _LANES) * _LANES) * (-(-into // _LANES) * _LANES) // (out * into)
 
 

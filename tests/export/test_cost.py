@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 from torch import nn
 
 from edge.contracts.manifest import InputSpec
-from export.cost import forward_macs, step_work
+from export.cost import ConvolutionShape, forward_macs, step_work
+from export.formats.executorch_program import tiles
+from export.formats.executorch_program.tiles import in_tiles
 from export.programs import capture_programs
 from export.training_step import FactorPair, StepSpec
 from profiles.step_work import StepWork
@@ -82,6 +89,48 @@ def test_work_of_a_step_by_hand() -> None:
     padded = 2 * first * (16 * 16 / (3 * 8)) + 2 * second * (16 * 32 / (8 * 20))
     assert abs(found.padded_macs / padded - 1) < 1e-5
     assert found.matrix_macs == 3 * 7 * 20 * 5
+
+
+def test_products_in_tiles_are_16_of_36() -> None:
+    """The second layer alone: the first has too few channels, the third a stride."""
+    module = nn.Sequential(
+        nn.Conv2d(16, 32, 3, padding=1, bias=False),
+        nn.Conv2d(32, 32, 3, padding=1, bias=False),
+        nn.Conv2d(32, 32, 3, stride=2, padding=1, bias=False),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 5),
+    )
+    spec = StepSpec(input=InputSpec(layout="chw", shape=(16, 6, 6)), classes=5, batch=7)
+    found = step_work(capture_programs(module, spec), spec, in_tiles)
+    first, second, third = 7 * 36 * 9 * 16 * 32, 7 * 36 * 9 * 32 * 32, 7 * 9 * 9 * 32 * 32
+    assert found.convolution_macs == 2 * first + 3 * second + 3 * third
+    assert abs(found.padded_macs / (2 * first + 3 * second * 16 / 36 + 3 * third) - 1) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"examples": 3}, False),  # 27 tiles
+        ({"weight": (48, 32, 3, 3)}, True),
+        ({"weight": (40, 32, 3, 3)}, False),
+        ({"weight": (32, 16, 3, 3)}, False),
+        ({"weight": (32, 32, 1, 1)}, False),
+        ({"stride": (1, 2)}, False),
+        ({"dilation": (2, 2)}, False),
+        ({"padding": (3, 1)}, False),
+        ({"output": (1, 6)}, False),
+        ({"groups": 2}, False),
+    ],
+)
+def test_convolutions_in_tiles_are_those_of_the_kernels(changes: dict[str, Any], expected: bool) -> None:
+    shape = ConvolutionShape(4, (32, 32, 3, 3), (6, 6), (1, 1), (1, 1), (1, 1), 1)
+    assert in_tiles(replace(shape, **changes)) is expected
+    source = (Path(tiles.__file__).parents[3] / "edge/runtimes/executorch/native/winograd.cpp").read_text("utf-8")
+    found = re.search(r"kFewest = (\d+), kChannels = (\d+), kTiles = (\d+);", source)
+    assert found is not None
+    assert tuple(map(int, found.groups())) == (tiles.FEWEST_CHANNELS, tiles.CHANNELS, tiles.FEWEST_TILES)
 
 
 def test_work_of_a_penalty_does_not_follow_the_batch() -> None:

@@ -34,6 +34,7 @@ from export.formats.executorch_program.lowering import (
     with_outputs,
 )
 from export.formats.executorch_program.survey import survey_programs
+from export.formats.executorch_program.tiles import in_tiles
 from export.formats.survey import Captured, Survey
 from export.memory_plan import MemoryPlan
 from export.micro_batch_run import micro_batch
@@ -116,7 +117,7 @@ class ExecutorchProgram:
             fed += sum(t.byte_count(spec.batch) for t in tensors if t.role == "features")
         memory = MemoryPlan(state, 0, fed, arena, "train")
         self._programs = tuple(programs)
-        macs, work = forward_macs(captures["eval"]), step_work(made, spec)
+        macs, work = forward_macs(captures["eval"]), step_work(made, spec, in_tiles)
         return WrittenPrograms(files, self._programs, tensors, macs, memory, work)
 
     def survey(self, module: nn.Module, spec: StepSpec, captured: Captured) -> Survey:
