@@ -73,27 +73,44 @@ class NativeTrainer:
     def describe(self, data: str) -> Told | None:
         """Runtime and examples at ``data``, told without a Python trainer; None where only that one can."""
         traits = traits_of(self.runtime)
-        if not traits.native_trainer or not traits.usual_idle_bytes:
+        if not traits.usual_idle_bytes or not self.is_found():
             return None
-        module = cast("NativeTrainers", import_module(traits.native_trainer))
-        installed = module.installed_trainer(self._python)
-        if installed is None:
-            return None
-        self.path, self.version = installed.program, installed.version
         arrays = self._arrays(data)
-        ready = self._hello() if arrays else None
+        ready = self.hello() if arrays else None
         if ready is None:
             return None
-        ready = msgspec.structs.replace(
-            ready, version=self.version, max_threads=traits.max_threads, native=installed.program
-        )
+        ready = msgspec.structs.replace(ready, version=self.version, max_threads=traits.max_threads, native=self.path)
         size = sum(array.size_bytes for array in arrays)
         count = sum(array.shape[0] for array in arrays) // 2
         return Told(ready, count, traits.usual_idle_bytes + size, size)
 
+    def is_found(self) -> bool:
+        """Whether the interpreter's environment has a program, which is then the one to start."""
+        name = traits_of(self.runtime).native_trainer
+        if not name:
+            return False
+        installed = cast("NativeTrainers", import_module(name)).installed_trainer(self._python)
+        if installed is not None:
+            self.path, self.version = installed.program, installed.version
+        return installed is not None
+
+    def hello(self) -> Ready | None:
+        """What the program says of itself; None, and it is forgotten, where it does not start."""
+        try:
+            done = subprocess.run([self.path, "hello"], capture_output=True, timeout=HELLO_S, check=True)
+            ready = read_reply(io.BytesIO(done.stdout))
+            if isinstance(ready, Ready) and ready.rss_bytes > 0:
+                return ready
+            problem = "it did not say ready"
+        except (OSError, ValueError, MessageRejected, subprocess.SubprocessError) as error:
+            problem = str(error)
+        log.warning("%s does not start (%s); the Python trainer carries orders out", self.path, problem)
+        self.path = ""
+        return None
+
     def idle_bytes(self, data: str) -> int:
         """What it weighs before any order; 0 where there is none, or where it cannot read the examples at ``data``."""
-        ready = self._hello() if self.path and self._arrays(data) else None
+        ready = self.hello() if self.path and self._arrays(data) else None
         return 0 if ready is None else ready.rss_bytes
 
     def _arrays(self, data: str) -> list[StoredArray]:
@@ -106,19 +123,6 @@ class NativeTrainer:
         except Unable as unable:
             log.info("the Python trainer carries orders out, because %s", unable)
             return []
-
-    def _hello(self) -> Ready | None:
-        try:
-            done = subprocess.run([self.path, "hello"], capture_output=True, timeout=HELLO_S, check=True)
-            ready = read_reply(io.BytesIO(done.stdout))
-            if isinstance(ready, Ready) and ready.rss_bytes > 0:
-                return ready
-            problem = "it did not say ready"
-        except (OSError, ValueError, MessageRejected, subprocess.SubprocessError) as error:
-            problem = str(error)
-        log.warning("%s does not start (%s); the Python trainer carries orders out", self.path, problem)
-        self.path = ""
-        return None
 
     def flat(self, request: Train, manifest: ArtifactManifest | None) -> bytes | None:
         """The order of ``request`` for it; None where the Python trainer has to carry the order out."""
