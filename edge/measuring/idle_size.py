@@ -50,7 +50,7 @@ def measure_idle_sizes(runtime: str, *, python: str = sys.executable) -> tuple[i
 
 
 def native_idle_bytes(runtime: str, *, python: str = sys.executable) -> int:
-    """Resident bytes of the trainer without Python in the environment of ``python``, before orders; 0: none is there."""
+    """Resident bytes, before orders, of the trainer without Python in the environment of ``python``; 0: none there."""
     native = NativeTrainer(runtime, python)
     ready = native.hello() if native.is_found() else None
     return 0 if ready is None else ready.rss_bytes
