@@ -82,6 +82,7 @@ class NativeTrainer:
         ready = msgspec.structs.replace(ready, version=self.version, max_threads=traits.max_threads, native=self.path)
         size = sum(array.size_bytes for array in arrays)
         count = sum(array.shape[0] for array in arrays) // 2
+        log.info("%s %s and %d examples, told without a Python trainer", self.runtime, self.version, count)
         return Told(ready, count, traits.usual_idle_bytes + size, size)
 
     def is_found(self) -> bool:

@@ -17,6 +17,8 @@ from edge.contracts.manifest import ArtifactFile, ArtifactManifest
 from edge.contracts.plan import BlobRef, Precision, Schedule, WorkOrder, assignment_id
 from edge.contracts.tensor_file import encode_tensors
 from edge.runtimes.executorch.library import library
+from edge.runtimes.executorch.session import native_trainer
+from edge.supervisor.presence import USUAL
 from edge.supervisor.trainer_link import child_environment
 from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from tests.edge.agent_bench import Bench
@@ -138,12 +140,17 @@ def images(tmp_path: Path) -> str:
 
 
 def test_executorch_agent_trains_a_round_on_the_threads_ordered(bench: Bench, exported: Exported, images: str) -> None:
+    library()  # compiled, and the trainer beside it
+    assert native_trainer()
     agent = bench.agent(runtime="executorch", data=images)
+    assert agent.trainer.pid is None  # it has said hello without a Python trainer
     identity = exported.order(bench, 0)
     report = bench.coordinator.wait_for("report", where=lambda r: r.assignment_id == identity)
     assert (report.runtime, report.steps, report.threads) == ("executorch", 3, 4)
     profile = bench.coordinator.wait_for("hello").profile
     assert profile.max_threads == {}
+    assert profile.sources["trainer_idle_bytes"] == USUAL
+    assert profile.sparse_below["executorch"].keys() == {"linear", "convolution"}
     assert 0 < profile.native_idle_bytes["executorch"] < profile.trainer_idle_bytes["executorch"] / 2
     assert report.trainer_kind == "native"
     assert report.trainer_peak_bytes < profile.trainer_idle_bytes["executorch"]
@@ -157,6 +164,10 @@ def test_executorch_agent_trains_a_round_on_the_threads_ordered(bench: Bench, ex
     report = bench.coordinator.wait_for("report", where=lambda r: r.assignment_id == coded)
     assert report.trainer_kind == "python"
     assert agent.trainer.native.reason == "its update is sent as int8"
+    # It has been started for that, and what it weighs is now a measurement, near what is usual.
+    measured = bench.coordinator.wait_for("hello", count=2).profile
+    assert "trainer_idle_bytes" not in measured.sources
+    assert 0.8 < measured.trainer_idle_bytes["executorch"] / profile.trainer_idle_bytes["executorch"] < 1.2
 
 
 def test_executorch_agent_refuses_by_reason_and_goes_on(bench: Bench, exported: Exported, images: str) -> None:
