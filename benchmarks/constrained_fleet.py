@@ -1,6 +1,6 @@
 """Twelve devices with small budgets that the kernel enforces: who trains, what each uses, who is killed.
 
-    python -m benchmarks.constrained_fleet runs/fleet             # all four runs, one after the other
+    python -m benchmarks.constrained_fleet runs/fleet             # all runs, one after the other
     python -m benchmarks.constrained_fleet runs/fleet --model resnet20 --method prism
     python -m benchmarks.constrained_fleet runs/fleet --runtime executorch --model resnet20 --rounds 3
     python -m benchmarks.constrained_fleet runs/fleet --only-page --page PAGE.md      # of what is there
@@ -50,7 +50,7 @@ RUNTIME = next(iter(BUDGETS_MB))
 
 @dataclass(frozen=True)
 class Run:
-    """One of the four.
+    """One of them.
 
     Attributes:
         levels: of the method; close enough together that no budget falls into a gap.
@@ -89,6 +89,7 @@ BY_PARAMETERS = 'rounds = {rounds}\nschedule = "parameters"'
 IN_EQUAL_PARTS = 'rounds = {rounds}\nschedule = "equal"'
 RUNS = (
     Run("resnet20", "prism", 32, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)),
+    Run("resnet20", "heterofl", 32, (1.0, 0.75, 0.5, 0.25)),
     Run("resnet20", "slt", 32, (1.0, 0.7, 0.5, 0.35, 0.25), BY_PARAMETERS),
     Run("resnet18", "prism", 8, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1), has_forms=False),
     Run("resnet18", "slt", 8, (1.0, 0.8, 0.6, 0.35, 0.125), IN_EQUAL_PARTS, has_forms=False),
@@ -205,12 +206,13 @@ def carried_out(run: Run, fleet: Fleet, folder: Path, cache: Path | None) -> dic
 
 def host(fleet: Fleet) -> dict[str, str]:
     """Where and on what it was measured, and when."""
-    found = processor(SystemFiles(Path("/")))
+    files = SystemFiles(Path("/"))
+    model = files.fields("/proc/cpuinfo", ":").get("model", "")
     python = runtime_python(fleet.runtime)
     command = f"from importlib.metadata import version; print(version({fleet.runtime!r}))"
     told = subprocess.run([str(python), "-c", command], capture_output=True, text=True, check=True)
     return {
-        "processor": str(found["cpu_model"].value),
+        "processor": str(processor(files)["cpu_model"].value) + (f", model {model}" if model else ""),
         "cores": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "runtime": f"{fleet.runtime} {told.stdout.strip()}",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -71,6 +73,7 @@ class Exported:
         manifest: ArtifactManifest | None = None,
         batch: int = 6,
         precision: Precision = "fp32",
+        steps: int = 0,
     ) -> str:
         """Serve the blobs and send an order; its assignment id."""
         described = (manifest or self.manifest).to_bytes()
@@ -86,7 +89,7 @@ class Exported:
                 attempt=0,
                 artifact=reference(described),
                 weights=reference(self.weights),
-                schedule=Schedule(epochs=1),
+                schedule=Schedule(steps=steps) if steps else Schedule(epochs=1),
                 batch=batch,
                 last_batch="drop",
                 data_seed=1,
@@ -168,6 +171,27 @@ def test_executorch_agent_trains_a_round_on_the_threads_ordered(bench: Bench, ex
     measured = bench.coordinator.wait_for("hello", count=2).profile
     assert "trainer_idle_bytes" not in measured.sources
     assert 0.8 < measured.trainer_idle_bytes["executorch"] / profile.trainer_idle_bytes["executorch"] < 1.2
+
+
+def test_executorch_agent_whose_trainer_is_killed_gives_the_bits_of_one_that_is_not(
+    bench: Bench, exported: Exported, images: str
+) -> None:
+    agent = bench.agent(runtime="executorch", data=images)
+    steps, updates = 3000, []
+    for number, trainer in enumerate(("killed", "native", "python")):
+        if trainer == "python":
+            agent.trainer.native.path = ""
+        identity = exported.order(bench, number, steps=steps)
+        if trainer == "killed":
+            bench.coordinator.wait_for("heartbeat", where=lambda beat: 0 < beat.step < steps)
+            assert agent.trainer.is_native
+            assert agent.trainer.pid is not None
+            os.kill(agent.trainer.pid, signal.SIGKILL)
+        report = bench.coordinator.wait_for("report", where=lambda r, done=identity: r.assignment_id == done)
+        assert report.trainer_kind == ("python" if trainer == "python" else "native")
+        updates.append(report.update.digest)
+    assert len(set(updates)) == 1
+    assert bench.failures == []
 
 
 def test_executorch_agent_refuses_by_reason_and_goes_on(bench: Bench, exported: Exported, images: str) -> None:
