@@ -14,10 +14,11 @@ HEAD = """# {count} devices with {least} to {most} MB that the kernel enforces, 
     APPORTION_DATA=... python -m benchmarks.constrained_fleet runs/fleet --runtime {name} --rounds {rounds} \\
         --cache runs/exports --page PAGE.md
 
-Real agents on one machine that others used: {processor}, {cores} cores, {system}; {runtime}, one thread, {date}. Each
-has a control group whose memory limit, without swap, is its budget for both processes:
-`[[cohort.local]] ceiling = "budget"`. {rounds} rounds on shards of CIFAR-10 at 32x32, two batches each: what is claimed
-is about memory, and nothing here says anything of accuracy. ResNet-20 has batches of 32, ResNet-18 of 8.
+Real agents on one machine that others used: {processor}, {cores} cores, {system};
+{runtime}, one thread, {date}. Each has a control group whose memory limit, without swap, is its budget for both
+processes: `[[cohort.local]] ceiling = "budget"`. {rounds} rounds on shards of CIFAR-10 at 32x32, two batches each:
+what is claimed is about memory, and nothing here says anything of accuracy. ResNet-20 has batches of 32, ResNet-18
+of 8.
 
 - *step*: plain, or in what other form the planner chose it; *trainer*: of which kind it was in every round.
 - *peak*: supervisor's plus trainer's peak RSS, the largest over the rounds, MB of 2^20 bytes, and both apart; *share*:
@@ -73,8 +74,8 @@ def table(result: Mapping[str, Any]) -> str:
             f"| {row['predicted_mb']:.1f} | {row['peak_mb']:.1f} | {row['trainer_mb']:.1f} "
             f"| {row['supervisor_mb']:.1f} | {share} | {row['kernel_peak_mb']:.1f} | {row['rounds']} | {row['kills']} |"
         )
-    lines += [""] * bool(result["devices"])
-    lines += [f"- {row['budget_mb']} MB, {refusal}" for row in result["devices"] for refusal in row["refusals"]]
+    refusals = [f"- {row['budget_mb']} MB, {text}" for row in result["devices"] for text in row["refusals"]]
+    lines += ["", *refusals] if refusals else []
     return "\n".join(lines)
 
 
