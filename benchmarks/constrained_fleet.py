@@ -1,22 +1,26 @@
-"""Twelve devices with budgets from 96 to 512 MB that the kernel enforces: who trains, what each uses, who is killed.
+"""Twelve devices with small budgets that the kernel enforces: who trains, what each uses, who is killed.
 
-    python -m benchmarks.constrained_fleet runs/fleet             # all four runs, one after the other
+    python -m benchmarks.constrained_fleet runs/fleet             # all runs, one after the other
     python -m benchmarks.constrained_fleet runs/fleet --model resnet20 --method prism
+    python -m benchmarks.constrained_fleet runs/fleet --runtime executorch --model resnet20 --rounds 3
     python -m benchmarks.constrained_fleet runs/fleet --only-page --page PAGE.md      # of what is there
 
-Ten rounds of real agents on shards of CIFAR-10, two batches each: what is claimed is about memory, not accuracy. Every
-device has a control group that limits both of its processes to its budget (``[[cohort.local]] ceiling = "budget"``).
-Before each run the whole model is trained once by an agent without a budget, for its peak. Each run leaves
-``<folder>/<model>-<method>.json``; the last line of stdout is one JSON object. Needs cifar10_jpeg.npz in
-APPORTION_DATA.
+From 96 MB on ONNX Runtime, from 48 MB on ExecuTorch. Rounds of real agents on shards of CIFAR-10, two batches each:
+what is claimed is about memory, not accuracy. Every device has a control group that limits both of its processes to its
+budget (``[[cohort.local]] ceiling = "budget"``). Before each run the whole model is trained once by an agent without a
+budget, for its peak. Each run leaves ``<folder>/<model>-<method>-<runtime>.json``; the last line of stdout is one JSON
+object. Needs cifar10_jpeg.npz in APPORTION_DATA.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
+import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,22 +30,31 @@ from typing import Any
 
 from benchmarks.constrained_fleet_page import holds, page, table
 from coordinator.data.datasets import Dataset
+from coordinator.ledger.records import Assignment
 from coordinator.planning.planner import MB
+from edge.contracts.report import TrainReport
+from edge.runtimes.environments import runtime_python
+from profiles.processor import processor
+from profiles.system_files import SystemFiles
 
-BUDGETS_MB = (96, 112, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
+BUDGETS_MB = {
+    "onnxruntime": (96, 112, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512),
+    "executorch": (48, 52, 56, 60, 64, 64, 64, 72, 96, 128, 256, 512),
+}
+"""Of the twelve devices, by the runtime of all of them."""
 ROUNDS = 10
 BATCHES = 2
 TEST_IMAGES = 256
-RUNTIME = "onnxruntime"
+RUNTIME = next(iter(BUDGETS_MB))
 
 
 @dataclass(frozen=True)
 class Run:
-    """One of the four.
+    """One of them.
 
     Attributes:
         levels: of the method; close enough together that no budget falls into a gap.
-        options: further ones of the method.
+        options: further ones of the method; ``{rounds}`` in them are those of the run.
         has_forms: whether steps that do not fit may be recomputed; of a large model each costs another export.
     """
 
@@ -52,18 +65,31 @@ class Run:
     options: str = ""
     has_forms: bool = True
 
+
+@dataclass(frozen=True)
+class Fleet:
+    """On what the devices of a run train, and how often."""
+
+    runtime: str = RUNTIME
+    rounds: int = ROUNDS
+
     @property
-    def name(self) -> str:
-        """Of its folder and its file."""
-        return f"{self.model}-{self.method}"
+    def budgets_mb(self) -> tuple[int, ...]:
+        """Of its devices."""
+        return BUDGETS_MB[self.runtime]
+
+    def name(self, run: Run) -> str:
+        """Of the folder and the file of ``run``."""
+        return f"{run.model}-{run.method}-{self.runtime}"
 
 
 # Successive layers in ten rounds. By newly trained weights they reach the last steps soon, where whole layers use large
 # budgets; in equal parts they pass the first ones, too, the only ones of ResNet-18 that 96 MB carry.
-BY_PARAMETERS = f'rounds = {ROUNDS}\nschedule = "parameters"'
-IN_EQUAL_PARTS = f'rounds = {ROUNDS}\nschedule = "equal"'
+BY_PARAMETERS = 'rounds = {rounds}\nschedule = "parameters"'
+IN_EQUAL_PARTS = 'rounds = {rounds}\nschedule = "equal"'
 RUNS = (
     Run("resnet20", "prism", 32, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)),
+    Run("resnet20", "heterofl", 32, (1.0, 0.75, 0.5, 0.25)),
     Run("resnet20", "slt", 32, (1.0, 0.7, 0.5, 0.35, 0.25), BY_PARAMETERS),
     Run("resnet18", "prism", 8, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1), has_forms=False),
     Run("resnet18", "slt", 8, (1.0, 0.8, 0.6, 0.35, 0.125), IN_EQUAL_PARTS, has_forms=False),
@@ -82,20 +108,24 @@ def images(path: Path | None = None, seed: int = 0, holdout: float = 0.0) -> Dat
 
     folder = os.environ.get("APPORTION_DATA", "")
     arrays = packed_arrays(path or (Path(folder) if folder else None))
-    wanted = {"train": len(BUDGETS_MB) * BATCHES * max(run.batch for run in RUNS), "test": TEST_IMAGES}
+    wanted = {
+        "train": max(map(len, BUDGETS_MB.values())) * BATCHES * max(run.batch for run in RUNS),
+        "test": TEST_IMAGES,
+    }
     x = {s: decoded(arrays[f"jpeg_{s}"], arrays[f"offset_{s}"][: n + 1], where=FILE) for s, n in wanted.items()}
     y = {s: arrays[f"y_{s}"][:n].astype(np.int64) for s, n in wanted.items()}
     return Dataset(x["train"], y["train"], x["test"], y["test"], CLASSES)
 
 
-def run_file(run: Run, *, cache: Path | None) -> str:
-    """The run file of ``run``."""
-    groups = "".join(f'[[cohort.local]]\ncount = 1\nbudget-mb = {mb}\nceiling = "budget"\n\n' for mb in BUDGETS_MB)
+def run_file(run: Run, fleet: Fleet, *, cache: Path | None) -> str:
+    """The run file of ``run`` by ``fleet``."""
+    group = '[[cohort.local]]\ncount = 1\nbudget-mb = {mb}\nceiling = "budget"\n\n'
+    groups = "".join(group.format(mb=mb) for mb in fleet.budgets_mb)
     return f"""
 [federation]
-name = "{run.name}"
+name = "{fleet.name(run)}"
 seed = 1
-rounds = {ROUNDS}
+rounds = {fleet.rounds}
 
 [model]
 build = "{run.model}"
@@ -104,7 +134,7 @@ build = "{run.model}"
 name = "{run.method}"
 levels = {list(run.levels)}
 norm = "batch"
-{run.options}
+{run.options.format(rounds=fleet.rounds)}
 
 [training]
 steps = {BATCHES}
@@ -138,31 +168,32 @@ recompute = {str(run.has_forms).lower()}
 {f'export-cache = "{cache}"' if cache else ""}
 
 [runtime]
-name = "{RUNTIME}"
+name = "{fleet.runtime}"
 """
 
 
-def carried_out(run: Run, folder: Path, cache: Path | None) -> dict[str, Any]:
+def carried_out(run: Run, fleet: Fleet, folder: Path, cache: Path | None) -> dict[str, Any]:
     """The rows of one run: per device its budget, what it trained, its peak, its share, its kills."""
     from coordinator.cli.assembly import RunOptions, resume_run, start_run
     from coordinator.run_file.loading import load_config_text
 
-    run_dir = folder / run.name
-    full = whole_model_peak(run)
-    print(f"{run.name}: the whole model takes {full / MB:.0f} MB at batch {run.batch}", file=sys.stderr)
+    run_dir = folder / fleet.name(run)
+    full = whole_model_peak(run, fleet)
+    print(f"{run_dir.name}: the whole model takes {full / MB:.0f} MB at batch {run.batch}", file=sys.stderr)
     if (run_dir / "ledger.sqlite").exists():
         summary = resume_run(run_dir, RunOptions())
     else:
-        summary = start_run(load_config_text(run_file(run, cache=cache)), run_dir, RunOptions())
-    rows = device_rows(run_dir, summary, full)
+        summary = start_run(load_config_text(run_file(run, fleet, cache=cache)), run_dir, RunOptions())
+    rows = device_rows(run_dir, fleet, summary, full)
     return {
+        "host": host(fleet),
         "model": run.model,
         "method": run.method,
         "batch": run.batch,
         "levels": list(run.levels),
         "rounds": summary["committed_rounds"],
         "runtimes": summary["runtimes"],
-        "full_peak_mb": round(full / MB, 1),
+        "full_peak_mb": mb(full),
         "kills": summary["memory_kills"],
         "over_budget": summary["over_budget"],
         "ceiling": sorted({c["kind"] for c in summary["ceilings"].values()}),
@@ -173,56 +204,76 @@ def carried_out(run: Run, folder: Path, cache: Path | None) -> dict[str, Any]:
     }
 
 
-def whole_model_peak(run: Run) -> int:
+def host(fleet: Fleet) -> dict[str, str]:
+    """Where and on what it was measured, and when."""
+    files = SystemFiles(Path("/"))
+    model = files.fields("/proc/cpuinfo", ":").get("model", "")
+    python = runtime_python(fleet.runtime)
+    command = f"from importlib.metadata import version; print(version({fleet.runtime!r}))"
+    told = subprocess.run([str(python), "-c", command], capture_output=True, text=True, check=True)
+    return {
+        "processor": str(processor(files)["cpu_model"].value) + (f", model {model}" if model else ""),
+        "cores": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "runtime": f"{fleet.runtime} {told.stdout.strip()}",
+        "date": str(datetime.date.today()),
+    }
+
+
+def whole_model_peak(run: Run, fleet: Fleet) -> int:
     """Bytes both processes of an agent reach that trains the whole model without a budget."""
     from coordinator.cli.bench_device import exported_inputs, measure_agent
     from coordinator.cli.model_arguments import ModelArguments
 
     with tempfile.TemporaryDirectory(prefix="apportion-fleet-") as name:
         folder = Path(name)
-        inputs = exported_inputs(ModelArguments(run.model, (), 0, run.batch), RUNTIME, folder)
+        inputs = exported_inputs(ModelArguments(run.model, (), 0, run.batch), fleet.runtime, folder)
         report = measure_agent(inputs, folder, 1).report
     return report.trainer_peak_bytes + report.supervisor_peak_bytes
 
 
-def device_rows(run_dir: Path, summary: Mapping[str, Any], full: int) -> list[dict[str, Any]]:
-    """A row per device, in the order of budgets; the peak is the largest over the rounds."""
+def device_rows(run_dir: Path, fleet: Fleet, summary: Mapping[str, Any], full: int) -> list[dict[str, Any]]:
+    """A row per device, in the order of budgets; the peak is the largest over the rounds.
+
+    A device is bound where the whole model, in the plain form of its step, takes more than its budget.
+    """
     from coordinator.ledger.ledger import Ledger
     from edge.contracts.plan import read_order
 
-    used: dict[str, list[tuple[int, str, int, str]]] = {}
+    used: dict[str, list[Used]] = {}
     refused: dict[str, list[str]] = {}
     with Ledger.open(run_dir / "ledger.sqlite") as ledger:
         for attempt in ledger.rounds.all():
             for update in ledger.updates.of_attempt(attempt.round, attempt.attempt):
                 report, order = update.report, read_order(update.assignment.order)
-                peak = report.trainer_peak_bytes + report.supervisor_peak_bytes
-                used.setdefault(report.device, []).append(
-                    (peak, update.assignment.level, order.peak_bytes, report.runtime)
-                )
+                used.setdefault(report.device, []).append(Used(report, update.assignment, order.peak_bytes))
             for entry in ledger.assignments.of_attempt(
                 attempt.round, attempt.attempt, "refused", "rejected", "expired"
             ):
                 refused.setdefault(entry.device, []).append(f"round {attempt.round + 1}: {entry.code} {entry.reason}")
     rows = []
-    for index, budget_mb in enumerate(BUDGETS_MB):
+    for index, budget_mb in enumerate(fleet.budgets_mb):
         device = f"device-{index:02d}"
         orders = used.get(device, [])
-        peak, level, predicted, runtime = max(orders, default=(0, "", 0, ""))
+        most = max(orders, key=lambda order: order.peak_bytes, default=None)
         ceiling = summary["ceilings"].get(device, {})
         rows.append(
             {
                 "device": device,
                 "budget_mb": budget_mb,
-                "runtime": runtime or RUNTIME,
+                "runtime": most.report.runtime if most else fleet.runtime,
+                "trainers": sorted({order.report.trainer_kind for order in orders}),
                 "rounds": len(orders),
-                "levels": list(dict.fromkeys(level for _, level, _, _ in orders)),
-                "level_at_peak": level,
-                "predicted_mb": round(predicted / MB, 1),
-                "peak_mb": round(peak / MB, 1),
-                "share": round(peak / MB / budget_mb, 3),
+                "levels": list(dict.fromkeys(order.assignment.level for order in orders)),
+                "level_at_peak": most.assignment.level if most else "",
+                "form_at_peak": most.assignment.form if most else "",
+                "predicted_mb": mb(most.predicted_bytes if most else 0),
+                "peak_mb": mb(most.peak_bytes if most else 0),
+                "trainer_mb": mb(most.report.trainer_peak_bytes if most else 0),
+                "supervisor_mb": mb(most.report.supervisor_peak_bytes if most else 0),
+                "share": round(most.peak_bytes / MB / budget_mb, 3) if most else 0.0,
                 "bound": budget_mb * MB < full,
-                "kernel_peak_mb": round(ceiling.get("peak_bytes", 0) / MB, 1),
+                "kernel_peak_mb": mb(ceiling.get("peak_bytes", 0)),
                 "kills": ceiling.get("kills"),
                 "refusals": refused.get(device, []),
             }
@@ -230,10 +281,31 @@ def device_rows(run_dir: Path, summary: Mapping[str, Any], full: int) -> list[di
     return rows
 
 
+@dataclass(frozen=True)
+class Used:
+    """An update's report and assignment, and what its order said that both processes would reach."""
+
+    report: TrainReport
+    assignment: Assignment
+    predicted_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of both processes."""
+        return self.report.trainer_peak_bytes + self.report.supervisor_peak_bytes
+
+
+def mb(size: int) -> float:
+    """Of 2^20 bytes, to a tenth."""
+    return round(size / MB, 1)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out what was asked, print tables on stdout, and end with one line of JSON; 1 when a claim does not hold."""
     parser = argparse.ArgumentParser(description="Devices under kernel-enforced budgets.")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--runtime", choices=BUDGETS_MB, default=RUNTIME)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--model", default="")
     parser.add_argument("--method", default="")
     parser.add_argument("--cache", type=Path, default=None, help="folder of exports that runs share")
@@ -242,15 +314,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=None, help="file to write the page to")
     arguments = parser.parse_args(argv)
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    fleet = Fleet(arguments.runtime, arguments.rounds)
     results, missing = [], []
     for run in RUNS:
         if arguments.model not in ("", run.model) or arguments.method not in ("", run.method):
             continue
-        file = arguments.folder / f"{run.name}.json"
+        file = arguments.folder / f"{fleet.name(run)}.json"
         if not arguments.only_page and (arguments.again or not file.exists()):
             if arguments.again:
-                shutil.rmtree(arguments.folder / run.name, ignore_errors=True)
-            file.write_text(json.dumps(carried_out(run, arguments.folder, arguments.cache), indent=1))
+                shutil.rmtree(arguments.folder / fleet.name(run), ignore_errors=True)
+            file.write_text(json.dumps(carried_out(run, fleet, arguments.folder, arguments.cache), indent=1))
         if file.exists():
             results.append(json.loads(file.read_text()))
             print(table(results[-1]), end="\n\n")

@@ -110,7 +110,7 @@ class Agent:
             self._home.begin()
             self._transport.start(self._events.put)
             try:
-                self.trainer.send(Describe(self._settings.data, str(self._store.symbols)))
+                self._describe()
                 while self.state != "stopping":
                     with contextlib.suppress(queue.Empty):
                         self._take(self._events.get(timeout=POLL_S))
@@ -122,6 +122,19 @@ class Agent:
                 self.trainer.kill()
                 self._outbox.close(self._farewell)
                 self._home.close()
+
+    def _describe(self) -> None:
+        """Learn of runtime and data: from the trainer without Python where it can tell, it is a sixth of the other."""
+        # Who wants self-tests has every order carried out by the Python trainer.
+        told = None if self._settings.self_test else self.trainer.native.describe(self._settings.data)
+        if told is None:
+            self._ask_python()
+        else:
+            self._presence.told(told)
+            self._hello()
+
+    def _ask_python(self) -> None:
+        self.trainer.send(Describe(self._settings.data, str(self._store.symbols)))
 
     def _restore(self) -> None:
         record = self._finished.load()
@@ -207,9 +220,7 @@ class Agent:
         if refusal := taken.forbidden(self._settings, self._store) or self._crashes.known(taken):
             return refusal
         if self._presence.data_error:
-            self.trainer.send(
-                Describe(self._settings.data, str(self._store.symbols))
-            )  # the owner may have mended it since
+            self._ask_python()  # the owner may have mended it since
             return taken.refusal(self._presence.data_error_code, self._presence.data_error)
         if reason := self._home.denial():
             return taken.refusal(PolicyWaits.code, reason)
@@ -270,7 +281,8 @@ class Agent:
         work = self._work if self.state == "training" or self.trainer.is_paused else None  # said before it was paused
         match reply:
             case Ready():
-                self._presence.ready(reply)
+                if self._presence.ready(reply):
+                    self._hello()
             case Described():
                 self._presence.native_idle_bytes = self.trainer.native.idle_bytes(self._settings.data)
                 if self._presence.described(reply):

@@ -27,6 +27,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.methods.method import Method
 from coordinator.planning.artifacts import Artifacts
 from coordinator.planning.capacity_levels import group_level
+from coordinator.planning.native_orders import takes_native_orders
 from coordinator.planning.planner import MB, Placement, choose_runtimes, place, require_able
 from coordinator.planning.requests import Requests
 from coordinator.planning.search import NothingFits
@@ -35,7 +36,7 @@ from coordinator.run_file.checks import method_of_run
 from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.errors import ConfigError, DeviceRefused, ExportRefused, ParityError, PlanError
-from edge.measuring.idle_size import measure_idle_sizes
+from edge.measuring.idle_size import measure_idle_sizes, native_idle_bytes
 from edge.runtimes import traits_of
 from edge.runtimes.environments import runtime_python
 from profiles.device import DeviceProfile
@@ -69,8 +70,8 @@ def place_groups(config: RunConfig) -> list[tuple[LocalGroup, Placed]]:
     with _Handler.open(config) as handler:
         for number, group in enumerate(config.cohort.local):
             name = f"cohort.local[{number}]"
-            profile = DeviceProfile(device=name, budget_bytes=round(group.budget_mb * MB))
             runtime = config.runtime.of_group(group)
+            profile = handler.local_profile(name, round(group.budget_mb * MB), runtime)
             given = group_level(config, number, handler.method.levels())
             placed.append((group, handler.place(profile, (runtime,), name, given)))
     return placed
@@ -152,6 +153,9 @@ class _Handler:
         if not able:
             return Placed(profile, title, refusals[-1])
 
+        if takes_native_orders(self.config, self.method):
+            profile = profile.for_native_orders()
+
         def shape(level: Level) -> tuple[Cut, DeviceProgram]:
             cut = self.method.cut_shape(level, round_index=0, device="", seed=seed)
             return cut, self.method.program(cut)
@@ -176,6 +180,17 @@ class _Handler:
             why = f"{profile.device}: cannot train on its runtime '{able[0]}': {error}"
             return Placed(profile, title, PlanError(why))
         return Placed(profile, title, placement)
+
+    def local_profile(self, name: str, budget_bytes: int, runtime: str) -> DeviceProfile:
+        """A local device, whose trainer without Python, where this machine has one, reads the shards it gets."""
+        profile = DeviceProfile(device=name, budget_bytes=budget_bytes)
+        with contextlib.suppress(ConfigError):  # told where the runtime's idle sizes are asked for
+            if size := native_idle_bytes(runtime, python=str(self._python(runtime))):
+                return msgspec.structs.replace(profile, native_idle_bytes={runtime: size})
+        return profile
+
+    def _python(self, runtime: str) -> Path:
+        return runtime_python(runtime, self.config.runtime.environments.get(runtime, ""))
 
     def _with_idle_sizes(self, profile: DeviceProfile, runtime: str) -> DeviceProfile:
         if profile.supervisor_idle_bytes and profile.trainer_idle_bytes.get(runtime):

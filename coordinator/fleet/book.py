@@ -38,6 +38,7 @@ AGENTS_OWN = (
     "budget_bytes",
     "supervisor_idle_bytes",
     "trainer_idle_bytes",
+    "native_idle_bytes",
     "max_threads",
     "sparse_below",
     "runtimes",

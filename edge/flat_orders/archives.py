@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ _DTYPES = {
     "|i1": "int8",
     "|b1": "bool",
 }
+ITEM_BYTES = {dtype: int(code[2:]) for code, dtype in _DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class StoredArray:
     offset: int
     dtype: str
     shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of it."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 def stored_arrays(path: Path) -> dict[str, StoredArray]:

@@ -24,11 +24,8 @@ def write_examples(writer: FlatWriter, source: str, manifest: ArtifactManifest) 
     """
     if manifest.task:
         raise Unable(f"task '{manifest.task}' has batches of more than x and y")
-    files = archives_of(source)
-    x, y, spec = [f["x"] for f in files], [f["y"] for f in files], manifest.input
-    for a, b in zip(x, y, strict=True):
-        if not a.shape or not b.shape or a.shape[0] != b.shape[0] or a.shape[0] == 0:
-            raise Unable(f"{a.path} holds {a.shape} examples with {b.shape} labels")
+    found = read_arrays(source)
+    x, y, spec = found[0::2], found[1::2], manifest.input
     is_last = _fit_input(x[0], spec)
     _fit_labels(y[0], manifest)
     _write_array(writer, x, limit=spec.vocabulary if spec.dtype == "int64" else 0)
@@ -37,17 +34,26 @@ def write_examples(writer: FlatWriter, source: str, manifest: ArtifactManifest) 
     writer.integer(len(manifest.classes))
 
 
-def archives_of(source: str) -> list[dict[str, StoredArray]]:
-    """``x`` and ``y`` of every file of ``source``.
+def read_arrays(source: str) -> list[StoredArray]:
+    """``x`` and ``y`` of the first file of ``source``, of the second, and so on, as many examples as labels in each.
 
     Raises:
         Unable: data of another kind.
     """
-    files = [stored_arrays(path) for path in _archives(Path(source))]
-    for arrays in files:
+    found: list[StoredArray] = []
+    for path in _archives(Path(source)):
+        arrays = stored_arrays(path)
         if arrays.keys() != {"x", "y"}:
             raise Unable(f"{source} holds the arrays {sorted(arrays)}, not x and y alone")
-    return files
+        a, b = arrays["x"], arrays["y"]
+        if not a.shape or not b.shape or a.shape[0] != b.shape[0] or a.shape[0] == 0:
+            raise Unable(f"{path} holds {a.shape} examples with {b.shape} labels")
+        found += (a, b)
+    for first, parts in ((found[0], found[0::2]), (found[1], found[1::2])):
+        for part in parts:
+            if (part.dtype, part.shape[1:]) != (first.dtype, first.shape[1:]):
+                raise Unable(f"{part.path} and {first.path} differ in type or shape")
+    return found
 
 
 def _archives(path: Path) -> list[Path]:
@@ -90,9 +96,6 @@ def _fit_labels(y: StoredArray, manifest: ArtifactManifest) -> None:
 
 def _write_array(writer: FlatWriter, parts: Sequence[StoredArray], *, limit: int) -> None:
     first = parts[0]
-    for part in parts:
-        if (part.dtype, part.shape[1:]) != (first.dtype, first.shape[1:]):
-            raise Unable(f"{part.path} and {first.path} differ in type or shape")
 
     def write(part: StoredArray) -> None:
         writer.text(str(part.path))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from edge.contracts.errors import DeviceRefused
+from edge.supervisor.native_trainer import NativeTrainer
 from edge.supervisor.trainer_link import TrainerEnded, TrainerEvent, TrainerLink, TrainerSaid, child_environment
 from edge.supervisor.trainer_messages import Ready
 
@@ -46,3 +47,10 @@ def measure_idle_sizes(runtime: str, *, python: str = sys.executable) -> tuple[i
         return int(told.stdout), event.reply.rss_bytes
     reason = event.reason if isinstance(event, TrainerEnded) else "it did not say ready"
     raise DeviceRefused(f"a trainer with runtime '{runtime}' does not start with {python}: {reason}")
+
+
+def native_idle_bytes(runtime: str, *, python: str = sys.executable) -> int:
+    """Resident bytes, before orders, of the trainer without Python in the environment of ``python``; 0: none there."""
+    native = NativeTrainer(runtime, python)
+    ready = native.hello() if native.is_found() else None
+    return 0 if ready is None else ready.rss_bytes

@@ -6,6 +6,7 @@ A runtime knows nothing of methods, devices or data. One third-party runtime per
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -102,3 +103,18 @@ class NativeBuild(Protocol):
         Raises:
             DeviceRefused: no such compiler, or it failed.
         """
+
+
+@dataclass(frozen=True)
+class InstalledTrainer:
+    """A trainer without Python, with the runtime of release ``version``; ``program`` is its path."""
+
+    program: str
+    version: str
+
+
+class NativeTrainers(Protocol):
+    """A module that finds a runtime's trainer without Python; it imports nothing of the runtime."""
+
+    def installed_trainer(self, python: str) -> InstalledTrainer | None:
+        """That of the environment of the interpreter ``python``; None where there is none, or it is not found so."""

@@ -15,6 +15,10 @@ class RuntimeTraits:
         distribution: the package it comes in, by its name in an index, and ``module``, by which it is imported.
         has_wheels: its trainers can be installed on hosts of every processor in use.
         native_build: module that compiles what its package lacks, a :class:`edge.runtimes.base.NativeBuild`.
+        native_trainer: module that finds a trainer without Python for it, a
+            :class:`edge.runtimes.base.NativeTrainers`; empty: there is none.
+        usual_idle_bytes: what its Python trainer weighs before data and order, for a device where none has run yet;
+            0: there always has one.
         is_in_browser: a page brings it; it sends what it trained as it is.
         checked_by: the runtime that runs the same graphs here, where it does not run itself: artifacts are checked with
             it, and never trained.
@@ -31,6 +35,8 @@ class RuntimeTraits:
     module: str = ""
     has_wheels: bool = False
     native_build: str = ""
+    native_trainer: str = ""
+    usual_idle_bytes: int = 0
     is_in_browser: bool = False
     checked_by: str = ""
     max_threads: int = 0

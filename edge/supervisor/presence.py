@@ -13,6 +13,7 @@ from edge.masking.keys import ABILITY, is_able
 from edge.releases import own_tensors
 from edge.supervisor import control_variates
 from edge.supervisor.assignment import Assignment
+from edge.supervisor.native_trainer import Told
 from edge.supervisor.settings import AgentSettings
 from edge.supervisor.trainer_messages import Described, Ready
 from edge.system.meter import rss_bytes
@@ -21,13 +22,17 @@ from profiles.device import DeviceProfile
 from profiles.measured_lines import WatchedLines
 from profiles.probe import probe
 
+USUAL = "usual of this runtime; no Python trainer has run here yet"
+"""Source of an idle size that this device has not measured."""
+
 
 class Presence:
-    """What the device knows of itself. Runtime and data are known once the first trainer has told.
+    """What the device knows of itself. Runtime and data are known once a trainer has told, of whichever kind.
 
     Attributes:
         data_error, data_error_code: why the local data cannot be used, or empty.
-        trainer_idle_bytes: resident memory of a trainer with runtime and local data, before any artifact.
+        trainer_idle_bytes: resident memory of a Python trainer with runtime and local data, before any artifact; until
+            one has run, what it usually is.
         native_idle_bytes: the same of a trainer without Python; 0 where there is none for runtime and data.
     """
 
@@ -40,6 +45,8 @@ class Presence:
         self._max_threads: dict[str, int] = {}
         self._sparse_below: dict[str, dict[str, float]] = {}
         self._num_examples = 0
+        self._unread_bytes = 0
+        self._is_usual = False
         self.is_known = False
         self.data_error = ""
         self.data_error_code = ""
@@ -47,8 +54,22 @@ class Presence:
         self.native_idle_bytes = 0
         self.supervisor_idle_bytes = 0
 
-    def ready(self, reply: Ready) -> None:
-        """A trainer has loaded its runtime."""
+    def told(self, told: Told) -> None:
+        """The trainer without Python has told of runtime and data, before any Python trainer."""
+        self._loaded(told.ready)
+        self.is_known, self._is_usual = True, True
+        self._num_examples, self._unread_bytes = told.num_examples, told.data_bytes
+        self.trainer_idle_bytes, self.native_idle_bytes = told.python_idle_bytes, told.ready.rss_bytes
+
+    def ready(self, reply: Ready) -> bool:
+        """A Python trainer has loaded its runtime; whether what it weighs is news to who knew only what is usual."""
+        self._loaded(reply)
+        is_news, self._is_usual = self._is_usual, False
+        if is_news:
+            self.trainer_idle_bytes = reply.rss_bytes + self._unread_bytes
+        return is_news
+
+    def _loaded(self, reply: Ready) -> None:
         self._runtimes = {reply.runtime: reply.version}
         limits = [most for most in (reply.max_threads, self._settings.threads) if most]
         self._max_threads = {reply.runtime: min(limits)} if limits else {}
@@ -81,6 +102,9 @@ class Presence:
         if self.native_idle_bytes:
             native = dict.fromkeys(self._runtimes, self.native_idle_bytes)
             found = msgspec.structs.replace(found, native_idle_bytes=native)
+        if self._is_usual:
+            sources = {**found.sources, "trainer_idle_bytes": USUAL}
+            found = msgspec.structs.replace(found, sources=sources)
         return LinkRate(self._storage).put_into(self._measured.now().put_into(found))
 
     @property

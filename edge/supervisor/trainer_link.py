@@ -76,8 +76,8 @@ class TrainerLink:
         self._programs: set[str] = set()
         self.artifact = ""
         """Digest of the artifact the child has loaded, empty before its first order."""
-        self.native = NativeTrainer()
-        """The trainer without Python, once a child has told of it."""
+        self.native = NativeTrainer(runtime, python)
+        """The trainer without Python, once it is found or a child has told of it."""
         self._is_native = False
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shlex
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from coordinator.fleet.device_wheel import PROGRAM, write_device_wheel
 from edge.contracts.tensor_file import read_tensor_file
 from edge.flat_orders.order import flat_order
 from edge.runtimes.executorch.session import native_trainer
-from edge.supervisor.trainer_messages import Progress, Trained
+from edge.supervisor.trainer_messages import Progress, Ready, Trained, read_reply
 from tests.arm.boards import EmulatedDevice
 from tests.arm.session_library import trainer_of
 from tests.export.executorch.test_native_trainer import Job, by_native, job_of
@@ -61,6 +63,19 @@ def test_an_order_is_carried_out_as_here(
         np.testing.assert_allclose(theirs[name], value, rtol=EQUAL, atol=EQUAL, err_msg=name)
     same = "the same bits" if found.digest == expected.digest else "other bits"
     print(f"{device.board.processor}: losses {losses[1]}, {same} as here")
+
+
+def test_it_says_hello_to_a_supervisor_without_a_python_trainer(
+    device: EmulatedDevice, session_library: Path, tmp_path: Path
+) -> None:
+    program = starter(device, trainer_of(session_library), tmp_path)
+    done = subprocess.run([program, "hello"], capture_output=True, check=True)
+    ready = read_reply(io.BytesIO(done.stdout))
+    assert isinstance(ready, Ready), ready
+    assert ready.runtime == "executorch"
+    assert ready.rss_bytes > 1 << 20
+    assert ready.sparse_below.keys() == {"linear", "convolution"}
+    assert all(0 < density <= 1 for density in ready.sparse_below.values())
 
 
 def test_the_wheel_of_a_board_has_it_as_a_program(session_library: Path, tmp_path: Path) -> None:

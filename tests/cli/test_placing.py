@@ -49,6 +49,19 @@ def test_plan_explains_the_parts_and_everything_that_was_tried(command: Command,
     assert "measured on this machine" in lines[1]
 
 
+def test_plan_counts_on_a_local_trainer_without_python(command: Command, tmp_path: Path) -> None:
+    """The int8 run's orders are the Python trainer's, the plain run's are not."""
+    trainers = {}
+    for name, precision in (("plain", ""), ("coded", '[updates]\nprecision = "int8"\n')):
+        config = tmp_path / f"{name}.toml"
+        config.write_text(config_text(local=1, runtimes=("executorch",)) + precision)
+        outcome = command("plan", config, "--json")
+        assert outcome.status == 0
+        (group,) = outcome.line["groups"]
+        trainers[name] = group["trainer_idle_bytes"]
+    assert 0 < trainers["plain"] < 12 * MB < 25 * MB < trainers["coded"]
+
+
 def test_plan_for_devices_of_the_catalog_and_of_a_folder(command: Command, tmp_path: Path) -> None:
     """A Pi Zero 2 W by its datasheet, and a device with measured lines: its own idle sizes, step times and threads."""
     config = tmp_path / "run.toml"

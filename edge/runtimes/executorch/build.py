@@ -8,7 +8,6 @@ release of this package builds a new one.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import os
@@ -21,18 +20,23 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edge.contracts.errors import DeviceRefused
+from edge.runtimes.executorch.installed import (
+    PACKAGE,
+    PORTABLE,
+    SOURCES,
+    TRAINER_SOURCES,
+    library_folder,
+    library_name,
+    native_flags,
+    portable_name,
+    trainer_of,
+)
 
 log = logging.getLogger("apportion.trainer")
 
-SOURCES = Path(__file__).parent / "native"
-"""The kernels, and the session that calls them."""
-_TRAINER = "trainer"
-_PORTABLE = ".portable.so"
-PACKAGE = "executorch"
 _LIBRARIES = ("executorch", "executorch_kernels_optimized", "executorch_threadpool")
 LOADED = frozenset(f"{PACKAGE}/lib/lib{name}.so" for name in _LIBRARIES)
 """Of the wheel's 63 MB (1.5.1, aarch64) 13: the rest is tools for other backends, models and headers."""
-_DEFAULT_FLAGS = "-march=native"
 _ONE_ROUNDING = ("--param=avoid-fma-max-bits=0",)
 """Every sum of a product rounds once: for some processors GCC would split those in a chain, and give other bits."""
 KERNEL_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", *_ONE_ROUNDING, "-fPIC")
@@ -47,40 +51,25 @@ def session_library() -> Path:
     Raises:
         DeviceRefused: no executorch wheel here, no compiler, or it failed.
     """
-    wheel = wheel_folder()
-    brought = Path(sys.prefix) / "lib" / "apportion" / portable_name(version("executorch"))
+    wheel, folder = wheel_folder(), library_folder(Path(sys.prefix))
+    brought = folder / portable_name(version(PACKAGE))
     if brought.exists():
         return brought
-    flags = os.environ.get("APPORTION_NATIVE_FLAGS", _DEFAULT_FLAGS).split()
-    digest = _digest(SOURCES, str(wheel), *flags)
-    library = Path(sys.prefix) / "lib" / "apportion" / f"libapportion_executorch-{digest}.so"
+    library = folder / library_name(wheel)
     if not library.exists():
-        compile_library(wheel, library, compiler=os.environ.get("CXX", "g++"), flags=flags, search=str(wheel / "lib"))
+        compiler, search = os.environ.get("CXX", "g++"), str(wheel / "lib")
+        compile_library(wheel, library, compiler=compiler, flags=native_flags(), search=search)
     return library
 
 
 def trainer_program(library: Path) -> Path | None:
     """The trainer without Python for ``library``, compiled in seconds if it is not there; None where it cannot be."""
-    found = _trainer_of(library)
-    if not found.is_file() and not library.name.endswith(_PORTABLE):
+    found = trainer_of(library)
+    if not found.is_file() and not library.name.endswith(PORTABLE):
         wheel = wheel_folder()
         compiler = os.environ.get("CXX", "g++")
         _compile_trainer(wheel, library, found, compiler=compiler, search=str(wheel / "lib"))
     return found if found.is_file() else None
-
-
-def _trainer_of(library: Path) -> Path:
-    return library.with_name(f"{library.stem}-{_digest(SOURCES / _TRAINER)}.trainer")
-
-
-def portable_name(release: str) -> str:
-    """As :meth:`edge.runtimes.base.NativeBuild.portable_name`: of these sources too."""
-    return f"libapportion_executorch-{_digest(SOURCES, release, _digest(SOURCES / _TRAINER))}{_PORTABLE}"
-
-
-def _digest(sources: Path, *parts: str) -> str:
-    texts = [path.read_text(encoding="utf-8") for path in sorted([*sources.glob("*.cpp"), *sources.glob("*.h")])]
-    return hashlib.sha256("\0".join([*parts, *texts]).encode()).hexdigest()[:16]
 
 
 def wheel_folder() -> Path:
@@ -119,7 +108,7 @@ def compile_library(wheel: Path, library: Path, *, compiler: str, flags: Sequenc
                 "a C++20 compiler (g++ 11 or newer) is needed"
             )
         os.replace(unfinished, library)
-    _compile_trainer(wheel, library, _trainer_of(library), compiler=compiler, search=search)
+    _compile_trainer(wheel, library, trainer_of(library), compiler=compiler, search=search)
 
 
 def wheel_headers(wheel: Path) -> tuple[str, ...]:
@@ -139,7 +128,7 @@ def _compile_trainer(wheel: Path, library: Path, trainer: Path, *, compiler: str
     unfinished = trainer.with_suffix(f".{os.getpid()}")
     command = [
         compiler, "-std=c++20", "-O2", "-ffp-contract=off", "-Wno-psabi", "-pthread",
-        *map(str, sorted((SOURCES / _TRAINER).glob("*.cpp"))), "-o", str(unfinished),
+        *map(str, sorted(TRAINER_SOURCES.glob("*.cpp"))), "-o", str(unfinished),
         f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,$ORIGIN:{search}",
         f"-Wl,-rpath-link,{wheel / 'lib'}", "-Wl,--allow-shlib-undefined",
     ]  # fmt: skip
@@ -149,6 +138,8 @@ def _compile_trainer(wheel: Path, library: Path, trainer: Path, *, compiler: str
     else:
         log.warning("%s could not build the trainer without Python: %s", compiler, done.stderr.strip()[-600:])
 
+
+__all__ = ["LOADED", "PACKAGE", "SOURCES", "compile_library", "portable_name", "session_library", "trainer_program"]
 
 if __name__ == "__main__":
     built = session_library()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from edge.contracts.manifest import ArtifactFile, ArtifactManifest
 from edge.contracts.plan import BlobRef, Precision, Schedule, WorkOrder, assignment_id
 from edge.contracts.tensor_file import encode_tensors
 from edge.runtimes.executorch.library import library
+from edge.runtimes.executorch.session import native_trainer
+from edge.supervisor.presence import USUAL
 from edge.supervisor.trainer_link import child_environment
 from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from tests.edge.agent_bench import Bench
@@ -69,6 +73,7 @@ class Exported:
         manifest: ArtifactManifest | None = None,
         batch: int = 6,
         precision: Precision = "fp32",
+        steps: int = 0,
     ) -> str:
         """Serve the blobs and send an order; its assignment id."""
         described = (manifest or self.manifest).to_bytes()
@@ -84,7 +89,7 @@ class Exported:
                 attempt=0,
                 artifact=reference(described),
                 weights=reference(self.weights),
-                schedule=Schedule(epochs=1),
+                schedule=Schedule(steps=steps) if steps else Schedule(epochs=1),
                 batch=batch,
                 last_batch="drop",
                 data_seed=1,
@@ -138,12 +143,17 @@ def images(tmp_path: Path) -> str:
 
 
 def test_executorch_agent_trains_a_round_on_the_threads_ordered(bench: Bench, exported: Exported, images: str) -> None:
+    library()  # compiled, and the trainer beside it
+    assert native_trainer()
     agent = bench.agent(runtime="executorch", data=images)
+    assert agent.trainer.pid is None  # it has said hello without a Python trainer
     identity = exported.order(bench, 0)
     report = bench.coordinator.wait_for("report", where=lambda r: r.assignment_id == identity)
     assert (report.runtime, report.steps, report.threads) == ("executorch", 3, 4)
     profile = bench.coordinator.wait_for("hello").profile
     assert profile.max_threads == {}
+    assert profile.sources["trainer_idle_bytes"] == USUAL
+    assert profile.sparse_below["executorch"].keys() == {"linear", "convolution"}
     assert 0 < profile.native_idle_bytes["executorch"] < profile.trainer_idle_bytes["executorch"] / 2
     assert report.trainer_kind == "native"
     assert report.trainer_peak_bytes < profile.trainer_idle_bytes["executorch"]
@@ -157,6 +167,31 @@ def test_executorch_agent_trains_a_round_on_the_threads_ordered(bench: Bench, ex
     report = bench.coordinator.wait_for("report", where=lambda r: r.assignment_id == coded)
     assert report.trainer_kind == "python"
     assert agent.trainer.native.reason == "its update is sent as int8"
+    # It has been started for that, and what it weighs is now a measurement, near what is usual.
+    measured = bench.coordinator.wait_for("hello", count=2).profile
+    assert "trainer_idle_bytes" not in measured.sources
+    assert 0.8 < measured.trainer_idle_bytes["executorch"] / profile.trainer_idle_bytes["executorch"] < 1.2
+
+
+def test_executorch_agent_whose_trainer_is_killed_gives_the_bits_of_one_that_is_not(
+    bench: Bench, exported: Exported, images: str
+) -> None:
+    agent = bench.agent(runtime="executorch", data=images)
+    steps, updates = 3000, []
+    for number, trainer in enumerate(("killed", "native", "python")):
+        if trainer == "python":
+            agent.trainer.native.path = ""
+        identity = exported.order(bench, number, steps=steps)
+        if trainer == "killed":
+            bench.coordinator.wait_for("heartbeat", where=lambda beat: 0 < beat.step < steps)
+            assert agent.trainer.is_native
+            assert agent.trainer.pid is not None
+            os.kill(agent.trainer.pid, signal.SIGKILL)
+        report = bench.coordinator.wait_for("report", where=lambda r, done=identity: r.assignment_id == done)
+        assert report.trainer_kind == ("python" if trainer == "python" else "native")
+        updates.append(report.update.digest)
+    assert len(set(updates)) == 1
+    assert bench.failures == []
 
 
 def test_executorch_agent_refuses_by_reason_and_goes_on(bench: Bench, exported: Exported, images: str) -> None:

@@ -1,4 +1,4 @@
-// What the trainer calls of the session library; session.cpp, threads.cpp and optimizer.cpp say what each does.
+// What the trainer calls of the session library; session.cpp, threads.cpp, optimizer.cpp and crossover.cpp say what each does.
 #pragma once
 
 #include <cstdint>
@@ -21,4 +21,5 @@ void apportion_add_squares(float* sums, const float* gradient, int64_t count);
 double apportion_sum_of_squares(const float* gradient, int64_t count);
 void apportion_keep(float* gradient, const uint8_t* mask, int64_t count);
 void apportion_scale(float* gradient, float factor, int64_t count);
+double apportion_crossover(int kind);
 }

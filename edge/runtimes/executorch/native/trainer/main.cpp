@@ -1,12 +1,13 @@
 // PROGRAM PARENT: a child process that carries orders out as `python -m edge.trainer` does, and is little more
 // than the runtime and one artifact. It reads flat orders from stdin and answers on stdout until its supervisor closes
-// the pipe or dies. A native crash or a kernel kill ends this process only, and the supervisor reports it. PROGRAM idle:
-// says what it weighs before any order, in bytes.
+// the pipe or dies. A native crash or a kernel kill ends this process only, and the supervisor reports it. PROGRAM hello:
+// says what the Python trainer says when it is ready, its own resident memory before any order among it, and ends.
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <cmath>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 
 #include "errors.h"
 #include "files.h"
+#include "library.h"
 #include "memory.h"
 #include "order.h"
 #include "replies.h"
@@ -183,13 +185,24 @@ void answer(const std::vector<uint8_t>& request, Loaded& loaded, int64_t idle_by
   }
 }
 
+// Densities are told as in edge/runtimes/executorch/library.py, to two places.
+void say_hello(int64_t idle_bytes) {
+  const auto density = [](int kind) { return std::round(std::min(1.0, apportion_crossover(kind)) * 100.0) / 100.0; };
+  Message("Ready")
+      .text("runtime", "executorch")
+      .text("version", "")
+      .integer("rss_bytes", idle_bytes)
+      .reals("sparse_below", {{"linear", density(0)}, {"convolution", density(1)}})
+      .send(STDOUT_FILENO);
+}
+
 }  // namespace
 
 int main(int count, char** words) {
   const int64_t idle_bytes = resident_bytes() + kStepPages;
   if (count != 2) return 2;
-  if (words[1] == std::string("idle")) {
-    std::printf("%lld\n", static_cast<long long>(idle_bytes));
+  if (words[1] == std::string("hello")) {
+    say_hello(idle_bytes);
     return 0;
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
