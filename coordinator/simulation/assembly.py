@@ -121,8 +121,6 @@ def open_simulation(
         dataset = open_proxy(method, config, dataset, spec, device=options.device)
         data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
         training = local_training(config, data, options.device)
-        top = _shape(method, method.levels()[0])
-        programs = training.manifest(top, method.program(top)).programs
         workers: Workers = ThisProcess(training, len(data.y_test)) if processes is None else processes
         if processes is not None:
             processes.give(data)
@@ -140,7 +138,7 @@ def open_simulation(
             clock=clock,
             workers=workers,
             evaluate=_evaluation(method, workers, run_evaluator(config, dataset.x_test, dataset.y_test)),
-            has_statistics=config.evaluation.norm == "static" and any(p.name == "stats" for p in programs),
+            has_statistics=config.evaluation.norm == "static",
             progress=progress,
             record=record,
             labels=(dataset.y_train, dataset.y_test),
