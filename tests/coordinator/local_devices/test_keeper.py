@@ -53,9 +53,7 @@ def test_agent_that_ends_by_a_signal_or_an_error_is_started_again(site: Site, st
     site.ended["device-01"] = status
     site.pass_time(5)
     assert site.started == [("device-01", 1.0)]
-    assert site.said == [
-        f"the agent of device-01 ended {how}: it is started again in 1 s; see agent.log in its folder"
-    ]
+    assert site.said == [f"the agent of device-01 ended {how}: it is started again in 1 s; see agent.log in its folder"]
     assert site.events == [{"agent-restart": {"device": "device-01", "starts": 1, "wait_s": 1.0, "status": status}}]
     assert site.keeper.stopped() == {}
 
