@@ -66,8 +66,8 @@ def image(build: str, side: int = 32, channels: int = 3) -> str:
     return f'build = "{build}"\ninput = [{channels}, {side}, {side}]\nclasses = 10'
 
 
-QUICK = {"perceptron": Case(SMALL_MLP, 'name = "fedhm"\nlevels = [8]', growth=0.2)}
 TABLE = {
+    "perceptron": Case(SMALL_MLP, 'name = "fedhm"\nlevels = [8]', growth=0.2),
     "digits": Case(MLP, FEDAVG),
     "digits-adam": Case(MLP, FEDAVG, optimizer='optimizer = "adam"'),
     "digits-adam-executorch": Case(MLP, FEDAVG, "executorch", optimizer='optimizer = "adam"'),
@@ -87,7 +87,7 @@ TABLE = {
     ),
     "depthwise": Case(image("depthwise"), FEDAVG),
 }
-"""Cases of every kind of layer, cut, optimizer and of both runtimes that plans choose from."""
+"""Cases of layers, cuts and optimizers of every kind, on all runtimes that train a model of one's own."""
 
 
 def predicted(case: Case, folder: Path | None) -> tuple[float, float, RunConfig]:
@@ -112,15 +112,10 @@ def check(case: Case, folder: Path) -> None:
     assert told == pytest.approx(stated, rel=case.growth)
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_memory_is_that_of_an_export(name: str, tmp_path: Path) -> None:
-    check(QUICK[name], tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.runtime
 @pytest.mark.parametrize("name", TABLE)
-def test_memory_is_that_of_an_export_over_the_table(name: str, tmp_path: Path) -> None:
+def test_memory_is_that_of_an_export(name: str, tmp_path: Path) -> None:
     check(TABLE[name], tmp_path)
 
 
@@ -161,7 +156,7 @@ class _Peeks(nn.Module):
 
 
 def test_model_that_does_not_run_without_values_says_what_to_do() -> None:
-    case = QUICK["perceptron"]
+    case = TABLE["perceptron"]
     config = case.config()
     exporter = CutExporter(config, _Peeks())
     with pytest.raises(PlanError, match="memory of a step of mlp cannot be told without exporting it") as caught:
