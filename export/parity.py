@@ -30,7 +30,7 @@ from export.graph_session import GraphSession
 from export.loss_probe import LOSSES, reference_losses
 from export.loss_probe import PROGRAM as PROBE
 from export.micro_batch_run import MicroBatched, ProgramRun
-from export.prepared_module import batch_norms, prepared_module, with_statistics
+from export.prepared_module import batch_norms, moving_norms, prepared_module, with_statistics
 from export.program_inputs import TARGET
 from export.programs import STATS_MOMENTUM
 from export.reference import evaluated, forward_once, module_with
@@ -269,9 +269,11 @@ def _check_statistics(module: nn.Module, spec: StepSpec, model: Openable, values
     outputs = _opened(model).run(values)
     references = []
     for dtype in (torch.float64, torch.float32):
-        prepared = module_with(with_statistics(prepared_module(module, spec)), values).to(dtype).train()
-        for norm in batch_norms(prepared).values():
-            norm.train()
+        prepared = prepared_module(module, spec)
+        moving = moving_norms(prepared)
+        prepared = module_with(with_statistics(prepared), values).to(dtype).train()
+        for name, norm in batch_norms(prepared).items():
+            norm.train(name in moving)
             norm.momentum = float(values[STATS_MOMENTUM])
         prepared = without_draws(prepared) if has_draws(values) else prepared
         with torch.no_grad():

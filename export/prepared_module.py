@@ -54,6 +54,15 @@ def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
     return {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
 
 
+def moving_norms(module: nn.Module) -> list[str]:
+    """Paths of batch norms whose statistics a step, or the ``stats`` pass, may move; static frozen ones keep theirs.
+
+    Args:
+        module: as :func:`prepared_module` gives it, in the modes it has there.
+    """
+    return [name for name, norm in batch_norms(module).items() if norm.training]
+
+
 def with_statistics(module: nn.Module) -> nn.Module:
     """A float32 copy whose every batch norm has running statistics; what the ``stats`` pass traces and evaluates."""
     copied = copy.deepcopy(module).float()

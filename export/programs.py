@@ -6,7 +6,7 @@ What is traced is an ordinary function of named tensors; simulated devices call 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from edge.runtimes.micro_batches import ACCUMULATE, gradient_sum
 from export import loss_probe
 from export.capture import Capture, StepFunction, StepInput, capture
 from export.draws import Draws, draws_of, fed, undrawn
-from export.prepared_module import batch_norms, prepared_module, with_statistics
+from export.prepared_module import RUNNING_STATISTICS, batch_norms, moving_norms, prepared_module, with_statistics
 from export.program_inputs import (
     INPUT,
     correction_name,
@@ -61,6 +61,7 @@ class ProgramFunction:
         inputs: specs and examples, in graph order.
         module: what the function calls, in the mode it is to be called in.
         draws: where its forward pass draws random numbers, which are among the inputs.
+        moved: of ``stats``: the buffers that it gives.
         gradients: of a whole step: its part before the update. Takes the named inputs, gives what the step reports and
             the gradients of the trained parameters; None for one that the loss does not reach through autograd.
     """
@@ -70,6 +71,7 @@ class ProgramFunction:
     module: nn.Module
     draws: Draws = ()
     gradients: GradientFunction | None = None
+    moved: tuple[str, ...] = ()
 
 
 def capture_programs(
@@ -93,9 +95,9 @@ def program_functions(
 ) -> dict[str, ProgramFunction]:
     """Program name -> the function that is traced for it.
 
-    ``accumulate`` exists where the step goes by micro-batches, ``train_probe`` where the step asks for it. ``stats``
-    and, in ``batch`` norm mode, ``eval_static`` (which evaluates with the statistics that ``stats`` gives) exist only
-    for modules with batch norm.
+    ``accumulate`` exists where the step goes by micro-batches, ``train_probe`` where the step asks for it. In ``batch``
+    norm mode modules with batch norm have ``eval_static``, which evaluates with the statistics that ``stats`` gives.
+    ``stats`` exists where some batch norm's statistics may move: not where all of them are frozen and static.
 
     Args:
         loops: recurrent layers that are one operation of ours instead of torch's.
@@ -117,7 +119,8 @@ def program_functions(
     programs["eval"] = _eval(prepared, spec, draws)
     if batch_norms(module):
         static = with_statistics(prepared)
-        programs["stats"] = _stats(static, spec, draws)
+        if moving := moving_norms(prepared):
+            programs["stats"] = _stats(static, spec, draws, moving)
         if spec.norm == "batch":
             programs["eval_static"] = _eval(static, spec, draws)
     return programs
@@ -311,16 +314,22 @@ def _eval(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
     )
 
 
-def _stats(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
+def _stats(module: nn.Module, spec: StepSpec, draws: Draws, moving: Sequence[str]) -> ProgramFunction:
     """One step of the static pass: running += momentum * (batch mean, unbiased variance - running).
 
     Fed 1/(n+1) for batch n it is the cumulative average. Source: HeteroFL, static batch normalisation.
+
+    Args:
+        moving: batch norms that it is for. All others normalise with the statistics they have, as in training: what
+            was trained above them never saw others.
     """
     module = copy.deepcopy(module).train()
     buffers = state_buffers(module)
-    for norm in batch_norms(module).values():
-        norm.train()
+    for name, norm in batch_norms(module).items():
+        norm.train(name in moving)
         norm.momentum = 1.0  # the traced update is then the batch's own statistics
+
+    moved = tuple(f"{path}.{name}".removeprefix(".") for path in moving for name in RUNNING_STATISTICS)
 
     def gather(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         live = {n: values[n].clone() for n in buffers}
@@ -331,8 +340,8 @@ def _stats(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
             else:
                 functional_call(module, state, (values[INPUT],))
         momentum = values[STATS_MOMENTUM]
-        return {f"next:{n}": values[n] + momentum * (live[n] - values[n]) for n in buffers}, {}
+        return {f"next:{n}": values[n] + momentum * (live[n] - values[n]) for n in moved}, {}
 
     batch = batch_inputs(spec, module, whole=bool(spec.task))
     inputs = (*weight_inputs(module, spec, buffers), *batch, scalar_input(STATS_MOMENTUM))
-    return ProgramFunction(gather, inputs, module)
+    return ProgramFunction(gather, inputs, module, moved=moved)

@@ -15,7 +15,7 @@ import msgspec
 from coordinator.advice.features import Population
 from coordinator.config.device_speed import DeviceSpeed
 from coordinator.config.run_config import RunConfig
-from coordinator.exporting.cut_exporter import run_input_spec
+from coordinator.exporting.cut_exporter import CutExporter, run_input_spec
 from coordinator.planning.capacity_levels import predicted_bytes
 from coordinator.run_file.checks import method_of_run
 from coordinator.submodels.costs import Costs, cut_costs
@@ -59,6 +59,7 @@ class MethodCost:
         self._method = method_of_run(self.config, dense)
         self._level = self._method.levels()[0]
         self._known: dict[str, Costs] = {}
+        self._exporter = CutExporter(self.config, dense)
 
     def of_round(self, index: int) -> Costs:
         """Counts of the cut of round ``index``, from 0."""
@@ -70,7 +71,12 @@ class MethodCost:
 
     def memory_mb(self, rounds: int) -> float:
         """Peak of supervisor and trainer over the first ``rounds`` rounds, predicted; MB of 2^20."""
-        return max(predicted_bytes(self.config, self.of_round(index)) for index in range(max(1, rounds))) / MB
+        runtime = self.config.runtime.names[0]
+        growths = set[int]()
+        for index in range(max(1, rounds)):
+            cut = self._method.cut_shape(self._level, round_index=index, device="", seed=0)
+            growths.add(self._exporter.growth_bytes(cut, self._method.program(cut), runtime))
+        return predicted_bytes(self.config, max(growths)) / MB
 
     def spent(self, rounds: int, speed: DeviceSpeed, devices: Population) -> Spent:
         """What the first ``rounds`` rounds take, by ``speed`` of every device."""

@@ -24,9 +24,10 @@ from typing import IO
 import msgspec
 
 from coordinator.brokers.certificates import server_certificate, write_private
+from coordinator.brokers.listening import PortTaken, listens, on_free_ports, tells_of_taken_port
 from coordinator.brokers.mosquitto import MutualTls, WebSocketFiles, WebSocketListener, find_mosquitto, mosquitto_config
 from coordinator.brokers.mosquitto_log import MosquittoLog
-from coordinator.brokers.settings import load_settings
+from coordinator.brokers.settings import load_settings, other_ports
 from coordinator.identity.folder import EMBEDDED_PID_NAME, IdentityFolder
 from coordinator.identity.password_hash import mosquitto_password
 from edge.contracts.errors import BrokerUnreachable
@@ -148,7 +149,7 @@ class BrokerProcess:
         return self._process.pid
 
     def __enter__(self) -> BrokerProcess:
-        self.start()
+        on_free_ports(self.start, self._choose_ports)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -159,9 +160,11 @@ class BrokerProcess:
 
         Raises:
             BrokerUnreachable: it ended, or does not listen within :data:`START_TIMEOUT_S`; with the end of its log.
+                PortTaken: because another process has its port.
         """
         log_path = self._folder / "broker.log"
         with log_path.open("a") as log:
+            begins_at = log_path.stat().st_size
             if self._kind == "embedded":
                 self._process = self._start_amqtt(log)
             else:
@@ -170,8 +173,9 @@ class BrokerProcess:
         while self._process.poll() is not None or not self._is_listening():
             if self._process.poll() is not None or time.monotonic() > give_up_at:
                 self.stop()
-                end = log_path.read_text(errors="replace")[-600:].strip()
-                raise BrokerUnreachable(
+                written = log_path.read_bytes()[begins_at:].decode(errors="replace")
+                end = written[-600:].strip()
+                raise (PortTaken if tells_of_taken_port(written) else BrokerUnreachable)(
                     f"the {self._kind} broker did not start on port {self._settings.port}: {end or 'no log'}",
                     hint="free the port, or delete the broker folder of the run so that another one is chosen",
                 )
@@ -243,6 +247,12 @@ class BrokerProcess:
         self.stop(kill=kill)
         time.sleep(pause_s)
         self.start()
+
+    def _choose_ports(self) -> None:
+        """Other ports than those that another process has; one that the run file names stays."""
+        self._settings = other_ports(
+            self._folder, self._settings, keeps_web=self._web is not None and self._web.port > 0
+        )
 
     def _start_amqtt(self, log: IO[str]) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -330,7 +340,7 @@ class BrokerProcess:
                 socket.create_connection(place, 1.0).close()
         except OSError:
             return False
-        return True
+        return listens(self.pid, [port for _, port in places])
 
 
 def _environment() -> dict[str, str]:

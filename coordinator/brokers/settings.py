@@ -50,6 +50,18 @@ def load_settings(
     return settings
 
 
+def other_ports(folder: Path, settings: BrokerSettings, *, keeps_web: bool = False) -> BrokerSettings:
+    """``settings`` with ports that are free now, written to ``folder``.
+
+    Args:
+        keeps_web: the port for browsers stays: it was not chosen here.
+    """
+    web = settings.web_port if keeps_web or not settings.web_port else free_port()
+    found = msgspec.structs.replace(settings, port=free_port(), web_port=web)
+    write_private(folder / "broker.json", msgspec.json.encode(found))
+    return found
+
+
 def free_port() -> int:
     """A port that nobody listens at."""
     with socket.socket() as probe:

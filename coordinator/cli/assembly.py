@@ -41,6 +41,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Federation as Begun
 from coordinator.local_devices.ceilings import describe
 from coordinator.local_devices.data_folders import local_devices
+from coordinator.local_devices.keeper import AgentKeeper
 from coordinator.local_devices.processes import LocalDevices, connection_address
 from coordinator.messaging.block_lane import BlockLane
 from coordinator.messaging.cohort import Cohort
@@ -342,9 +343,11 @@ def opened_run(
         assert isinstance(remote, RemoteDevices)
         address.watch(partial(name_cut_off, ledger, progress.say))
         local = LocalDevices(devices, address, name)
+        keeper = AgentKeeper(local, progress.say, progress.record)
         if devices:
             progress.say(f"starting {len(devices)} agents on this machine")
             stack.enter_context(local)
+            stack.enter_context(keeper)
             if limited := describe(list(local.ceilings().values())):
                 progress.say(limited)
         status = RoundStatus(
@@ -353,7 +356,7 @@ def opened_run(
             remote.cohort,
             remote.clock,
             expected=[device.device for device in devices],
-            ended=local.exited,
+            ended=keeper.stopped,
             say=progress.say,
         )
         stack.enter_context(written_live(run_dir, remote.cohort, remote.clock))

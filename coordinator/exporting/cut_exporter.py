@@ -17,7 +17,7 @@ from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import Cut, cut_digest, cut_from_json
 from coordinator.submodels.values import DeviceProgram
 from coordinator.submodels.width import shape_of_cut
-from edge.contracts.errors import ConfigError, ExportRefused
+from edge.contracts.errors import ConfigError, ExportRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, InputSpec
 from edge.runtimes import traits_of
 from export.step_form import PLAIN, StepForm, in_form
@@ -32,13 +32,15 @@ if TYPE_CHECKING:
 class CutExporter:
     """Exports cuts of one model for one training configuration (a :class:`coordinator.planning.artifacts.Exporter`)."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, dense: nn.Module | None = None) -> None:
+        """``dense`` is the run's module where it was made before; it is not changed."""
         self._config = config
-        self._dense = dense_module(config)
+        self._dense = dense_module(config) if dense is None else dense
         self._input = run_input_spec(config)
         self._task = task_fields(config, self._dense, self._input, len(class_names(config)))
         self._keys: dict[tuple[str, str, str, str], str] = {}
         self._counts: dict[str, CountedStep | None] = {}
+        self._growths: dict[tuple[str, str, str], int] = {}
         self._written: dict[tuple[str, str, str, str], Cost | None] = {}
         self._refused_forms: dict[tuple[str, str, str, str], str] = {}
         self._others: dict[StepForm, CutExporter] = {}
@@ -131,6 +133,33 @@ class CutExporter:
             except ExportRefused:  # the export says why
                 self._written[memo] = None
         return self._written[memo]
+
+    def growth_bytes(self, cut: Cut, program: DeviceProgram, runtime: str) -> int:
+        """What an export would state as ``predicted_peak_bytes``, told in a fraction of a second without one.
+
+        Exactly where a step is written without being traced, elsewhere as
+        :func:`coordinator.submodels.step_memory.step_growth_bytes` tells it.
+
+        Raises:
+            PlanError: the model does not run on the meta device.
+            ExportRefused: no step can have one of its layers.
+        """
+        if (written := self.written_cost(cut, program, runtime, PLAIN)) is not None:
+            return written.predicted_peak_bytes
+        from coordinator.submodels.step_memory import step_growth_bytes
+
+        shape = shape_of_cut(self._dense, cut)
+        memo = (cut_digest(shape), repr(program), runtime)
+        if memo not in self._growths:
+            try:
+                growth = step_growth_bytes(apply_cut(self._dense, shape), self.step(program), runtime)
+            except (RuntimeError, NotImplementedError) as error:
+                raise PlanError(
+                    f"the memory of a step of {self._config.model.build} cannot be told without exporting it: {error}",
+                    hint="give local groups a level in place of a budget; apportion plan exports it",
+                ) from error
+            self._growths[memo] = growth
+        return self._growths[memo]
 
     def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
         """See :class:`coordinator.planning.artifacts.CountsSteps`; None where a model does not run on meta."""

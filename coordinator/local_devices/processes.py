@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -73,6 +74,7 @@ class LocalDevices:
         self._broker = broker
         self._federation = federation
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._changing = threading.Lock()  # of the table: several threads look at it, and a keeper starts agents again
         self._ceilings: dict[str, Ceiling] = {}
 
     def __enter__(self) -> LocalDevices:
@@ -95,7 +97,8 @@ class LocalDevices:
         Raises:
             ConfigError: it has limits that this machine cannot enforce.
         """
-        before = self._processes.pop(device.device, None)
+        with self._changing:
+            before = self._processes.pop(device.device, None)
         if before is not None:
             before.kill()
             before.wait()
@@ -143,9 +146,9 @@ class LocalDevices:
                 self._ceilings[device.device] = open_ceiling(device.device, device.limits)
             command = self._ceilings[device.device].command(command)
         with (device.folder / "agent.log").open("ab") as log:
-            self._processes[device.device] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
-            )
+            started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        with self._changing:
+            self._processes[device.device] = started
 
     def pid(self, device: str) -> int:
         """Process id of the agent called ``device``."""
@@ -153,7 +156,8 @@ class LocalDevices:
 
     def exited(self) -> dict[str, int]:
         """Device -> exit status of the agents that ended by themselves."""
-        codes = {name: process.poll() for name, process in self._processes.items()}
+        with self._changing:
+            codes = {name: process.poll() for name, process in self._processes.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
     def ceilings(self) -> dict[str, CeilingReport]:

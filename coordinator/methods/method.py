@@ -88,6 +88,15 @@ class MovesProducts(Protocol):
         """What updates are averaged into, by name."""
 
 
+def shape_for(
+    method: Method, level: Level, state: State | None, *, round_index: int, device: str = "", seed: int = 0
+) -> Cut:
+    """A level's cut in the round after ``state``, values apart; without a state, that of a run's beginning."""
+    if state is not None and isinstance(method, ShapesFollowState):
+        return method.shape_after(state, level, round_index=round_index, device=device, seed=seed)
+    return method.cut_shape(level, round_index=round_index, device=device, seed=seed)
+
+
 class Method(Protocol):
     """One paper. ``module`` is the dense torch module; its weights are read in ``init`` only."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from coordinator.config.cohort import CohortConfig, LocalGroup
 from coordinator.config.run_config import RunConfig
@@ -13,8 +12,8 @@ from coordinator.submodels.values import Level
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.streams import stream_seed, uniform
 
-if TYPE_CHECKING:
-    from coordinator.submodels.costs import Costs
+GrowthOf = Callable[[Level, str], float]
+"""Bytes of a level's step on a runtime above an idle trainer."""
 
 
 def device_names(cohort: CohortConfig) -> list[str]:
@@ -62,21 +61,22 @@ class Capacities:
 
     Args:
         levels: the method's ladder, largest first.
-        costs_of: what a level costs; asked only for groups with a budget.
+        growth_of: bytes that a level's step on a runtime takes above an idle trainer; asked only for groups with a
+            budget.
 
     Raises:
         ConfigError: no local devices, or a group names a level that is not there.
         PlanError: a budget below every level.
     """
 
-    def __init__(self, config: RunConfig, levels: Sequence[Level], costs_of: Callable[[Level], Costs]) -> None:
+    def __init__(self, config: RunConfig, levels: Sequence[Level], growth_of: GrowthOf) -> None:
         groups = config.cohort.local
         if not groups:
             raise ConfigError(
                 ["$.cohort.local: no simulated devices; add [[cohort.local]] groups, each with a count and a level"]
             )
         self._config = config
-        self._groups = [_level_of_group(config, index, group, levels, costs_of) for index, group in enumerate(groups)]
+        self._groups = [_level_of_group(config, index, group, levels, growth_of) for index, group in enumerate(groups)]
 
     def level(self, device: str, round_index: int) -> Level:
         """The level of ``device`` in a round."""
@@ -99,12 +99,14 @@ def find_level(text: str, levels: Sequence[Level], *, path: str) -> Level:
 
 
 def _level_of_group(
-    config: RunConfig, index: int, group: LocalGroup, levels: Sequence[Level], costs_of: Callable[[Level], Costs]
+    config: RunConfig, index: int, group: LocalGroup, levels: Sequence[Level], growth_of: GrowthOf
 ) -> Level:
     given = group_level(config, index, levels)
     if not group.budget_mb:
         return given or levels[0]
-    needs = {level: predicted_bytes(config, costs_of(level)) / MB for level in ([given] if given else levels)}
+    runtime = config.runtime.of_group(group)
+    tried = [given] if given else levels
+    needs = {level: predicted_bytes(config, growth_of(level, runtime)) / MB for level in tried}
     for level, needed_mb in needs.items():
         if needed_mb <= group.budget_mb:
             return level
@@ -115,15 +117,12 @@ def _level_of_group(
     )
 
 
-def predicted_bytes(config: RunConfig, costs: Costs) -> float:
-    """Idle process, SLT's memory model, optimizer slots, a second copy of all that a step writes, and headroom.
+def predicted_bytes(config: RunConfig, growth_bytes: float) -> float:
+    """Peak of supervisor and trainer: both of them idle, what a step takes, and the headroom of that.
 
-    Rougher than a plan, which knows the graph: 160 MB for 191 MB of the whole digits model, 98 for 104 of rank 1/8.
+    A plan does the same with the idle sizes and the correction that a device measured.
     """
-    training = config.training
-    slots = 2 if training.optimizer != "sgd" else int(training.momentum > 0)
-    step = costs.train_bytes + (1 + 2 * slots) * costs.bytes_up
-    return config.simulation.idle_mb * MB + step * (1 + config.planner.headroom)
+    return config.simulation.idle_mb * MB + growth_bytes * (1 + config.planner.headroom)
 
 
 def _number(text: str) -> float | None:

@@ -61,11 +61,14 @@ def mean_statistics(updates: Iterable[Update], whole: Mapping[str, np.ndarray] |
     return {name: means.get(name, value) for name, value in first.items()}
 
 
-def needs_statistics(federation: Federation) -> bool:
-    """Whether the model has static statistics that are to be collected now that training is over."""
+def needs_statistics(federation: Federation, state: State) -> bool:
+    """Whether ``state``'s model has static statistics that are to be collected now that training is over.
+
+    Frozen norms with ``frozen-norm = "static"`` are not among them: the ``stats`` program leaves theirs as they are.
+    """
     if federation.config.evaluation.norm != "static" or trains_with_static_norms(federation.method):
         return False
-    return federation.devices.gathers_statistics(federation)
+    return federation.devices.gathers_statistics(federation, state)
 
 
 def trains_with_static_norms(method: Method) -> bool:

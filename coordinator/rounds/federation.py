@@ -93,8 +93,8 @@ class Devices:
         """A context in which no update is recorded."""
         return nullcontext()
 
-    def gathers_statistics(self, federation: Federation) -> bool:
-        """Whether those that took part in the last round have a program for batch-norm statistics."""
+    def gathers_statistics(self, federation: Federation, state: State) -> bool:
+        """Whether those that took part in the last round, which left ``state``, have a program for statistics."""
         return False
 
     def scoring_round(self, federation: Federation) -> int | None:

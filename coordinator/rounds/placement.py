@@ -13,7 +13,7 @@ from coordinator.exporting.base_file import stored_base
 from coordinator.exporting.model_form import base_choices, in_model_form
 from coordinator.exporting.run_tokenizer import stored_tokenizer
 from coordinator.ledger.records import Assignment
-from coordinator.methods.method import Method, MovesProducts, ShapesFollowState
+from coordinator.methods.method import Method, MovesProducts, shape_for
 from coordinator.planning.capacity_levels import configured_level, device_names, group_level
 from coordinator.planning.history import NOTHING, History
 from coordinator.planning.native_orders import takes_native_orders
@@ -320,8 +320,5 @@ def _shape(
 ) -> tuple[Cut, DeviceProgram]:
     """A level's cut, values apart, and what its devices are asked to do; without a state, that of a run's beginning."""
     method, seed = federation.method, federation.config.federation.seed
-    if state is not None and isinstance(method, ShapesFollowState):
-        cut = method.shape_after(state, level, round_index=round_index, device=device, seed=seed)
-    else:
-        cut = method.cut_shape(level, round_index=round_index, device=device, seed=seed)
+    cut = shape_for(method, level, state, round_index=round_index, device=device, seed=seed)
     return cut, method.program(cut)

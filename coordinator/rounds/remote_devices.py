@@ -87,7 +87,7 @@ class RemoteDevices(Devices):
         """As :meth:`Devices.update`."""
         return stored_update(federation, recorded)
 
-    def gathers_statistics(self, federation: Federation) -> bool:
+    def gathers_statistics(self, federation: Federation, state: State) -> bool:
         """As :meth:`Devices.gathers_statistics`."""
         return gathered_by_artifacts(federation)
 

@@ -29,7 +29,7 @@ def run_rounds(federation: Federation, state: State | None = None) -> State:
         state = buffered.run(state) if buffered else run_round(federation, state, program="train")
     if buffered:
         buffered.finish()
-    while needs_statistics(federation):
+    while needs_statistics(federation, state):
         obey_between_rounds(federation)
         state = run_round(federation, state, program="stats")
     while needs_scores(federation):

@@ -117,7 +117,8 @@ def build_order(
         upload = []
     else:
         schedule = Schedule(epochs=1, turns=(Turn(program),))
-        upload = [s.name for s in manifest.specs("buffer")]
+        gathered = {output.tensor for output in manifest.program(program).outputs}
+        upload = [s.name for s in manifest.specs("buffer") if s.name in gathered]
     names = [spec.name for spec in manifest.specs("parameter", "buffer")]
     personal = config.personal.of(names)
     upload = [name for name in upload if name not in personal]

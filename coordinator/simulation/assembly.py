@@ -18,7 +18,7 @@ from coordinator.config.run_config import RunConfig
 from coordinator.data.datasets import Dataset
 from coordinator.distillation.proxy import open_proxy
 from coordinator.exporting.base_file import base_size
-from coordinator.exporting.cut_exporter import dense_module, run_input_spec
+from coordinator.exporting.cut_exporter import CutExporter, dense_module, run_input_spec
 from coordinator.exporting.run_data import load_run_data
 from coordinator.exporting.task_metric import check_metric
 from coordinator.local_devices.data_folders import device_shares
@@ -38,7 +38,7 @@ from coordinator.simulation.round_clock import round_clock
 from coordinator.simulation.simulator import run_rounds
 from coordinator.simulation.worker import local_training
 from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers
-from coordinator.submodels.costs import Costs, cut_costs
+from coordinator.submodels.costs import cut_costs
 from coordinator.submodels.record import Cut, cut_digest
 from coordinator.submodels.values import Level, State, Submodel
 from coordinator.submodels.width import shape_of_cut
@@ -113,17 +113,18 @@ def open_simulation(
         check_metric(config, dense)
         spec = run_input_spec(config)
 
-        def costs_of(level: Level) -> Costs:
-            return cut_costs(dense, _shape(method, level), spec, batch=config.training.batch)
+        exporter = CutExporter(config, dense)
 
-        capacities = Capacities(config, method.levels(), costs_of)
+        def growth_of(level: Level, runtime: str) -> float:
+            shape = _shape(method, level)
+            return exporter.growth_bytes(shape, method.program(shape), runtime)
+
+        capacities = Capacities(config, method.levels(), growth_of)
         clock = round_clock(config.simulation, method, dense, _macs(dense, config))
         dataset = load_run_data(config)
         dataset = open_proxy(method, config, dataset, spec, device=options.device)
         data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
         training = local_training(config, data, options.device)
-        top = _shape(method, method.levels()[0])
-        programs = training.manifest(top, method.program(top)).programs
         workers: Workers = ThisProcess(training, len(data.y_test)) if processes is None else processes
         if processes is not None:
             processes.give(data)
@@ -141,7 +142,7 @@ def open_simulation(
             clock=clock,
             workers=workers,
             evaluate=_evaluation(method, workers, run_evaluator(config, dataset.x_test, dataset.y_test)),
-            has_statistics=config.evaluation.norm == "static" and any(p.name == "stats" for p in programs),
+            has_statistics=config.evaluation.norm == "static",
             progress=progress,
             record=record,
             labels=(dataset.y_train, dataset.y_test),

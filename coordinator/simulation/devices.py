@@ -19,7 +19,7 @@ from coordinator.config.run_config import RunConfig
 from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment, RecordedUpdate
-from coordinator.methods.method import Method
+from coordinator.methods.method import Method, shape_for
 from coordinator.planning.artifacts import Artifact
 from coordinator.planning.capacity_levels import Capacities
 from coordinator.reporting.progress import Progress
@@ -63,7 +63,7 @@ class Simulation:
         manifest: programs and tensors of a submodel's step.
         clock: simulated seconds of a device's round.
         evaluate: scores of every model the method evaluates, by label.
-        has_statistics: whether a statistics round follows the last one.
+        has_statistics: whether a statistics round follows the last one, where cuts have a program for it.
         watchers: stages that only look, after the simulation's own.
         labels: of the training examples and of those held out.
         base: the size of the base file of a language model; what it is called is not its digest.
@@ -138,6 +138,8 @@ class SimulatedDevices(Devices):
         """As :meth:`Devices.assign`; submodels are cut, and orders written, when a worker is free."""
         self.tally, self._state, self._program = Tally(), state, program
         self._spool.drop()
+        if program == "stats":
+            chosen = [hello for hello in chosen if self._has_program(program, state, hello.device, round_index)]
         name = federation.config.federation.name
         assignments = [
             Assignment(
@@ -180,9 +182,22 @@ class SimulatedDevices(Devices):
         give = self._spool.look if self._simulation.config.clusters.layers else self._spool.take
         return give(recorded.assignment.assignment_id)
 
-    def gathers_statistics(self, federation: Federation) -> bool:
+    def gathers_statistics(self, federation: Federation, state: State) -> bool:
         """As :meth:`Devices.gathers_statistics`."""
-        return self._simulation.has_statistics and self._simulation.record.done == federation.training_rounds
+        simulation, last = self._simulation, self._simulation.record.done
+        if not simulation.has_statistics or last != federation.training_rounds:
+            return False
+        return any(self._has_program("stats", state, device, last) for device in simulation.shares)
+
+    def _has_program(self, program: str, state: State, device: str, round_index: int) -> bool:
+        """Whether the cut that ``device`` has in a round comes with ``program``."""
+        simulation, method = self._simulation, self._simulation.method
+        level = simulation.capacities.level(device, round_index)
+        shape = shape_for(
+            method, level, state, round_index=round_index, device=device, seed=simulation.config.federation.seed
+        )
+        programs = simulation.manifest(shape, method.program(shape)).programs
+        return any(found.name == program for found in programs)
 
     def scoring_round(self, federation: Federation) -> int | None:
         """As :meth:`Devices.scoring_round`."""

@@ -196,7 +196,10 @@ def _manifest(functions: Mapping[str, ProgramFunction], spec: StepSpec, classes:
             name=name,
             file="",
             inputs=tuple(item.spec.name for item in function.inputs),
-            outputs=tuple(GraphOutput(report.name, report.name) for report in reported),
+            outputs=(
+                *(GraphOutput(report.name, report.name) for report in reported),
+                *(GraphOutput(f"{_NEXT}{moved}", moved) for moved in function.moved),
+            ),
         )
         for name, function in functions.items()
     )

@@ -28,8 +28,10 @@ BATCH = 32
 
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = {_ATEN.convolution}
-_BATCH_NORMS = {_ATEN.native_batch_norm, _ATEN._native_batch_norm_legit, _ATEN.cudnn_batch_norm}
-_NORMS = {*_BATCH_NORMS, _ATEN.native_layer_norm, _ATEN.native_group_norm}
+NORMS = frozenset({_ATEN.native_batch_norm, _ATEN._native_batch_norm_legit, _ATEN.cudnn_batch_norm})
+"""Batch norms as the operations that torch's layers become, forward and backward."""
+NORMS_BACKWARD = frozenset({_ATEN.native_batch_norm_backward, _ATEN.cudnn_batch_norm_backward})
+_NORMS = {*NORMS, _ATEN.native_layer_norm, _ATEN.native_group_norm}
 _RECTIFIERS = {_ATEN.relu, _ATEN.relu_, _ATEN.hardtanh, _ATEN.hardtanh_, _ATEN.leaky_relu, _ATEN.leaky_relu_}
 _AVERAGE_POOLS = {_ATEN.avg_pool1d, _ATEN.avg_pool2d, _ATEN._adaptive_avg_pool2d, _ATEN.mean}
 _PRODUCTS = {_ATEN.mm, _ATEN.bmm, _ATEN.addmm, _ATEN.baddbmm}
@@ -116,7 +118,7 @@ def _costs_of_atoms(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int)
     )
 
 
-def _shaped(func: Any, args: Any) -> Any:
+def shaped(func: Any, args: Any) -> Any:
     """What ``func`` gives, of operations for whose shapes torch would import its compiler, which takes seconds."""
     if func is _ATEN.mm.default:
         return args[0].new_empty((args[0].shape[0], args[1].shape[1]))
@@ -155,7 +157,7 @@ class _Counter(TorchDispatchMode):
         return _LayerPaths(self._module, self._path)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = _shaped(func, args) if not kwargs else None
+        out = shaped(func, args) if not kwargs else None
         if out is None:
             out = func(*args, **(kwargs or {}))
         inputs = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
@@ -176,7 +178,7 @@ class _Counter(TorchDispatchMode):
         elif op in _PRODUCTS:
             left = inputs[1] if op in (_ATEN.addmm, _ATEN.baddbmm) else inputs[0]
             self.macs += out.numel() * left.shape[-1]
-        elif op in _BATCH_NORMS:
+        elif op in NORMS:
             self.macs += 2 * out.numel()
         elif op in _RECTIFIERS:
             self.macs += out.numel()
@@ -189,7 +191,7 @@ class _Counter(TorchDispatchMode):
         if op in _CONVOLUTIONS and not self._stem_channels:
             self._stem_channels = out.shape[1]
             return
-        if op in _BATCH_NORMS and not self._blocks_began and out.shape[1] == self._stem_channels:
+        if op in NORMS and not self._blocks_began and out.shape[1] == self._stem_channels:
             self._blocks_began = True  # the stem's own norm
             return
         self._blocks_began = True

@@ -27,6 +27,12 @@ class Format(Protocol):
     minimum_runtime_version: str
     features: frozenset[str]
     """Parts of a step beyond the ordinary that it can write, of :data:`FEATURES`."""
+    writes_over: bool
+    """Whether a step's new state takes the memory of the old one; else both are held."""
+    updates_in_graph: bool
+    """Whether the rule that moves parameters is part of the graph, with values of its own; else it works in place."""
+    buffers_gradients: bool
+    """Whether gradients are kept in buffers beside the memory that they are computed in."""
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """Trace and translate; raises ExportRefused."""

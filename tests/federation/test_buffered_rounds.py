@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 def buffered_text(*lines: str, rounds: int = 3, size: int = 3, min_reports: int = 1, **more: float) -> str:
     """The small federation under FedAvg and in versions; ``lines`` of ``[aggregation]``."""
-    text = config_text(local=0, size=size, rounds=rounds, min_reports=min_reports, join_timeout_s=5, **more)  # type: ignore[arg-type]
+    text = config_text(local=0, size=size, rounds=rounds, min_reports=min_reports, **more)  # type: ignore[arg-type]
     text = text.replace('name = "fedhm"\nlevels = [4]', 'name = "fedavg"').replace("frobenius-lambda = 0.0001\n", "")
     return text + "\n".join(["[aggregation]", 'mode = "buffered"', *lines, ""])
 
@@ -37,12 +37,14 @@ class Quick(HostileDevice):
     def __init__(self, stage: InProcessFederation, name: str) -> None:
         super().__init__(stage.broker, stage.name, name, self._do)
         self.orders: list[WorkOrder] = []
+        self.has_finished = threading.Event()
 
     def _do(self, order: WorkOrder) -> None:
         self.orders.append(order)
         self.before_finishing()
         if not self.gives_up:
             self.finish(order)
+            self.has_finished.set()
 
     def before_finishing(self) -> None:
         """Nothing."""
@@ -58,6 +60,24 @@ class Slow(Quick):
     def before_finishing(self) -> None:
         self.has_work.set()
         assert self.may_go_on.wait(6 * WAIT_S)
+
+
+class Last(Quick):
+    """Answers at once but for the last version: that one after ``until``, so that what is in it does not depend on who
+    is quicker."""
+
+    def __init__(self, stage: InProcessFederation, name: str, until: threading.Event) -> None:
+        super().__init__(stage, name)
+        self._last, self._until = stage.config.federation.rounds - 1, until
+
+    def before_finishing(self) -> None:
+        if self.orders[-1].round == self._last:
+            assert self._until.wait(6 * WAIT_S)
+
+    def give_up(self) -> None:
+        """Let an order go that it still waits with."""
+        self.gives_up = True
+        self._until.set()
 
 
 def when_committed(stage: InProcessFederation, count: int, then: Callable[[], None]) -> None:
@@ -91,10 +111,13 @@ def test_slow_device_holds_nobody_up_and_its_late_update_weighs_less(tmp_path: P
     text = buffered_text("buffer = 2", rounds=4)
     with InProcessFederation(tmp_path, exports, text) as stage:
         slow = Slow(stage, "slow")
+        # It goes on in the last version, which pi-1 fills once its update is in; pi-2 has no part in that.
         when_committed(stage, 3, slow.may_go_on.set)
-        with slow, Quick(stage, "pi-1") as first, Quick(stage, "pi-2") as second:
+        first, second = Last(stage, "pi-1", slow.has_finished), Last(stage, "pi-2", threading.Event())
+        with slow, first, second:
             stage.run()
             late = slow.wait_ack(slow.orders[0])
+            second.give_up()
         assert late.accepted
         counted = weights_of(stage)
         assert [[(device, of) for device, of, _ in version] for version in counted[:3]] == [
@@ -102,10 +125,9 @@ def test_slow_device_holds_nobody_up_and_its_late_update_weighs_less(tmp_path: P
             [("pi-1", 1), ("pi-2", 1)],
             [("pi-1", 2), ("pi-2", 2)],
         ]
-        last = {device: (of, weight) for device, of, weight in counted[3]}
-        assert last["slow"] == (0, 9 * staleness_weight(3, 0.5)) == (0, 4.5)
-        assert [order.round for order in first.orders[:4]] == [0, 1, 2, 3]
-        assert len(second.orders) >= 3
+        assert counted[3] == [("pi-1", 3, 9.0), ("slow", 0, 9 * staleness_weight(3, 0.5))]
+        assert counted[3][1][2] == 4.5
+        assert [order.round for order in first.orders] == [order.round for order in second.orders] == [0, 1, 2, 3]
         metrics = stage.ledger.rounds.all()[3].metrics
         assert metrics["staleness"]["3"] == 1
         assert stage.lines.having("[ROUND 4/4]", "versions old 0: 1, 3: 1")
@@ -134,16 +156,18 @@ def test_model_is_the_weighted_step_of_what_was_counted(tmp_path: Path, exports:
 def test_factors_of_older_models_are_added_as_products(tmp_path: Path, exports: Path) -> None:
     """Every device sends 0.99 of u and of v: the step of each is 0.99^2 - 1 of the best approximation, at its rank, of
     the layer that it had; what the rank cuts away stays."""
-    text = config_text(local=0, size=3, rounds=3, min_reports=1, join_timeout_s=5)
+    text = config_text(local=0, size=3, rounds=3, min_reports=1)
     text += '[aggregation]\nmode = "buffered"\nbuffer = 2\nserver-lr = 0.5\n'
     with InProcessFederation(tmp_path, exports, text) as stage:
         slow = Slow(stage, "slow")
         when_committed(stage, 2, slow.may_go_on.set)
-        with slow, Quick(stage, "pi-1"), Quick(stage, "pi-2"):
+        other = Last(stage, "pi-2", threading.Event())
+        with slow, Last(stage, "pi-1", slow.has_finished), other:
             method = stage.federation.method
             start, (level,) = method.init(), method.levels()
             rank = len(method.cut(start, level, round_index=0, device="", seed=0).tensors["fc2.v"])
             final = stage.run()
+            other.give_up()
         first = start.tensors["fc2.weight"].astype(np.float64)
         assert rank < min(first.shape)
         value, approximations, ages = first, list[np.ndarray](), set[int]()

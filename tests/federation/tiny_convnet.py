@@ -30,3 +30,11 @@ def build(*, classes: int, width: int = 4, norm: bool = True) -> nn.Module:
         nn.Flatten(),
         nn.Linear(8 * 4 * 4, classes),
     )
+
+
+def build_one_norm(*, classes: int) -> nn.Module:
+    """As :func:`build`, with the first norm alone."""
+    module = build(classes=classes)
+    assert isinstance(module, nn.Sequential)
+    module[5] = nn.Identity()
+    return module

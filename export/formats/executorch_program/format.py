@@ -60,6 +60,9 @@ class ExecutorchProgram:
 
     name = "executorch_program"
     minimum_runtime_version = "1.5.1"
+    writes_over = True
+    updates_in_graph = False
+    buffers_gradients = False
     features: frozenset[str] = frozenset(
         {"masked", "sparse", "distillation", "variants", "accumulates", "recompute", "task", "cached_features"}
     )

@@ -38,6 +38,9 @@ class OnnxLanguage:
 
     name = "onnx_language"
     minimum_runtime_version = "1.23.0"
+    writes_over = False
+    updates_in_graph = True
+    buffers_gradients = False
     features = frozenset({"accumulates", "recompute", "task", "cached_features"})
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:

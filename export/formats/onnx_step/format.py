@@ -48,11 +48,14 @@ class OnnxStep:
 
     Attributes:
         writes_over: whether the runtime may give a new value the old one's memory, in blocks where it is large.
+        updates_in_graph, buffers_gradients: as of :class:`export.formats.Format`.
         reusing: operators that the runtime lets write over an operand.
     """
 
     name = "onnx_step"
     writes_over = True
+    updates_in_graph = True
+    buffers_gradients = False
     reusing: frozenset[str] = frozenset()
     minimum_runtime_version = "1.20.0"
     features = frozenset(

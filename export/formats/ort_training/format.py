@@ -59,6 +59,9 @@ class OrtTraining:
 
     name = "ort_training"
     minimum_runtime_version = "1.19.2"
+    writes_over = True
+    updates_in_graph = False
+    buffers_gradients = True
     features: frozenset[str] = frozenset({"masked", "distillation", "variants", "probe", "task"})
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -26,6 +26,7 @@ from edge.contracts.messages import Hello
 from edge.transport.base import Event, Received
 from edge.transport.mqtt import MqttTransport, parse_broker
 from profiles.device import DeviceProfile
+from tests.mosquitto import running_mosquitto
 
 pytestmark = [
     pytest.mark.broker,
@@ -43,24 +44,18 @@ class Site:
             authority.issue_server(["localhost"])
             if has_coordinator:
                 authority.issue_coordinator("fed")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        config = write_broker_folder(self.identity, self.folder, port=self.port, bind="127.0.0.1")
+        self._stack = contextlib.ExitStack()
+        self.process, self.port = self._stack.enter_context(running_mosquitto(self._write, cwd=self.folder))
+
+    def _write(self, port: int) -> Path:
+        config = write_broker_folder(self.identity, self.folder, port=port, bind="127.0.0.1")
         if os.geteuid() == 0:
             config.write_text(config.read_text() + "user root\n")
-        program = find_mosquitto()
-        assert program is not None
-        self.process = subprocess.Popen(
-            [program, "-c", "mosquitto.conf"], cwd=self.folder, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        give_up_at = time.monotonic() + 10
-        while time.monotonic() < give_up_at:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.02)
-        raise AssertionError("mosquitto did not start")
+        return Path(config.name)
+
+    def close(self) -> None:
+        """End the broker."""
+        self._stack.close()
 
     def connects(self, files: ClientFiles) -> bool:
         transport = MqttTransport(
@@ -88,8 +83,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     try:
         yield site
     finally:
-        site.process.terminate()
-        site.process.wait(10)
+        site.close()
 
 
 @pytest.mark.slow
@@ -133,8 +127,7 @@ def test_broker_whose_files_know_no_coordinator_is_given_them_before_a_device_is
         assert "user @fed@fleet\n" in (site.folder / "access").read_text()
     finally:
         device.stop()
-        site.process.terminate()
-        site.process.wait(10)
+        site.close()
 
 
 def test_process_is_found_by_its_pid_file_and_a_stale_one_harms_nobody(site: Site) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +21,9 @@ from coordinator.identity.authority import Authority
 from coordinator.identity.browsers import KeyClaimed
 from edge.contracts import topics
 from tests.coordinator.identity.browser_device import BrowserDevice
-from tests.coordinator.identity.browser_site import WAIT_S, Client, Site
+from tests.coordinator.identity.browser_site import Client, Site
 from tests.coordinator.web.test_connections import reconnecting
+from tests.mosquitto import running_mosquitto
 
 pytestmark = [
     pytest.mark.broker,
@@ -280,31 +280,25 @@ def test_embedded_broker_without_browsers_outlives_a_signal(tmp_path: Path) -> N
 
 
 def test_broker_elsewhere_runs_from_its_folder(tmp_path: Path) -> None:
-    program = find_mosquitto()
-    if program is None:
+    if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed here (Debian: mosquitto)")
-    identity, out, port = tmp_path / "identity", tmp_path / "out", free_port()
+    identity, out, ports = tmp_path / "identity", tmp_path / "out", list[int]()
     with Authority.create(identity) as authority:
         authority.issue_server(["localhost", "127.0.0.1"])
     claimed = BrowserDevice("phone-1").enrol(identity)
-    config = write_broker_folder(identity, out, port=free_port(), bind="127.0.0.1", web_socket_port=port)
-    # The system's package changes to a user of its own; here it may not, or could not read the folder.
-    (tmp_path / "own.conf").write_text(f"user root\n{config.read_text()}")
-    with subprocess.Popen([program, "-c", str(tmp_path / "own.conf")], stderr=subprocess.DEVNULL) as process:
-        try:
-            until = time.monotonic() + WAIT_S
-            client = Client("x")
-            client.mqtt.tls_set(str(identity / "ca.pem"))
-            while True:
-                try:
-                    assert client.open(port, claimed.user, claimed.password) == "Success"
-                    break
-                except ConnectionRefusedError:
-                    assert time.monotonic() < until
-                    time.sleep(0.05)
-            client.close()
-        finally:
-            process.terminate()
+
+    def write(port: int) -> Path:
+        ports[:] = [free_port()]
+        config = write_broker_folder(identity, out, port=port, bind="127.0.0.1", web_socket_port=ports[0])
+        # The system's package changes to a user of its own; here it may not, or could not read the folder.
+        (tmp_path / "own.conf").write_text(f"user root\n{config.read_text()}")
+        return tmp_path / "own.conf"
+
+    with running_mosquitto(write, more_ports=lambda: ports):
+        client = Client("x")
+        client.mqtt.tls_set(str(identity / "ca.pem"))
+        assert client.open(ports[0], claimed.user, claimed.password) == "Success"
+        client.close()
 
 
 def test_embedded_broker_of_a_run_lets_agents_in_by_its_user_and_browsers_by_theirs(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import socket
-import subprocess
 import time
 from pathlib import Path
 
@@ -15,8 +14,8 @@ import pytest
 from coordinator.brokers.broker_files import LIMITS_NAME, write_broker_folder
 from coordinator.brokers.mosquitto import find_mosquitto, mosquitto_config
 from coordinator.brokers.opening import BrokerProcess
-from coordinator.brokers.settings import free_port
 from coordinator.identity.authority import Authority
+from tests.mosquitto import running_mosquitto
 
 pytestmark = [
     pytest.mark.broker,
@@ -95,25 +94,13 @@ def test_limits_grow_with_the_fleet() -> None:
 def test_folder_is_taken_by_include_dir_and_tells_systemd_of_open_files(tmp_path: Path) -> None:
     with Authority.create(tmp_path / "identity") as authority:
         authority.issue_server(["localhost"])
-    port = free_port()
-    out = tmp_path / "broker"
-    write_broker_folder(tmp_path / "identity", out, port=port, bind="127.0.0.1", devices=5000)
+    out, system = tmp_path / "broker", tmp_path / "mosquitto.conf"
+
+    def write(port: int) -> Path:
+        write_broker_folder(tmp_path / "identity", out, port=port, bind="127.0.0.1", devices=5000)
+        system.write_text(f"include_dir {out}\n" + ("user root\n" if os.geteuid() == 0 else ""))
+        return system
+
+    with running_mosquitto(write) as (_, port):
+        socket.create_connection(("127.0.0.1", port), 1).close()
     assert (out / LIMITS_NAME).read_text() == "[Service]\nLimitNOFILE=10200\n"
-    system = tmp_path / "mosquitto.conf"
-    system.write_text(f"include_dir {out}\n" + ("user root\n" if os.geteuid() == 0 else ""))
-    program = find_mosquitto()
-    assert program is not None
-    process = subprocess.Popen([program, "-c", str(system)], stderr=subprocess.DEVNULL)
-    try:
-        give_up_at = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None
-                assert time.monotonic() < give_up_at
-                time.sleep(0.05)
-    finally:
-        process.terminate()
-        process.wait()

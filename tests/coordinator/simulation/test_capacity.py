@@ -9,18 +9,11 @@ import pytest
 from coordinator.config.cohort import CohortConfig, LocalGroup
 from coordinator.config.run_config import RunConfig
 from coordinator.planning.capacity_levels import Capacities, configured_level, device_names, find_level, group_level
-from coordinator.submodels.costs import Costs
 from coordinator.submodels.values import Level
 from edge.contracts.errors import ConfigError, PlanError
 from tests.coordinator.simulation.small_simulation import small
 
 LEVELS = (Level("full", 1.0, 1.0), Level("rank 1/2", 2.0, 0.5), Level("rank 1/8", 8.0, 0.125))
-COSTS = {
-    level: Costs(
-        params=0, macs=0, activation_elements=0, train_bytes=int(level.capacity * 80 * 2**20), bytes_up=0, bytes_down=0
-    )
-    for level in LEVELS
-}
 
 
 def capacities(cohort: CohortConfig) -> Capacities:
@@ -29,7 +22,7 @@ def capacities(cohort: CohortConfig) -> Capacities:
         simulation={"idle_mb": 50.0},
         planner={"headroom": 0.0},
     )
-    return Capacities(config, LEVELS, COSTS.__getitem__)
+    return Capacities(config, LEVELS, lambda level, runtime: level.capacity * 80 * 2**20)
 
 
 def test_fixed_level_is_the_groups_by_name_or_value_or_the_largest() -> None:

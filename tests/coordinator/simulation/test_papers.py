@@ -38,7 +38,7 @@ def test_every_device_gets_a_level_and_data(path: Path, tmp_path: Path) -> None:
         level: cut_costs(dense, method.cut_shape(level, round_index=0, device="", seed=0), run_input_spec(config))
         for level in method.levels()
     }
-    capacities = Capacities(config, list(levels), levels.__getitem__)
+    capacities = Capacities(config, list(levels), lambda level, runtime: levels[level].train_bytes)
     given = {capacities.level(name, 0) for name in device_names(config.cohort)}
     assert given == set(levels)
     assert all(costs.params > 0 for costs in levels.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from profiles.device import DeviceProfile
 from tests.conftest import NO_MOSQUITTO
 from tests.edge.agent_bench import Bench
 from tests.edge.home_assistant.documented_keys import check_discovery
+from tests.mosquitto import running_mosquitto
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -74,23 +74,16 @@ class HomeAssistant:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerAddress]:
     """A Mosquitto as an owner has it at home: no federation knows of it."""
-    program = find_mosquitto()
-    if program is None:
+    if find_mosquitto() is None:
         pytest.skip(NO_MOSQUITTO)
-    folder = tmp_path_factory.mktemp("owner")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (folder / "mosquitto.conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
-    with subprocess.Popen([program, "-c", folder / "mosquitto.conf"], stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: answers(port))
+    config = tmp_path_factory.mktemp("owner") / "mosquitto.conf"
+
+    def write(port: int) -> Path:
+        config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+        return config
+
+    with running_mosquitto(write) as (_, port):
         yield parse_broker(f"mqtt://127.0.0.1:{port}", option="--home-assistant", password_variable="NONE")
-        process.terminate()
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as tried:
-        return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture

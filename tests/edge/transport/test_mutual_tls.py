@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import queue
 import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from coordinator.brokers.mosquitto import find_mosquitto
 from edge.contracts.errors import AccessDenied
 from edge.transport.base import Connected, Event, Received
 from edge.transport.mqtt import BrokerAddress, MqttTransport, parse_broker
+from tests.mosquitto import running_mosquitto
 
 pytestmark = pytest.mark.broker
 
@@ -35,8 +33,7 @@ def certificate(authority: trustme.CA, folder: Path, name: str) -> tuple[str, st
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    program = find_mosquitto()
-    if program is None:
+    if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed here (Debian: mosquitto)")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -46,27 +43,18 @@ def port(tmp_path: Path) -> Iterator[int]:
     certificate(authority, tmp_path, "pi-07")
     certificate(trustme.CA(), tmp_path, "stranger")
     (tmp_path / "acl").write_text(ACCESS)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        chosen = probe.getsockname()[1]
-    (tmp_path / "mosquitto.conf").write_text(
-        f"listener {chosen} 127.0.0.1\ncafile {tmp_path}/ca.pem\ncertfile {tmp_path}/server.pem\n"
-        f"keyfile {tmp_path}/server.key\nrequire_certificate true\nuse_identity_as_username true\n"
-        f"allow_anonymous false\nacl_file {tmp_path}/acl\nuser root\n"
-    )
-    process = subprocess.Popen([program, "-c", str(tmp_path / "mosquitto.conf")], stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 10
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", chosen)) == 0:
-                    break
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    config = tmp_path / "mosquitto.conf"
+
+    def write(chosen: int) -> Path:
+        config.write_text(
+            f"listener {chosen} 127.0.0.1\ncafile {tmp_path}/ca.pem\ncertfile {tmp_path}/server.pem\n"
+            f"keyfile {tmp_path}/server.key\nrequire_certificate true\nuse_identity_as_username true\n"
+            f"allow_anonymous false\nacl_file {tmp_path}/acl\nuser root\n"
+        )
+        return config
+
+    with running_mosquitto(write) as (_, chosen):
         yield chosen
-    finally:
-        process.terminate()
-        process.wait(5)
 
 
 def address(folder: Path, port: int, name: str) -> BrokerAddress:
