@@ -232,7 +232,8 @@ class Federation:
         Raises:
             ConfigError: a run is in ``run_dir`` already; PlanError; DeadlineExpired; BrokerUnreachable.
         """
-        from coordinator.cli.assembly import RunOptions, start_run
+        from coordinator.cli.assembly import start_run
+        from coordinator.cli.open_run import RunOptions
         from coordinator.cli.own_code import check_variable
         from coordinator.cli.run import check_new, resumable
 

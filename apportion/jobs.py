@@ -105,7 +105,7 @@ def resume(
     Raises:
         ConfigError: there is no run, or it names what this process cannot import.
     """
-    from coordinator.cli.assembly import RunOptions
+    from coordinator.cli.open_run import RunOptions
     from coordinator.cli.resume import go_on
 
     folder = Path(run_dir)

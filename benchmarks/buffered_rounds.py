@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text
 

@@ -174,7 +174,8 @@ name = "{fleet.runtime}"
 
 def carried_out(run: Run, fleet: Fleet, folder: Path, cache: Path | None) -> dict[str, Any]:
     """The rows of one run: per device its budget, what it trained, its peak, its share, its kills."""
-    from coordinator.cli.assembly import RunOptions, resume_run, start_run
+    from coordinator.cli.assembly import resume_run, start_run
+    from coordinator.cli.open_run import RunOptions
     from coordinator.run_file.loading import load_config_text
 
     run_dir = folder / fleet.name(run)

@@ -26,7 +26,8 @@ import msgspec
 import numpy as np
 import torch
 
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.data.datasets import Dataset
 from coordinator.exporting.base_file import computing_module
 from coordinator.language.folder import write_folder

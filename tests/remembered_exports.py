@@ -76,5 +76,5 @@ def runs_share(folder: Path) -> Iterator[None]:
     :func:`remembering_exporter`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(EXPORTS_VARIABLE, str(folder))
-        patch.setattr("coordinator.cli.assembly.CutExporter", remembering_exporter)
+        patch.setattr("coordinator.cli.open_run.CutExporter", remembering_exporter)
         yield

@@ -28,7 +28,8 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Eight device processes in three memory budgets train a model that fits only the largest of them."""
-    from coordinator.cli.assembly import RunOptions, start_run
+    from coordinator.cli.assembly import start_run
+    from coordinator.cli.open_run import RunOptions
     from coordinator.run_file.loading import load_config
 
     settings = with_seed(load_config(CONFIG), seed)

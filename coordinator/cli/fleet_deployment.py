@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.cli.assembly import RunOptions, lock_run, opened_run
 from coordinator.cli.final_model import final_model
+from coordinator.cli.open_run import RunOptions, opened_run
 from coordinator.cli.preparation import prepare
+from coordinator.cli.run_directory import lock_run
 from coordinator.config.run_config import RunConfig
 from coordinator.deployment.fleet import deploy_to_fleet
 from coordinator.deployment.inference_folder import deploy

@@ -42,7 +42,7 @@ def fsck(
     Without --repair and --gc nothing is changed, and a coordinator may be running beside it.
     """
     from coordinator.blobs.garbage import collect_garbage
-    from coordinator.cli.assembly import lock_run
+    from coordinator.cli.run_directory import lock_run
 
     if not_begun(run_dir) is not None:
         return _not_begun(run_dir, is_shown=not as_json)

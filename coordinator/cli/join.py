@@ -45,7 +45,8 @@ def join(
 
     The password of the ledger's account is read from PGPASSWORD or ~/.pgpass.
     """
-    from coordinator.cli.assembly import RunOptions, join_run
+    from coordinator.cli.assembly import join_run
+    from coordinator.cli.open_run import RunOptions
     from coordinator.cli.run import default_run_dir, resumable, show
     from coordinator.ledger.ledger import Ledger
     from coordinator.run_file.loading import load_config_text

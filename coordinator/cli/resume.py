@@ -15,7 +15,7 @@ from coordinator.cli.run import resumable, show
 from coordinator.cli.run_directory import is_begun
 
 if TYPE_CHECKING:
-    from coordinator.cli.assembly import RunOptions
+    from coordinator.cli.open_run import RunOptions
 
 EXAMPLE = "Example: apportion resume runs/first"
 
@@ -45,7 +45,7 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Resume an interrupted run; the result is the one of a run that was never interrupted."""
-    from coordinator.cli.assembly import RunOptions
+    from coordinator.cli.open_run import RunOptions
 
     options = RunOptions(local_devices=local_devices, max_epsilon=max_epsilon, dashboard_port=dashboard, quiet=quiet)
     summary = go_on(run_dir, options, allow_code=allow_code, allow_keys=allow_keys, allow_env=allow_env or ())

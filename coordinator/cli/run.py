@@ -46,7 +46,8 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Start a federation and run it to its last round."""
-    from coordinator.cli.assembly import RunOptions, start_run
+    from coordinator.cli.assembly import start_run
+    from coordinator.cli.open_run import RunOptions
     from coordinator.run_file.loading import load_config
 
     settings = with_seed(load_config(config), seed)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,3 +94,31 @@ def is_live(run_dir: Path) -> bool:
             return False
         raise LedgerError(f"{run_dir}/lock cannot be opened ({error.strerror}); see its rights") from error
     return False
+
+
+def make_run_dir(run_dir: Path) -> None:
+    """Make the directory, for its owner alone: models and updates are in it. One that is there stays as it is."""
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    run_dir.mkdir(mode=0o700, exist_ok=True)
+
+
+@contextlib.contextmanager
+def lock_run(run_dir: Path) -> Iterator[None]:
+    """Holds the run directory for this process.
+
+    Raises:
+        LedgerError: another process holds it, or there is no such directory.
+    """
+    try:
+        descriptor = os.open(run_dir / "lock", os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise LedgerError(f"{run_dir}: cannot be opened ({error.strerror}); give the directory of a run") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            hint = f"a paused one goes on with: apportion continue {run_dir}"
+            raise LedgerError(f"{run_dir}: another coordinator runs here; wait for it or stop it", hint=hint) from error
+        yield
+    finally:
+        os.close(descriptor)

@@ -69,7 +69,7 @@ def simulate_in(config: RunConfig, run_dir: Path, options: SimulationOptions) ->
         ConfigError: the folder is another run's, or torch cannot compute on the options' device; LedgerError: another
             process simulates there.
     """
-    from coordinator.cli.assembly import lock_run
+    from coordinator.cli.run_directory import lock_run
     from coordinator.simulation.assembly import simulate as run_simulation
     from coordinator.simulation.local_training import checked_device
     from coordinator.simulation.results import finished_summary

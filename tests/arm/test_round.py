@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.brokers.opening import BrokerAddress, BrokerProcess
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.data.datasets import load_dataset
 from coordinator.ledger.ledger import Ledger
 from coordinator.local_devices.data_folders import local_devices

@@ -17,7 +17,8 @@ import pytest
 
 from coordinator.brokers.broker_files import local_device_files
 from coordinator.brokers.mosquitto import find_mosquitto
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.config.canonical import canonical_toml
 from coordinator.identity.authority import Authority
 from coordinator.ledger.ledger import Ledger

@@ -79,13 +79,13 @@ def _shorten() -> None:
 
 def coordinator(request: dict[str, Any], control: socket.socket) -> int:
     """``apportion ARGUMENTS`` with every point told; blobs are copied aside before the run may release them."""
-    from coordinator.cli import assembly
+    from coordinator.cli import open_run
     from coordinator.cli.command import main
 
     _shorten()
     line, blobs, aside = Line(control), Path(request["blobs"]), Path(request["aside"])
     line.move_clock()
-    chosen = assembly.RunOptions
+    chosen = open_run.RunOptions
 
     def on_point(name: str) -> None:
         if name in ("aggregating", "before-commit", "committed"):
@@ -95,7 +95,7 @@ def coordinator(request: dict[str, Any], control: socket.socket) -> int:
     def options(*args: Any, **kwargs: Any) -> Any:
         return dataclasses.replace(chosen(*args, **kwargs), on_point=on_point)
 
-    assembly.RunOptions = options  # type: ignore[misc, assignment]
+    open_run.RunOptions = options  # type: ignore[misc, assignment]
     if request["signing"]:
         _sign_with(Path(request["signing"]))
     if request["tells_writes"]:

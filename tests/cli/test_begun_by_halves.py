@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.cli import assembly
-from coordinator.cli.assembly import RunOptions
-from coordinator.cli.run_directory import holds_run, ledger_of
+from coordinator.cli.open_run import RunOptions
+from coordinator.cli.run_directory import holds_run, ledger_of, lock_run, make_run_dir
 from coordinator.config.run_config import RunConfig
 from coordinator.run_file.loading import load_config_text
 from tests.cli.conftest import Command
@@ -23,6 +23,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from coordinator.cli import assembly
+from coordinator.cli.open_run import RunOptions
 from coordinator.ledger import database, ledger
 from coordinator.run_file.loading import load_config
 
@@ -48,7 +49,7 @@ elif where == "between-committed":
     ledger.Ledger.create = then_killed(ledger.Ledger.create)
 elif where == "after-row":
     assembly._run = killed
-assembly.start_run(config, folder, assembly.RunOptions())
+assembly.start_run(config, folder, RunOptions())
 """
 
 
@@ -119,8 +120,8 @@ def test_run_killed_after_its_first_row_is_resumed_and_not_begun_again(
 
 def test_second_process_that_begins_in_the_same_folder_changes_nothing(tmp_path: Path, begun: list[Path]) -> None:
     first, second = load_config_text(config_text(rounds=1)), load_config_text(config_text(rounds=2))
-    assembly.make_run_dir(tmp_path / "run")
-    with assembly.lock_run(tmp_path / "run"):
+    make_run_dir(tmp_path / "run")
+    with lock_run(tmp_path / "run"):
         assembly.write_atomically(tmp_path / "run" / "config.toml", assembly.canonical_toml(first).encode())
         with pytest.raises(assembly.LedgerError, match="another coordinator runs here"):
             assembly.start_run(second, tmp_path / "run", RunOptions())

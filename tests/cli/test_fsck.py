@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.cli.assembly import lock_run
+from coordinator.cli.run_directory import lock_run
 from coordinator.ledger.ledger import Ledger
 from edge.contracts.plan import assignment_id
 from tests.cli.conftest import Command

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.cli.assembly import RunOptions, join_run
+from coordinator.cli.assembly import join_run
+from coordinator.cli.open_run import RunOptions
 from edge.contracts.errors import ConfigError
 from tests.cli.conftest import Command
 from tests.federation.small_run import config_text

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from coordinator.cli import assembly
-from coordinator.cli.assembly import RunOptions
+from coordinator.cli.open_run import RunOptions
 from coordinator.cli.own_runs import is_own, records_folder
 from coordinator.config.canonical import canonical_toml
 from coordinator.config.run_config import BrokerConfig, RunConfig, TlsFiles

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.config.run_config import RunConfig
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.ledger.ledger import Ledger

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.blobs.blob_store import BlobStore
-from coordinator.cli.assembly import RunOptions, open_federation
+from coordinator.cli.open_run import RunOptions, open_federation
 from coordinator.config.canonical import canonical_toml
 from coordinator.data.datasets import load_dataset
 from coordinator.exporting.cut_exporter import CutExporter, dense_module

@@ -120,12 +120,12 @@ def crash(
 
 
 def _run_until(run_dir: str, point: str, occurrence: int, text: str, environment: dict[str, str]) -> None:
-    from coordinator.cli import assembly
+    from coordinator.cli import assembly, open_run
     from coordinator.run_file.loading import load_config_text
     from tests.remembered_exports import remembering_exporter
 
     os.environ.update(environment)
-    assembly.CutExporter = remembering_exporter
+    open_run.CutExporter = remembering_exporter
     left = occurrence
 
     def on_point(name: str) -> None:
@@ -135,7 +135,7 @@ def _run_until(run_dir: str, point: str, occurrence: int, text: str, environment
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    options = assembly.RunOptions(on_point=on_point)
+    options = open_run.RunOptions(on_point=on_point)
     if text:
         assembly.start_run(load_config_text(text), Path(run_dir), options)
     else:

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text
 from tests.federation.small_run import DEVICES, ROUNDS, config_text

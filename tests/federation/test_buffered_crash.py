@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run
+from coordinator.cli.assembly import resume_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.ledger.ledger import Ledger
 from coordinator.rounds.crash_points import POINTS, point_of
 from coordinator.rounds.staleness import staleness_weight

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.assembly import resume_run, start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.plan import read_order

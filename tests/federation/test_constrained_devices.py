@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.ledger.ledger import Ledger
 from coordinator.local_devices import processes as local_devices
 from coordinator.local_devices.ceilings import Ceiling, open_ceiling

@@ -17,7 +17,8 @@ import pytest
 
 from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.brokers.opening import BrokerProcess
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.assembly import resume_run, start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.data.datasets import load_dataset
 from coordinator.ledger.ledger import Ledger
 from coordinator.local_devices.data_folders import local_devices

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.assembly import resume_run, start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
 from coordinator.privacy.accountant import PrivacyBudgetSpent, Release, epsilon

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run
+from coordinator.cli.assembly import resume_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.reporting.files import RoundLine, Summary
 from coordinator.reporting.reading import read_subject
 from coordinator.reporting.report import report

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
 from coordinator.cli.fleet_deployment import FleetOptions, sent_to_fleet
+from coordinator.cli.open_run import RunOptions
 from coordinator.deployment import fleet
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.assembly import resume_run, start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.tensor_file import decode_tensors
 from tests.coordinator.simulation.small_simulation import simulated

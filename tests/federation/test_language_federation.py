@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.assembly import resume_run, start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.exporting.base_file import base_key
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text

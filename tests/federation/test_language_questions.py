@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run
+from coordinator.cli.assembly import resume_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.ledger.ledger import Ledger
 from tests.edge.language.tiny_tokenizer import write_tokenizer
 from tests.federation.small_run import crash

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from coordinator.brokers.mosquitto import find_mosquitto
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.config.cohort import LocalGroup
 from coordinator.config.run_config import ModelConfig, RunConfig
 from coordinator.data.datasets import load_dataset

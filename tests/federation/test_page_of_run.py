@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from coordinator.blobs.blob_store import BlobStore
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.assembly import resume_run, start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.cli.page_serving import PageService
 from coordinator.identity.authority import Authority
 from coordinator.identity.browsers import claim_key

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.assembly import resume_run, start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.config.run_config import RunConfig
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.ledger.ledger import Ledger

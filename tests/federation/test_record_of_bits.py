@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.cli.simulate import begin
 from coordinator.config.run_config import RunConfig
 from coordinator.exporting.cut_exporter import dense_module

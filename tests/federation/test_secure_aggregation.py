@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.assembly import resume_run, start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.ledger.ledger import Ledger
 from coordinator.privacy.masking_records import COORDINATOR
 from coordinator.rounds.masking.agreement import TOLD

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.cli.assembly import RunOptions, resume_run, start_run
+from coordinator.cli.assembly import resume_run, start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.run_file.loading import load_config_text
 from tests.federation.small_run import config_text, crash
 

@@ -20,7 +20,8 @@ import pytest
 
 from coordinator.brokers.mosquitto import find_mosquitto
 from coordinator.brokers.opening import BrokerProcess
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.data.datasets import load_dataset
 from coordinator.ledger.coordination import Lease
 from coordinator.ledger.ledger import Ledger

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.brokers.broker_files import coordinator_files, local_device_files
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.identity.authority import Authority
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cli.assembly import RunOptions, start_run
+from coordinator.cli.assembly import start_run
+from coordinator.cli.open_run import RunOptions
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text
