@@ -350,7 +350,9 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
       const int64_t last = std::min(m, i + rows), each = k <= kShort ? kTall2 : rows;
       const bool joins = bias || k0 > 0;
       for (int64_t r = i; r < last; r += each) {
-        for (int64_t of = r; bias && k0 == 0 && of < std::min(last, r + each); ++of) std::copy_n(bias + j, std::min(columns, n - j), c + of * n + j);
+        // Just before sums join it, and so while it is near the processor.
+        for (int64_t of = r; bias && k0 == 0 && of < std::min(last, r + each); ++of)
+          std::copy_n(bias + j, std::min(columns, n - j), c + of * n + j);
         multiply({a + k0 * a_step + (transpose_a ? r : 0), transpose_a ? nullptr : a_rows + r, a_step, &none, 1, depth},
                  std::min(each, last - r), part, std::min(columns, n - j), c + j, c_rows + r, joins);
       }
