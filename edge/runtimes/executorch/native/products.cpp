@@ -141,13 +141,6 @@ void rows_of(Operand a, int64_t rows, const float* b, int64_t b_row, Target c) {
   }
 }
 
-// Rows of B that lie far apart: processors foresee only those that follow each other.
-inline void fetch_next(const float* panel, int64_t row, int64_t depth) {
-  constexpr int64_t kLine = 16;
-  for (int64_t k = 0; k < depth; ++k, panel += row)
-    for (int64_t i = 0; i < kPanel; i += kLine) __builtin_prefetch(panel + i, 0, 2);
-}
-
 template <bool kUnit>
 void panels(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
             bool accumulate) {
@@ -155,7 +148,6 @@ void panels(const Operand& a, int64_t rows, const Right& b, int64_t columns, flo
     const int64_t n = std::min(columns - j, kPanel);
     const int64_t row = columns - j < kPanel ? b.last_row : b.row;
     const float* panel = b.data + j / kPanel * b.panel + b.first * row;
-    if (row > kPanel && j + kPanel < columns) fetch_next(panel + kPanel, row, a.segment_count * a.depth);
     const Target target{c + j, c_rows, n, accumulate};
     if (n > VL * (kWide - 1)) {
       rows_of<kTall2, kWide, kUnit>(a, rows, panel, row, target);
@@ -164,6 +156,13 @@ void panels(const Operand& a, int64_t rows, const Right& b, int64_t columns, flo
         rows_of<kTall1, 1, kUnit>(a, rows, panel + v, row, {c + j + v, c_rows, std::min<int64_t>(n - v, VL), accumulate});
     }
   }
+}
+
+// Rows of B that lie far apart: processors foresee only those that follow each other.
+inline void fetch_next(const float* panel, int64_t row, int64_t depth) {
+  constexpr int64_t kLine = 16;
+  for (int64_t k = 0; k < depth; ++k, panel += row)
+    for (int64_t i = 0; i < kPanel; i += kLine) __builtin_prefetch(panel + i, 0, 2);
 }
 
 constexpr int64_t kWorkPerChunk = 1 << 21;  // multiply-adds
@@ -353,8 +352,13 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
         // Just before sums join it, and so while it is near the processor.
         for (int64_t of = r; bias && k0 == 0 && of < std::min(last, r + each); ++of)
           std::copy_n(bias + j, std::min(columns, n - j), c + of * n + j);
-        multiply({a + k0 * a_step + (transpose_a ? r : 0), transpose_a ? nullptr : a_rows + r, a_step, &none, 1, depth},
-                 std::min(each, last - r), part, std::min(columns, n - j), c + j, c_rows + r, joins);
+        const Operand left{a + k0 * a_step + (transpose_a ? r : 0), transpose_a ? nullptr : a_rows + r, a_step, &none, 1, depth};
+        const int64_t end = std::min(n, j + columns), across_at_once = packs ? columns : kPanel;
+        Right some = part;
+        for (int64_t at = j; at < end; at += across_at_once, some.data += some.panel) {
+          if (!packs && at + kPanel < end) fetch_next(some.data + kPanel, some.row, depth);
+          multiply(left, std::min(each, last - r), some, std::min(across_at_once, end - at), c + at, c_rows + r, joins);
+        }
       }
     });
   }

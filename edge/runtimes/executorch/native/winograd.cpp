@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kPlaces = 16;
 constexpr int64_t kWeightFloats = 1 << 19;  // of weights that are there at once
 constexpr int64_t kTiledFloats = 1 << 20;   // of tiles that are there at once for all threads, where outputs are made
-constexpr int64_t kSummedFloats = 1 << 20;  // the same for sums, which go through them once for every place
+constexpr int64_t kSummedFloats = 1 << 19;  // the same for sums, which go through them once for every place
 
 // ---- the one-dimensional transforms, of vectors that are pixels or taps in a row
 
