@@ -41,7 +41,7 @@ void products() {
         for (int form = 0; form < 8; ++form) {
           const auto a = values(m * k, 1), b = values(n * k + 16, 2);
           auto c = values(m * n, 3);
-          apportion::matrix_product(a.data(), form & 1, b.data(), form & 2, c.data(), m, n, k, form & 4);
+          apportion::matrix_product(a.data(), form & 1, b.data(), form & 2, c.data(), m, n, k, form & 4 ? b.data() : nullptr);
           std::printf("%d x %d x %d, form %d: %016llx\n", int(m), int(n), int(k), form,
                       static_cast<unsigned long long>(digest(c)));
         }

@@ -95,6 +95,7 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
     const float* weights;
   };
   std::vector<Phase> phases;
+  bool all_reached = true;
   for (int64_t ph = 0; ph < std::min(g.stride_h, g.H); ++ph)
     for (int64_t pw = 0; pw < std::min(g.stride_w, g.W); ++pw) {
       Phase phase{{}, {}, {}, ph, (g.H - ph + g.stride_h - 1) / g.stride_h, (g.W - pw + g.stride_w - 1) / g.stride_w, packed_weights};
@@ -118,9 +119,11 @@ void input_gradient(const Geometry& g, const float* dy, const float* w, float* d
             phase.pixels.push_back(n * image_size + i * padding.row() + j * g.O);
             phase.targets.push_back(((n * g.H + ph + i * g.stride_h) * g.W + pw + j * g.stride_w) * g.C);
           }
-      if (phase.segments.empty()) std::fill_n(dx, g.N * g.H * g.W * g.C, 0.0f);
+      all_reached = all_reached && !phase.segments.empty();
       phases.push_back(std::move(phase));
     }
+  if (!all_reached)
+    for_floats(g.N * g.H * g.W * g.C, [&](int64_t begin, int64_t end) { std::fill(dx + begin, dx + end, 0.0f); });
   for_chunks(pieces.count(), [&](int64_t i) {
     const auto piece = pieces.at(i);
     const float* images = padding.of(dy + piece.image * g.P * g.Q * g.O, piece.images, piece.row, piece.rows + reach);

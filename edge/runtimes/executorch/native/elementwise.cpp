@@ -125,8 +125,11 @@ void batched_product(Call& call) {
   const float *a = call.in(0), *b = call.in(1);
   float* c = call.out(4);
   // Each product on one thread where there are enough of them, each on all otherwise.
-  const auto product = [&](int64_t g) { matrix_product(a + g * M * K, ta, b + g * K * N, tb, c + g * M * N, M, N, K); };
-  if (G < kGroups) {
+  const bool many = G >= kGroups;
+  const auto product = [&](int64_t g) {
+    matrix_product(a + g * M * K, ta, b + g * K * N, tb, c + g * M * N, M, N, K, nullptr, many);
+  };
+  if (!many) {
     for (int64_t g = 0; g < G; ++g) product(g);
   } else {
     for_rows(G, M * N * K / kWorkPerFloat, [&](int64_t begin, int64_t end) {
@@ -139,13 +142,7 @@ void batched_product(Call& call) {
 void linear(Call& call) {
   const int64_t M = call.size(0, 0), K = call.size(0, 1), N = call.size(1, 0);
   if (!call.require(call.size(1, 1) == K) || !call.resize(3, {M, N})) return;
-  const float* b = call.in_or_null(2);
-  float* y = call.out(3);
-  if (b)
-    for_rows(M, N, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) std::copy_n(b, N, y + i * N);
-    });
-  matrix_product(call.in(0), false, call.in(1), true, y, M, N, K, b != nullptr);
+  matrix_product(call.in(0), false, call.in(1), true, call.out(3), M, N, K, call.in_or_null(2));
 }
 
 APPORTION_KERNEL("add", add);

@@ -158,6 +158,13 @@ void panels(const Operand& a, int64_t rows, const Right& b, int64_t columns, flo
   }
 }
 
+// Rows of B that lie far apart: processors foresee only those that follow each other.
+inline void fetch_next(const float* panel, int64_t row, int64_t depth) {
+  constexpr int64_t kLine = 16;
+  for (int64_t k = 0; k < depth; ++k, panel += row)
+    for (int64_t i = 0; i < kPanel; i += kLine) __builtin_prefetch(panel + i, 0, 2);
+}
+
 constexpr int64_t kWorkPerChunk = 1 << 21;  // multiply-adds
 
 // Columns, a multiple of `step`, that are a chunk's work in a product of m rows and depth k.
@@ -312,14 +319,18 @@ void multiply_in_parts(Operand a, int64_t rows, Right b, int64_t columns, float*
 }
 
 void matrix_product(const float* a, bool transpose_a, const float* b, bool transpose_b, float* c, int64_t m, int64_t n,
-                    int64_t k, bool accumulate) {
-  if (transpose_b && !transpose_a && m <= 64) return dot_product(a, b, c, m, n, k, accumulate);
+                    int64_t k, const float* bias, bool is_one_of_many) {
+  if (transpose_b && !transpose_a && m <= 64 && !is_one_of_many) {
+    if (bias)
+      for (int64_t i = 0; i < m; ++i) std::copy_n(bias, n, c + i * n);
+    return dot_product(a, b, c, m, n, k, bias != nullptr);
+  }
   const int64_t* a_rows = transpose_a ? nullptr : offsets(0, m, k);
   const int64_t* c_rows = offsets(1, m, n);
   const int64_t a_step = transpose_a ? m : 1, none = 0;
-  if (k == 0 && !accumulate) std::fill_n(c, m * n, 0.0f);
+  for (int64_t i = 0; k == 0 && i < m; ++i) bias ? std::copy_n(bias, n, c + i * n) : std::fill_n(c + i * n, n, 0.0f);
   // Chunks are some rows of C where it is tall, else some columns.
-  constexpr int64_t kRows = 48, kTall = 64;
+  constexpr int64_t kRows = 48, kTall = 64, kShort = 64;
   const bool tall = m >= 4 * kRows || m >= n, packs = transpose_b || n % VL != 0 || (m >= kTall && n > kPanel);
   const int64_t work = std::max<int64_t>(1, n * std::min(k, kDepthBlock));
   const int64_t columns = tall ? n : columns_of_chunk(m, n, std::min(k, kDepthBlock), kPanel);
@@ -334,8 +345,21 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
       const int64_t i = chunk / across * rows, j = chunk % across * columns;
       Right part = right;
       part.data += j / kPanel * right.panel;
-      multiply({a + k0 * a_step + (transpose_a ? i : 0), transpose_a ? nullptr : a_rows + i, a_step, &none, 1, depth},
-               std::min(rows, m - i), part, std::min(columns, n - j), c + j, c_rows + i, accumulate || k0 > 0);
+      // Rows of C that are written once from little of B go one tile after the other, so that memory sees a few streams.
+      const int64_t last = std::min(m, i + rows), each = k <= kShort ? kTall2 : rows;
+      const bool joins = bias || k0 > 0;
+      for (int64_t r = i; r < last; r += each) {
+        // Just before sums join it, and so while it is near the processor.
+        for (int64_t of = r; bias && k0 == 0 && of < std::min(last, r + each); ++of)
+          std::copy_n(bias + j, std::min(columns, n - j), c + of * n + j);
+        const Operand left{a + k0 * a_step + (transpose_a ? r : 0), transpose_a ? nullptr : a_rows + r, a_step, &none, 1, depth};
+        const int64_t end = std::min(n, j + columns), across_at_once = packs ? columns : kPanel;
+        Right some = part;
+        for (int64_t at = j; at < end; at += across_at_once, some.data += some.panel) {
+          if (!packs && at + kPanel < end) fetch_next(some.data + kPanel, some.row, depth);
+          multiply(left, std::min(each, last - r), some, std::min(across_at_once, end - at), c + at, c_rows + r, joins);
+        }
+      }
     });
   }
 }

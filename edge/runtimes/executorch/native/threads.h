@@ -15,8 +15,8 @@
 
 namespace apportion {
 
-// The threads of one session beside the caller's own. They sleep between two jobs: on busy processors a thread that spins
-// takes the time of one that works.
+// The threads of one session beside the caller's own. Between two jobs they look for the next one, but not for long, and
+// then sleep: on busy processors a thread that goes on looking takes the time of one that works.
 class Threads {
  public:
   // others: threads beside the caller's own. Fewer where the system gives no more.
@@ -41,8 +41,10 @@ class Threads {
   const void* work_ = nullptr;
   int64_t count_ = 0;
   std::atomic<int64_t> next_ = 0;
-  int at_work_ = 0;
-  bool is_open_ = false, ends_ = false;
+  std::atomic<int> at_work_ = 0;
+  std::atomic<bool> is_open_ = false;
+  bool ends_ = false;
+  int asleep_ = 0;
 };
 
 // While one of these lives, for_chunks() on this thread uses `threads` (null: only this thread).

@@ -5,6 +5,7 @@
 #include "winograd.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "products.h"
 #include "simd.h"
@@ -15,6 +16,8 @@ namespace {
 
 constexpr int64_t kPlaces = 16;
 constexpr int64_t kWeightFloats = 1 << 19;  // of weights that are there at once
+constexpr int64_t kTiledFloats = 1 << 20;   // of tiles that are there at once for all threads, where outputs are made
+constexpr int64_t kSummedFloats = 1 << 19;  // the same for sums, which go through them once for every place
 
 // ---- the one-dimensional transforms, of vectors that are pixels or taps in a row
 
@@ -208,7 +211,30 @@ const float* some_zeros(int64_t count) {
   return zeros;
 }
 
+// Few tiles of many channels: they are turned once, and each thread has some columns of y from weights to pixels.
+void correlate_columns(const Tiled& in, const Tiled& out, const float* x, const Weights& w, const float* bias, float* y) {
+  constexpr int64_t kColumns = 32;  // a multiple of every processor's panel
+  const int64_t depth = in.channels, count = in.count();
+  const Block all{0, count};
+  const float* zeros = some_zeros(depth);
+  float* inputs = scratch(1, kPlaces * count * depth);
+  for_ranges(count, kTilesPerChunk, [&](int64_t begin, int64_t end) { read_inputs(in, x, all, begin, end, zeros, inputs); });
+  for_ranges(out.channels, kColumns, [&](int64_t from, int64_t last) {
+    const int64_t columns = last - from, place = depth * padded_columns(columns), none = 0;
+    float* weights = scratch(0, kPlaces * place);
+    float* outputs = scratch(2, kPlaces * count * columns);
+    pack_weights(w, depth, from, columns, weights);
+    const int64_t *rows = offsets(0, count, depth), *targets = offsets(1, count, columns);
+    for (int64_t p = 0; p < kPlaces; ++p)
+      multiply_in_parts({inputs + p * count * depth, rows, 1, &none, 1, depth}, count, packed(weights + p * place, depth, columns),
+                        columns, outputs + p * count * columns, targets, false);
+    write_outputs(out, outputs, all, 0, count, from, columns, bias, y);
+  });
+}
+
 void correlate(const Tiled& in, const Tiled& out, const float* x, const Weights& w, const float* bias, float* y) {
+  if (kPlaces * in.channels * out.channels > kWeightFloats && kPlaces * in.channels * in.count() <= kTiledFloats)
+    return correlate_columns(in, out, x, w, bias, y);
   constexpr int64_t kColumns = 64;  // columns of y at once are a multiple of every processor's panel
   const int64_t depth = in.channels, each = std::max(kColumns, kWeightFloats / (kPlaces * depth) / kColumns * kColumns);
   const int64_t none = 0;
@@ -235,21 +261,47 @@ void correlate(const Tiled& in, const Tiled& out, const float* x, const Weights&
 
 // ---- the weights' gradient
 
-// own [16, C, padded O] += the products of a block's tiles.
-void add_products(const Tiled& in, const Tiled& out, const float* x, const float* dy, Block block, float* own) {
-  const int64_t depth = in.channels, columns = out.channels, width = padded_columns(columns), count = block.count, none = 0;
-  const float* zeros = some_zeros(std::max(depth, columns));
-  float* inputs = scratch(1, kPlaces * count * depth);
-  float* gradients = scratch(2, kPlaces * count * width);
-  const int64_t* targets = offsets(1, depth, width);
-  for_ranges(count, kTilesPerChunk, [&](int64_t begin, int64_t end) {
+// Tiles of a block as both sides of its products have them: [16, tiles, C], and [16] of panels [tiles, O].
+struct Sides {
+  Block block;
+  float *inputs, *gradients;
+
+  static int64_t floats(const Tiled& in, const Tiled& out) { return kPlaces * (in.channels + padded_columns(out.channels)); }
+  Sides(const Tiled& in, const Tiled& out, int64_t first, int64_t together, float* room)
+      : block{first, std::min(together, in.count() - first)}, inputs(room), gradients(room + kPlaces * block.count * in.channels) {}
+
+  void read(const Tiled& in, const Tiled& out, const float* x, const float* dy, int64_t begin, int64_t end, const float* zeros) const {
     read_inputs(in, x, block, begin, end, zeros, inputs);
     read_gradients(out, dy, block, begin, end, zeros, gradients);
-  });
-  for_chunks(kPlaces, [&](int64_t p) {
+  }
+  // sums [16, C, padded O]: those of place p become or, accumulated, join its products.
+  void multiply_place(int64_t p, int64_t depth, int64_t columns, float* sums, bool accumulate) const {
+    const int64_t width = padded_columns(columns), count = block.count, none = 0;
     multiply_in_parts({inputs + p * count * depth, nullptr, depth, &none, 1, count}, depth,
-                      packed(gradients + p * count * width, count, columns), columns, own + p * depth * width, targets, true);
-  });
+                      packed(gradients + p * count * width, count, columns), columns, sums + p * depth * width,
+                      offsets(1, depth, width), accumulate);
+  }
+};
+
+// Sums too large to hold more than once: tiles of some blocks are turned, then each thread has some places of all of them.
+void sum_by_places(const Tiled& in, const Tiled& out, const float* x, const float* dy, int64_t together, float* sums) {
+  const int64_t blocks = (in.count() + together - 1) / together, size = Sides::floats(in, out) * together;
+  const int64_t at_once = std::clamp<int64_t>(kSummedFloats / size, 1, blocks), chunks = (together + kTilesPerChunk - 1) / kTilesPerChunk;
+  const float* zeros = some_zeros(std::max(in.channels, out.channels));
+  float* room = scratch(1, at_once * size);
+  for (int64_t first = 0; first < blocks; first += at_once) {
+    std::vector<Sides> some;
+    for (int64_t i = first; i < std::min(blocks, first + at_once); ++i)
+      some.emplace_back(in, out, i * together, together, room + (i - first) * size);
+    for_chunks(static_cast<int64_t>(some.size()) * chunks, [&](int64_t i) {
+      const Sides& sides = some[static_cast<size_t>(i / chunks)];
+      const int64_t begin = i % chunks * kTilesPerChunk;
+      if (begin < sides.block.count) sides.read(in, out, x, dy, begin, std::min(sides.block.count, begin + kTilesPerChunk), zeros);
+    });
+    for_chunks(kPlaces, [&](int64_t p) {
+      for (const Sides& sides : some) sides.multiply_place(p, in.channels, out.channels, sums, sides.block.first > 0);
+    });
+  }
 }
 
 // dw [O, C, 3, 3] = G' sums G.
@@ -299,9 +351,15 @@ void winograd_weight_gradient(const Geometry& g, const float* x, const float* dy
   const int64_t together = std::min(tiles_of_sums(g.C + g.O), in.count());
   const int64_t blocks = (in.count() + together - 1) / together, shares = shares_of(blocks, kPlaces * g.C * g.O);
   float* sums = scratch(0, shares * size);
-  for_shares(blocks, shares, sums, size, [&](int64_t i, float* own) {
-    add_products(in, out, x, dy, {i * together, std::min(together, in.count() - i * together)}, own);
-  });
+  if (shares == 1) {
+    sum_by_places(in, out, x, dy, together, sums);
+  } else {
+    for_shares(blocks, shares, sums, size, [&](int64_t i, float* own) {
+      const Sides sides(in, out, i * together, together, scratch(1, Sides::floats(in, out) * together));
+      sides.read(in, out, x, dy, 0, sides.block.count, some_zeros(std::max(g.C, g.O)));
+      for (int64_t p = 0; p < kPlaces; ++p) sides.multiply_place(p, g.C, g.O, own, true);
+    });
+  }
   write_taps(sums, g.C, g.O, dw);
 }
 
