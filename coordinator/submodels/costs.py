@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -118,18 +119,51 @@ def _costs_of_atoms(module: nn.Module, cut: Cut, spec: InputSpec, *, batch: int)
     )
 
 
-def shaped(func: Any, args: Any) -> Any:
+_LIKE_FIRST = (
+    _ATEN.relu.default,
+    _ATEN._log_softmax.default,
+    _ATEN._log_softmax_backward_data.default,
+    _ATEN.threshold_backward.default,
+    _ATEN.neg.default,
+)
+"""Operations that give a tensor of their first operand's shape and type."""
+_FACTORIES = (_ATEN.arange.default, _ATEN.ones_like.default)
+_REDUCTIONS = (_ATEN.argmax.default, _ATEN.sum.default, _ATEN.sum.dim_IntList)
+_ARITHMETIC = (_ATEN.mul.Tensor, _ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.div.Tensor)
+
+
+def shaped(func: Any, args: Any, kwargs: Any) -> Any:
     """What ``func`` gives, of operations for whose shapes torch would import its compiler, which takes seconds."""
+    if func in _FACTORIES and not (kwargs or {}).get("dtype"):
+        if func is _ATEN.ones_like.default:
+            return args[0].new_empty(args[0].shape)
+        if isinstance(args[0], int):
+            return torch.empty((args[0],), dtype=torch.int64, device="meta")
+    if kwargs:
+        return None
     if func is _ATEN.mm.default:
         return args[0].new_empty((args[0].shape[0], args[1].shape[1]))
     if func is _ATEN.addmm.default:
         return args[1].new_empty((args[1].shape[0], args[2].shape[1]))
-    if func is _ATEN.relu.default:
+    if func in _LIKE_FIRST:
         return args[0].new_empty(args[0].shape)
+    if func is _ATEN.eq.Tensor or (func in _ARITHMETIC and args[0].is_floating_point()):  # a quotient of counts is none
+        shapes = (getattr(value, "shape", ()) for value in args[:2])
+        of_both = torch.bool if func is _ATEN.eq.Tensor else torch.result_type(*args[:2])
+        return args[0].new_empty(np.broadcast_shapes(*shapes), dtype=of_both)
+    if func in _REDUCTIONS and (args[0].is_floating_point() or func is _ATEN.argmax.default):
+        return _reduced(func, *args)
     if func in (_ATEN.native_batch_norm.default, _ATEN._native_batch_norm_legit.default) and args[5]:  # in training
         x = args[0]
         return x.new_empty(x.shape), x.new_empty((x.shape[1],)), x.new_empty((x.shape[1],))
     return None
+
+
+def _reduced(func: Any, x: Tensor, axes: Any = None, keeps: bool = False) -> Tensor:
+    """``x`` without ``axes``, all of them where none is given; a length of 1 stays in their places if ``keeps``."""
+    gone = {axis % x.dim() for axis in ([axes] if isinstance(axes, int) else axes or range(x.dim()))} if x.dim() else {}
+    sizes = [1 if axis in gone else size for axis, size in enumerate(x.shape) if keeps or axis not in gone]
+    return x.new_empty(sizes, dtype=torch.int64 if func is _ATEN.argmax.default else x.dtype)
 
 
 class _Counter(TorchDispatchMode):
@@ -157,7 +191,7 @@ class _Counter(TorchDispatchMode):
         return _LayerPaths(self._module, self._path)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = shaped(func, args) if not kwargs else None
+        out = shaped(func, args, kwargs)
         if out is None:
             out = func(*args, **(kwargs or {}))
         inputs = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]

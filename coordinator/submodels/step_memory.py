@@ -97,7 +97,7 @@ class _Held(TorchDispatchMode):
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = shaped(func, args) if not kwargs else None
+        out = shaped(func, args, kwargs)
         if out is None:
             out = func(*args, **(kwargs or {}))
         given = {_storage(value) for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sympy
 import torch
 from torch import fx
 
 from edge.contracts.errors import ExportRefused
 from export.formats.onnx_step.graph import GraphBuilder
+
+if TYPE_CHECKING:
+    import sympy  # takes a second, and a format tells the memory of a step without it
 
 Size = Any
 """An int, or a sympy expression of the batch symbol."""
@@ -27,6 +29,8 @@ class Dimensions:
 
     def size(self, value: Any) -> Size:
         """A number, or an expression of the batch symbol."""
+        import sympy
+
         if isinstance(value, fx.Node):
             value = value.meta["val"]
         if isinstance(value, torch.SymInt):
@@ -82,6 +86,8 @@ class Dimensions:
         return [s if isinstance(s, int) else ("batch" if s == self._symbol else str(s)) for s in self.sizes(values)]
 
     def _linear(self, size: sympy.Expr) -> tuple[int, int]:
+        import sympy
+
         try:
             polynomial = sympy.Poly(size, self._symbol)
             if polynomial.degree() > 1:
