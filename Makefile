@@ -15,9 +15,16 @@ ORT_TRAINING = onnxruntime-training-cpu==1.19.2
 EXTRAS = coordinator,privacy,postgresql,fleet,onnxruntime,images,book,dev
 STAMP = .venv/.ready
 BIN = .venv/bin
-# Files are compiled where they are first imported: the 27,000 of all packages take a minute, and most are never used.
+# Compiled is what commands and agents import: the 27,000 files of all packages take a minute, and most are never used. What a
+# device imports has to be: an agent that compiles while it starts takes 4 MB more, again at every start where Python may not
+# write its files (PYTHONDONTWRITEBYTECODE).
+DEVICE_COMPILED = numpy paho msgspec cryptography onnxruntime safetensors zstandard typing_extensions.py
+COMPILED = $(DEVICE_COMPILED) torch sympy onnx executorch google sqlalchemy typer
+OURS = edge coordinator export profiles
 PIP = env PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check --no-compile
-PACKAGES = $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+# compile(environment's Python, packages in it): those that are not there are left out; what fails is compiled by who imports it.
+compile = cd "$$('$(CURDIR)/$(1)' -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
+  ls -d $(2) 2>/dev/null | xargs '$(CURDIR)/$(1)' -m compileall -qq -j 0 $(addprefix $(CURDIR)/,$(OURS)) || true
 # pip's own lines and bars where somebody looks; elsewhere one line before a phase of setup, and one with its time after it.
 PHASE = phase() { echo "setup: $$1"; shift; begun=$$(date +%s); quiet=--quiet; if test -t 1; then quiet=; fi; \
   "$$@" $$quiet && echo "setup:   done in $$(($$(date +%s) - begun)) s"; }; phase
@@ -61,7 +68,7 @@ $(STAMP): pyproject.toml
 	@$(PHASE) "3 of 4: $(EXECUTORCH), for its exporter" $(PIP) --no-deps '$(EXECUTORCH)' || \
 	  echo "setup: no executorch for this machine; its exporter's tests are skipped with that reason" >&2
 	@echo "setup: 4 of 4: what every command imports is compiled"
-	@cd "$$($(PACKAGES))" && ls -d torch sympy onnx executorch 2>/dev/null | xargs "$(CURDIR)/$(BIN)/python" -m compileall -qq -j 0 || true
+	@$(call compile,$(BIN)/python,$(COMPILED))
 	@echo "setup: ready; next: make demo"
 	@touch $(STAMP)
 
@@ -188,6 +195,7 @@ runtime-executorch: .venv-executorch/.ready
 	@test -x .venv-executorch/bin/python || $(PYTHON) -m venv .venv-executorch
 	.venv-executorch/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -e .
 	.venv-executorch/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps '$(EXECUTORCH)'
+	@$(call compile,.venv-executorch/bin/python,$(DEVICE_COMPILED) executorch/runtime executorch/extension)
 	.venv-executorch/bin/python -m edge.runtimes.executorch.build
 	@touch $@
 
@@ -200,6 +208,7 @@ runtime-onnxruntime-training: .venv-onnxruntime-training/.ready
 	@test -x .venv-onnxruntime-training/bin/python || $(PYTHON) -m venv .venv-onnxruntime-training
 	.venv-onnxruntime-training/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -e .
 	.venv-onnxruntime-training/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps '$(ORT_TRAINING)'
+	@$(call compile,.venv-onnxruntime-training/bin/python,$(DEVICE_COMPILED))
 	.venv-onnxruntime-training/bin/python -c "import edge.runtimes.onnxruntime_training.session as r; assert r.version() == '1.19.2'"
 	@touch $@
 

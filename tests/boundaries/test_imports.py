@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection
@@ -168,3 +169,12 @@ def test_supervisor_loads_no_numpy_no_runtime_and_no_torch() -> None:
     loaded = loaded_by("import edge.agent, edge.__main__")
     assert loaded & {"numpy", "torch", "onnxruntime", "coordinator", "export"} == set()
     assert "edge" in loaded
+
+
+def test_setup_compiles_what_a_device_imports() -> None:
+    # Where Python may not write compiled files, an agent compiles at each start, and takes 4 MB more for it.
+    line = re.search(r"^DEVICE_COMPILED = (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert line
+    foreign = {root for path in files("edge") for root in roots(path)} - sys.stdlib_module_names - {"edge", "profiles"}
+    assert {"msgspec", "numpy", "paho"} <= foreign
+    assert foreign <= set(line[1].split())
