@@ -31,6 +31,7 @@ REWRITE_FILES = (
     "recurrent",
     "reductions",
     "row_norms",
+    "slices",
 )
 """Files of this package that register rewrites; order does not matter, no operation has two."""
 

@@ -25,6 +25,7 @@ from edge.contracts.tensors import BATCH, TensorSpec, concrete_shape
 from edge.runtimes.update_rule import RULE_ROLES
 from export.alternatives import SUPPORTED, alternative
 from export.capture import MODULE_ITSELF, Capture
+from export.formats.executorch_program.edge_form import edge_manager
 from export.passes.fusion import fuse
 from export.passes.rewriter import Rewriter
 from export.passes.sparse import SparseRewriter
@@ -119,13 +120,12 @@ def free_batch(program: Capture, least: int) -> int:
 
 
 def compiled(exported: Any) -> Any:
-    """An exported program as ExecuTorch's own tools make it: its inputs lie at the caller's, all else in one arena."""
-    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+    """An exported program, which is used up, for ExecuTorch: its inputs lie at the caller's, all else in one arena."""
+    from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes import MemoryPlanningPass
 
-    edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True))
     planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=True)
-    return edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+    return edge_manager(exported).to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
 
 
 def kernel_names(manager: Any) -> list[str]:
