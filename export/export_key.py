@@ -14,7 +14,7 @@ from export.training_step import StepSpec, step_values
 if TYPE_CHECKING:
     from torch import nn
 
-EXPORTER_VERSION = "5"
+EXPORTER_VERSION = "6"
 """Raised whenever a change of the exporter changes the graphs it writes."""
 
 

@@ -1,9 +1,9 @@
 """A traced program in ExecuTorch's edge form, its graph edited where it is.
 
 ExecuTorch's ``to_edge`` traces a program once for its decompositions and once for each of five passes, which takes
-half of an export. What comes out of our rewrites needs little of this: operators are named by their edge forms, views by
-their copies, numbers become tensors. A program in which a pass has more to do goes through ``to_edge`` itself; bytes are
-the same either way (``tests/export/executorch/test_edge_form.py``).
+half of an export. What comes out of our rewrites needs little of this: operators are named by their edge forms, views
+by their copies, numbers become tensors. A program in which a pass has more to do goes through ``to_edge`` itself; bytes
+are the same either way (``tests/export/executorch/test_edge_form.py``).
 """
 
 from __future__ import annotations
