@@ -19,7 +19,7 @@ from coordinator.config.run_config import RunConfig
 from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment, RecordedUpdate
-from coordinator.methods.method import Method, shape_for
+from coordinator.methods.method import Method, local_work, shape_for
 from coordinator.planning.artifacts import Artifact
 from coordinator.planning.capacity_levels import Capacities
 from coordinator.reporting.progress import Progress
@@ -41,6 +41,7 @@ from coordinator.submodels.values import DeviceProgram, State, Tensors, Update
 from coordinator.tracking.timing import timed
 from edge.contracts.errors import UpdateRejected
 from edge.contracts.evaluation import ABILITY
+from edge.contracts.fixed_sample import ABILITY as SAMPLES
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Hello
 from edge.contracts.packing import KEPT
@@ -213,7 +214,7 @@ def _hello(device: str, examples: int, tags: tuple[str, ...]) -> Hello:
         profile=profile,
         runtimes={RUNTIME: ""},
         num_examples=examples,
-        abilities=(ABILITY,),
+        abilities=(ABILITY, SAMPLES),
         tags=tags or msgspec.UNSET,
     )
 
@@ -245,6 +246,7 @@ def work_of(simulation: Simulation, state: State, device: str, round_index: int,
         peak_bytes=0,
         holds_out=True,
         cluster=cluster,
+        work=local_work(simulation.method, state),
     )
     own = own_layers(state, device) | corrections(state, device, submodel, manifest)
     return Work(order, replace(submodel, tensors={**submodel.tensors, **own}), simulation.shares[device])
