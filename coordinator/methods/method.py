@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from coordinator.submodels.record import Cut
-from coordinator.submodels.values import DeviceProgram, Level, LocalWork, State, Submodel, Tensors, Update
+from coordinator.submodels.values import (
+    AS_THE_RUN_SAYS,
+    DeviceProgram,
+    Level,
+    LocalWork,
+    State,
+    Submodel,
+    Tensors,
+    Update,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +116,7 @@ def shape_for(
 
 def local_work(method: Method, state: State) -> LocalWork:
     """What ``method`` asks of devices in the round after ``state``; by default nothing but what the run says."""
-    return method.local_work(state) if isinstance(method, SetsLocalWork) else LocalWork()
+    return method.local_work(state) if isinstance(method, SetsLocalWork) else AS_THE_RUN_SAYS
 
 
 class Method(Protocol):

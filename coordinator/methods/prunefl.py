@@ -19,7 +19,7 @@ from coordinator.pruning.masks import density
 from coordinator.pruning.reconfigure import PRUNABLE_SHARE, largest_density, prunable_share, reconfigure
 from coordinator.pruning.time_model import read_time_model
 from coordinator.submodels.record import Cut
-from coordinator.submodels.values import Level, LocalWork, State, Update
+from coordinator.submodels.values import AS_THE_RUN_SAYS, Level, LocalWork, State, Update
 
 SETTLED_CHANGE, SETTLED_COUNT = 0.1, 5
 """Initial pruning ends when the density changed by at most a tenth in five reconfigurations in a row."""
@@ -66,7 +66,7 @@ class PruneFL(SparseMethod):
         self._initial_work = LocalWork(
             steps=read.integer("initial-steps", 0, low=0), examples=read.integer("initial-examples", 0, low=0)
         )
-        if self._initial_work != LocalWork() and not self._initial_rounds:
+        if self._initial_work != AS_THE_RUN_SAYS and not self._initial_rounds:
             read.problem("initial-rounds", "0 rounds, and initial-steps or initial-examples is of them; give some")
         chosen = read.names("selected-device")
         self._selected = chosen[0] if chosen else ""
@@ -96,7 +96,7 @@ class PruneFL(SparseMethod):
 
     def local_work(self, state: State) -> LocalWork:
         """In initial pruning as many batches, of a sample of so many examples, as the options say."""
-        return self._initial_work if int(state.extra[INITIAL_LEFT]) else LocalWork()
+        return self._initial_work if int(state.extra[INITIAL_LEFT]) else AS_THE_RUN_SAYS
 
     def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
         """A mask on every prunable layer; scored in the rounds that may end with a reconfiguration."""

@@ -17,7 +17,7 @@ from coordinator.rounds.placement import StoredWeights, assignment_of, history_o
 from coordinator.rounds.snapshot import profile_of
 from coordinator.rounds.work_order import build_order
 from coordinator.submodels.sparse_layers import with_sparse_layers
-from coordinator.submodels.values import LocalWork, State, Submodel
+from coordinator.submodels.values import AS_THE_RUN_SAYS, State, Submodel
 from coordinator.tracking.timing import timed
 from edge.contracts.errors import PlanError
 from edge.contracts.evaluation import ABILITY
@@ -32,7 +32,7 @@ def orders_for(
     """The assignments of those of the chosen devices that can take part, and how many could but for their budgets."""
     config, assignments = federation.config, list[Assignment]()
     able, history, stored = len(chosen), history_of(federation), StoredWeights(federation)
-    work = local_work(federation.method, state) if program == "train" else LocalWork()
+    work = local_work(federation.method, state) if program == "train" else AS_THE_RUN_SAYS
     federation.ledger.profiles.freeze(hello.profile for hello in chosen)
     for hello in chosen:
         if work.examples and SAMPLES not in hello.abilities:

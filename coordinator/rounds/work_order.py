@@ -14,7 +14,7 @@ from coordinator.planning.artifacts import Artifact
 from coordinator.privacy.one_cut import is_summable
 from coordinator.rounds.program_schedule import training_turns
 from coordinator.submodels.packed_tensors import trained_names
-from coordinator.submodels.values import DeviceProgram, LocalWork
+from coordinator.submodels.values import AS_THE_RUN_SAYS, DeviceProgram, LocalWork
 from edge.contracts.errors import PlanError
 from edge.contracts.fixed_sample import FixedSample
 from edge.contracts.manifest import ArtifactManifest
@@ -94,7 +94,7 @@ def build_order(
     run: str = "",
     holds_out: bool = False,
     cluster: str = "",
-    work: LocalWork = LocalWork(),
+    work: LocalWork = AS_THE_RUN_SAYS,
     tokenizer: BlobRef | None = None,
 ) -> WorkOrder:
     """The order of one device.

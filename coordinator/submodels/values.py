@@ -114,6 +114,10 @@ class LocalWork:
     examples: int = 0
 
 
+AS_THE_RUN_SAYS = LocalWork()
+"""Nothing is asked for in place of ``[training]``."""
+
+
 @dataclass(frozen=True)
 class State:
     """What the server holds between rounds.
