@@ -33,6 +33,7 @@ def orders_for(
     config, assignments = federation.config, list[Assignment]()
     able, history, stored = len(chosen), history_of(federation), StoredWeights(federation)
     work = local_work(federation.method, state) if program == "train" else AS_THE_RUN_SAYS
+    cut_round = federation.cut_round(round_index, program)
     federation.ledger.profiles.freeze(hello.profile for hello in chosen)
     for hello in chosen:
         if work.examples and SAMPLES not in hello.abilities:
@@ -43,13 +44,13 @@ def orders_for(
             )
         profile = profile_of(federation, hello)
         try:
-            placement = place_device(federation, profile, state, round_index, history)
+            placement = place_device(federation, profile, state, round_index, history, cut_round)
         except PlanError as error:
             federation.progress.say(f"{error}")
             continue
         cluster = config.clusters.cluster(hello.tagged)
         with timed("cut", device=profile.device, level=placement.level.name):
-            submodel = cut(federation, cluster_state(state, cluster), placement, round_index)
+            submodel = cut(federation, cluster_state(state, cluster), placement, cut_round)
         artifact = export(federation, submodel, placement)
         if not artifact.has_program(program):
             # Not every runtime's artifact need have it: a mean over the devices that do is still one.

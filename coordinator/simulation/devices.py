@@ -194,9 +194,8 @@ class SimulatedDevices(Devices):
         """Whether the cut that ``device`` has in a round comes with ``program``."""
         simulation, method = self._simulation, self._simulation.method
         level = simulation.capacities.level(device, round_index)
-        shape = shape_for(
-            method, level, state, round_index=round_index, device=device, seed=simulation.config.federation.seed
-        )
+        at, seed = cut_round(simulation, round_index, program), simulation.config.federation.seed
+        shape = shape_for(method, level, state, round_index=at, device=device, seed=seed)
         programs = simulation.manifest(shape, method.program(shape)).programs
         return any(found.name == program for found in programs)
 
@@ -219,6 +218,13 @@ def _hello(device: str, examples: int, tags: tuple[str, ...]) -> Hello:
     )
 
 
+def cut_round(simulation: Simulation, round_index: int, program: str) -> int:
+    """As :meth:`Federation.cut_round`, by what the simulation has recorded."""
+    if program == "train":
+        return round_index
+    return min(round_index, sum(entry["program"] == "train" for entry in simulation.record.rounds) - 1)
+
+
 def work_of(simulation: Simulation, state: State, device: str, round_index: int, program: str) -> Work:
     """A device's order, submodel and examples."""
     config = simulation.config
@@ -228,7 +234,7 @@ def work_of(simulation: Simulation, state: State, device: str, round_index: int,
         submodel = simulation.method.cut(
             cluster_state(state, cluster),
             level,
-            round_index=round_index,
+            round_index=cut_round(simulation, round_index, program),
             device=device,
             seed=config.federation.seed,
         )
