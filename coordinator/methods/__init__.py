@@ -28,7 +28,6 @@ __all__ = [
     "Submodel",
     "Update",
     "build_method",
-    "path_options",
 ]
 
 METHODS: dict[str, str] = {
@@ -78,12 +77,6 @@ def method_class(name: str) -> type[Method]:
         return own
     known = ", ".join(sorted({*METHODS, *LANGUAGE_METHODS, *installed_methods()}))
     raise ConfigError([f"$.method.name: unknown method '{name}'; known: {known}, or your own as package.module:Class"])
-
-
-def path_options(name: str) -> tuple[str, ...]:
-    """Options of the method ``name`` that are paths, in kebab case; raises as :func:`method_class`."""
-    paths: tuple[str, ...] = getattr(method_class(name), "path_options", ())
-    return paths
 
 
 def build_method(name: str, module: nn.Module, options: Mapping[str, Any]) -> Method:

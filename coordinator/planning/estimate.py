@@ -17,8 +17,8 @@ from export.step_form import PLAIN, StepForm
 
 WEIGHTS_HELD, ACTIVATIONS_HELD = 1.1, 0.75
 """Bytes that a manifest predicts per counted byte. Source: measured on the steps of
-tests/coordinator/submodels/test_step_memory.py; an estimate is 0.7 to 1.1 times what an export states, 0.6 on
-onnxruntime_web, whose memory grows by leaps."""
+tests/coordinator/submodels/test_step_memory.py; an estimate is 0.7 to 1.1 times what an export states, 0.6 in
+a browser, whose memory grows by leaps."""
 
 RECOMPUTED_SHARE = 0.5
 """Of the activations that stay when the rest is computed again, until a step in that form was exported."""

@@ -30,7 +30,7 @@ from coordinator.config.store import has_password, has_unsafe_option, url_proble
 from coordinator.config.table_reader import TableReader, absolute, choices_of
 from coordinator.config.task import read_task
 from coordinator.config.tracking import read_tracking
-from coordinator.methods import LANGUAGE_METHODS, METHODS, path_options
+from coordinator.methods import LANGUAGE_METHODS, METHODS, method_class
 from coordinator.methods.own import installed_methods, is_import_path
 from coordinator.run_file.cached_features import check_cached_features
 from coordinator.run_file.checks import (
@@ -179,7 +179,7 @@ def _method(table: TableReader, folder: Path) -> MethodConfig:
     paths: tuple[str, ...] = ()
     if name in known:  # a class that the run file names is imported when it is built
         with contextlib.suppress(ConfigError):  # an installed class that is no method: a problem of its own
-            paths = path_options(name)
+            paths = getattr(method_class(name), "path_options", ())
     for key, value in options.items():
         if key.replace("_", "-") in paths and isinstance(value, str):
             options[key] = absolute(value, folder)

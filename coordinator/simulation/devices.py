@@ -222,7 +222,8 @@ def cut_round(simulation: Simulation, round_index: int, program: str) -> int:
     """As :meth:`Federation.cut_round`, by what the simulation has recorded."""
     if program == "train":
         return round_index
-    return min(round_index, sum(entry["program"] == "train" for entry in simulation.record.rounds) - 1)
+    trained = [entry for entry in simulation.record.rounds if entry["program"] == "train"]
+    return min(round_index, len(trained) - 1)
 
 
 def work_of(simulation: Simulation, state: State, device: str, round_index: int, program: str) -> Work:
