@@ -45,7 +45,8 @@ from edge.serving.publisher import Publisher
 from edge.supervisor.outbox import farewell_message
 from edge.supervisor.settings import AgentSettings
 from edge.transfer.artifact_store import ArtifactStore
-from edge.transport.mqtt import BrokerAddress, MqttTransport
+from edge.transport.broker_address import BrokerAddress
+from edge.transport.mqtt import MqttTransport
 
 FEATURES, CLASSES = 65_790, 76
 TIMEOUT_S = 240.0

@@ -36,8 +36,8 @@ class RememberingExporter:
     def unable(self, program: DeviceProgram, runtime: str) -> tuple[str, ...]:
         return self._exporter.unable(program, runtime)
 
-    def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
-        return self._exporter.counted(cut, program)
+    def counted(self, cut: Cut, program: DeviceProgram, runtime: str) -> CountedStep | None:
+        return self._exporter.counted(cut, program, runtime)
 
     def refused_form(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> str:
         return self._exporter.refused_form(cut, program, runtime, form)

@@ -92,7 +92,7 @@ def _problems(settings: dict[str, str], before: FleetSettings, *, may_be_phones_
     from coordinator.config.broker import is_web_socket
     from edge.contracts.errors import MessageRejected
     from edge.contracts.topics import check_name
-    from edge.transport.mqtt import parse_broker
+    from edge.transport.broker_address import parse_broker
 
     problems = []
     for flag, what in (

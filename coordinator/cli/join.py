@@ -77,7 +77,7 @@ def _place(where: str, federation: str) -> tuple[str, str]:
     """
     if where.startswith(_ADDRESS):
         from coordinator.config.store import has_password
-        from coordinator.ledger.database import read_address
+        from coordinator.ledger.connections import read_address
 
         if not federation:
             raise parse_problem("--federation", "the address of a ledger goes with the name of the run; give both")

@@ -47,8 +47,8 @@ from coordinator.tracking.tracked_run import tracked_run
 from edge.contracts.errors import ConfigError
 from edge.serving.budgets import Budgets
 from edge.serving.traffic import ByteAccount
+from edge.transport.broker_address import BrokerAddress
 from edge.transport.growing import GrowingTransport
-from edge.transport.mqtt import BrokerAddress
 
 INFLIGHT = 200
 _OWNER = "shards"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from coordinator.cli.run_directory import ledger_place
 from coordinator.config.run_config import RunConfig
-from coordinator.ledger.database import LedgerAway
+from coordinator.ledger.connections import LedgerAway
 from coordinator.ledger.ledger import Ledger
 from coordinator.rounds.global_model import write_atomically
 from coordinator.shards.leadership import LEADER, Leadership, wait_for_lead

@@ -29,7 +29,7 @@ def read_broker(table: TableReader, folder: Path) -> BrokerConfig:
     if not started_here and not url.startswith(("mqtt://", "mqtts://")):
         table.problem("url", f"'{url}' is not usable; give embedded, mosquitto, mqtt://host:port or mqtts://host:port")
     elif not started_here:
-        from edge.transport.mqtt import parse_broker
+        from edge.transport.broker_address import parse_broker
 
         try:
             parse_broker(url)

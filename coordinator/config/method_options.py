@@ -112,6 +112,10 @@ class Options:
         found = self._value(key, None, valid, "some text, or a table of numbers from 0 by name")
         return {str(k): float(v) for k, v in found.items()} if isinstance(found, Mapping) else found
 
+    def problem(self, key: str, text: str) -> None:
+        """Note what is wrong with an option beside others, for :meth:`finish`."""
+        self._problems.append(f"$.method.{key}: {text}")
+
     def finish(self) -> None:
         """Check that every option was known and possible.
 
@@ -126,13 +130,16 @@ class Options:
             raise ConfigError(self._problems)
 
     def _value(self, key: str, default: Any, valid: Callable[[Any], bool], expected: str) -> Any:
-        self._read.append(key)
+        if key not in self._read:
+            self._read.append(key)
         if key not in self._table:
             return default
         value = self._table[key]
         if valid(value):
             return value
-        self._problems.append(f"$.method.{key}: {value!r} given, {expected} expected")
+        problem = f"$.method.{key}: {value!r} given, {expected} expected"
+        if problem not in self._problems:
+            self._problems.append(problem)
         return default
 
 

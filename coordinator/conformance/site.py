@@ -23,7 +23,8 @@ from coordinator.conformance.script import Script
 from coordinator.conformance.web_socket_relay import WebSocketRelay
 from coordinator.identity.signing import SigningKey
 from edge.transport.base import Qos
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
 
 FEDERATION, DEVICE = "conformance", "device-1"
 

@@ -39,7 +39,7 @@ class CutExporter:
         self._input = run_input_spec(config)
         self._task = task_fields(config, self._dense, self._input, len(class_names(config)))
         self._keys: dict[tuple[str, str, str, str], str] = {}
-        self._counts: dict[str, CountedStep | None] = {}
+        self._counts: dict[tuple[str, str], CountedStep | None] = {}
         self._growths: dict[tuple[str, str, str], int] = {}
         self._written: dict[tuple[str, str, str, str], Cost | None] = {}
         self._refused_forms: dict[tuple[str, str, str, str], str] = {}
@@ -161,28 +161,31 @@ class CutExporter:
             self._growths[memo] = growth
         return self._growths[memo]
 
-    def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
+    def counted(self, cut: Cut, program: DeviceProgram, runtime: str) -> CountedStep | None:
         """See :class:`coordinator.planning.artifacts.CountsSteps`; None where a model does not run on meta."""
         from coordinator.submodels.costs import cut_costs
+        from export.formats.of_module import format_of
 
         shape = shape_of_cut(self._dense, cut)
-        digest = cut_digest(shape)
-        if digest not in self._counts:
+        memo = (cut_digest(shape), runtime)
+        if memo not in self._counts:
             training = self._config.training
             slots = 2 if training.optimizer != "sgd" else int(training.momentum > 0)
             try:
                 costs = cut_costs(self._dense, shape, self._input, batch=training.batch)
-            except (RuntimeError, NotImplementedError):
-                self._counts[digest] = None
+                form = format_of(self._dense, runtime)
+            except (RuntimeError, NotImplementedError, ExportRefused):
+                self._counts[memo] = None
             else:
-                self._counts[digest] = CountedStep(
-                    # Everything is held once, and what the step writes twice.
-                    state_bytes=costs.bytes_down + (1 + 2 * slots) * costs.bytes_up,
+                written = 0 if form.writes_over else (1 + slots) * costs.bytes_up
+                self._counts[memo] = CountedStep(
+                    state_bytes=costs.bytes_down + slots * costs.bytes_up,
+                    twice_bytes=written + (costs.bytes_up if form.buffers_gradients else 0),
                     trained_bytes=costs.bytes_up,
                     activation_bytes=max(0, costs.train_bytes - 4 * costs.params - costs.bytes_up),
                     macs=costs.macs,
                 )
-        return self._counts[digest]
+        return self._counts[memo]
 
     def step(self, program: DeviceProgram) -> StepSpec:
         """The step the devices are asked to do, as the exporter specifies it."""

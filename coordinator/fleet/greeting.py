@@ -18,7 +18,8 @@ from edge.contracts.envelope import seal, unseal
 from edge.contracts.errors import AccessDenied, BrokerUnreachable, DeadlineExpired, MessageRejected
 from edge.contracts.messages import Hello
 from edge.transport.base import Connected, Event, Received
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
 
 ASK_EVERY_S = 5.0
 """A device that has just started does not hear the first call, and a message may be lost."""

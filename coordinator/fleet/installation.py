@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.topics import check_name
 from edge.runtimes import DEFAULT, INSTALLABLE
-from edge.transport.mqtt import parse_broker
+from edge.transport.broker_address import parse_broker
 
 _FOLDER = re.compile(r"/?[A-Za-z0-9._+-]+(?:/[A-Za-z0-9._+-]+)*")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

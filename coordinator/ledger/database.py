@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,38 +15,33 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, bindparam, create_engine, event, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy import Connection, bindparam, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import Executable
 from sqlalchemy.sql.elements import TextClause
 
 from coordinator.audit_log import actors
+from coordinator.ledger.connections import (
+    KEPT_CONNECTIONS,
+    LedgerAway,
+    kind_of,
+    namespace_of,
+    next_step,
+    postgresql_engine,
+    read_address,
+    reason_of,
+    sqlite_engine,
+    was_idle,
+)
 from coordinator.ledger.schema import check_version, migrate, version_of
 from edge.contracts.errors import LeaseLost, LedgerError
-
-BUSY_S = 30.0
-"""How long a write waits for the write of another process before it gives up."""
-
-PAUSED_S = 10
-"""PostgreSQL ends a transaction whose coordinator stood still this long, so that another one can go on."""
-
-UNREACHABLE_S = 20.0
-"""How long bytes to PostgreSQL may stay unacknowledged, by the server's machine and not by its programs."""
 
 _ONE_WRITER = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 _SQLITE_CLOCK = "((julianday('now') - 2440587.5) * 86400.0)"
 _POSTGRESQL_CLOCK = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision)"
 """Not ``now()``: that is when the transaction began, before it waited for the other coordinator's."""
-
-_KEPT_CONNECTIONS = 5
-"""Of a file, open from the start. SQLite keeps a closed one's file open while another has it locked."""
-
-_LONGEST_NAME = 63
-_PREFIX = "apportion_"
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @functools.lru_cache(maxsize=512)
@@ -67,21 +60,8 @@ def storable(words: str) -> str:
     return words.replace("\0", "\ufffd")
 
 
-def namespace_of(federation: str) -> str:
-    """The PostgreSQL schema that holds the ledger of ``federation``; another one for every name."""
-    name = _PREFIX + federation
-    if _PLAIN_NAME.fullmatch(federation) and len(name) <= _LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(federation.encode()).hexdigest()[:16]
-    return f"{_NOT_PLAIN.sub('_', name)[: _LONGEST_NAME - 17]}_{digest}"
-
-
 class NoLedger(LedgerError):
     """A database that answers and has no ledger of that name."""
-
-
-class LedgerAway(LedgerError):
-    """The server of the ledger does not answer; it may do so later."""
 
 
 FirstRow = Callable[[Connection, str], None]
@@ -138,7 +118,7 @@ class LedgerFile:
         self.plans: int | None = None
         self.actor = actors.operator()
         self._engine = (
-            _sqlite_engine(url, is_durable=is_durable) if self.is_sqlite else postgresql_engine(url, self.namespace)
+            sqlite_engine(url, is_durable=is_durable) if self.is_sqlite else postgresql_engine(url, self.namespace)
         )
         # One statement sees one state on both; a file's connections begin nothing by themselves.
         self._reads = self._engine if self.is_sqlite else self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -176,7 +156,7 @@ class LedgerFile:
     def _open_kept_connections(self) -> None:
         """Now, not when two threads first meet: the files that a coordinator has open do not grow while it runs."""
         with contextlib.ExitStack() as stack:
-            for _ in range(_KEPT_CONNECTIONS):
+            for _ in range(KEPT_CONNECTIONS):
                 stack.enter_context(self._engine.connect())
 
     def close(self) -> None:
@@ -209,7 +189,7 @@ class LedgerFile:
                     yield connection
                     is_committing = True
             except SQLAlchemyError as error:
-                if is_committing and kind_of(error) is LedgerAway and not _was_idle(error):
+                if is_committing and kind_of(error) is LedgerAway and not was_idle(error):
                     raise LedgerAway(
                         f"{self.where}: the answer to COMMIT was lost ({reason_of(error)}); what was written is there "
                         "or it is not, whole: whoever resumes reads which"
@@ -217,7 +197,7 @@ class LedgerFile:
                 if self.is_sqlite and "disk I/O error" in reason_of(error):
                     self._failure = reason_of(error)
                 raise kind_of(error)(
-                    f"{self.where}: not written ({reason_of(error)}); nothing changed{_next_step(error)}"
+                    f"{self.where}: not written ({reason_of(error)}); nothing changed{next_step(error)}"
                 ) from error
             finally:
                 self._is_writing = False
@@ -289,88 +269,3 @@ class LedgerPart:
 
     def __init__(self, file: LedgerFile) -> None:
         self._file = file
-
-
-def read_address(where: str) -> URL:
-    """The address of a PostgreSQL database, for the driver this project uses.
-
-    Raises:
-        LedgerError: it is none. Its password is not repeated.
-    """
-    try:
-        url = make_url(where)
-    except ArgumentError as error:
-        raise LedgerError("the ledger's address cannot be read; give postgresql://user@host/database") from error
-    if url.drivername not in ("postgresql", "postgresql+psycopg"):
-        raise LedgerError(
-            f"no ledger can be kept in '{url.drivername}'; give a file or postgresql://user@host/database"
-        )
-    return url.set(drivername="postgresql+psycopg")
-
-
-def _sqlite_engine(url: URL, *, is_durable: bool) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": BUSY_S}, pool_size=_KEPT_CONNECTIONS)
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: Any, _: Any) -> None:
-        # BEGIN is ours: the driver's own would come late, and as one that may not be able to write in the end.
-        connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode = WAL")
-        # FULL, not the usual NORMAL of WAL mode: an acknowledged update may not vanish with a power cut.
-        connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'OFF'}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA secure_delete = ON")  # seeds of noise and shares of masks are to be gone
-
-    return engine
-
-
-def postgresql_engine(url: URL, namespace: str, *, is_read_only: bool = False) -> Engine:
-    """Connections to the schema ``namespace`` of a server that may go away; a read-only one refuses every write."""
-    given = url.query.get("options", "")
-    options = [
-        *([given] if isinstance(given, str) else given),
-        f'-c search_path="{namespace}"',
-        "-c synchronous_commit=on",
-        f"-c lock_timeout={BUSY_S:.0f}s",
-        f"-c idle_in_transaction_session_timeout={PAUSED_S}s",
-        *(["-c default_transaction_read_only=on"] if is_read_only else []),
-    ]
-    return create_engine(
-        url,
-        pool_pre_ping=True,
-        connect_args={
-            "options": " ".join(options).strip(),
-            "application_name": "apportion",
-            "connect_timeout": 10,
-            # A network that swallows everything is an error then, not after the system's quarter of an hour.
-            "tcp_user_timeout": int(UNREACHABLE_S * 1000),
-            "keepalives_idle": 5,
-            "keepalives_interval": 5,
-        },
-    )
-
-
-def reason_of(error: Exception) -> str:
-    """The driver's own words; SQLAlchemy adds the statement and its values, which may hold what no log should."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    return " ".join(str(cause).split())
-
-
-def kind_of(error: Exception) -> type[LedgerError]:
-    """A connection that was cut, or could not be made: then the server's answer has no code."""
-    if not isinstance(error, DBAPIError):
-        return LedgerError
-    is_refused = getattr(error.orig, "sqlstate", "") is None and isinstance(error, OperationalError)
-    return LedgerAway if error.connection_invalidated or is_refused else LedgerError
-
-
-def _was_idle(error: SQLAlchemyError) -> bool:
-    """Whether the server ended the connection, and undid its writes, since nothing came: COMMIT did not either."""
-    cause = error.orig if isinstance(error, DBAPIError) else None
-    return getattr(cause, "sqlstate", None) == "25P03" or "idle-in-transaction timeout" in str(cause)
-
-
-def _next_step(error: SQLAlchemyError) -> str:
-    cause = error.orig if isinstance(error, DBAPIError) else None
-    is_full = "disk is full" in str(cause) or getattr(cause, "sqlstate", None) == "53100"
-    return "; free disk space, then resume" if is_full else ""

@@ -16,16 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.sql import Executable
 
-from coordinator.ledger.database import (
-    BUSY_S,
-    NoLedger,
-    kind_of,
-    namespace_of,
-    postgresql_engine,
-    read_address,
-    reason_of,
-    statement,
-)
+from coordinator.ledger.connections import BUSY_S, kind_of, namespace_of, postgresql_engine, read_address, reason_of
+from coordinator.ledger.database import NoLedger, statement
 from coordinator.ledger.schema import check_version, version_of
 from edge.contracts.errors import LedgerError
 

@@ -21,7 +21,7 @@ from coordinator.local_devices.ceilings import Ceiling, open_ceiling
 from coordinator.local_devices.control_groups import UNLIMITED, CeilingReport, Limits, remove_leftovers
 from edge.runtimes import DEFAULT
 from edge.supervisor.trainer_link import child_environment
-from edge.transport import mqtt as edge_mqtt
+from edge.transport import broker_address
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def url_with_user(broker: BrokerAddress) -> str:
     return f"{scheme}://{quote(broker.user, safe='')}@{rest}" if broker.user else broker.url
 
 
-def connection_address(broker: BrokerAddress) -> edge_mqtt.BrokerAddress:
+def connection_address(broker: BrokerAddress) -> broker_address.BrokerAddress:
     """The same broker as the transport takes it, with the password."""
-    parsed = edge_mqtt.parse_broker(
+    parsed = broker_address.parse_broker(
         url_with_user(broker),
         ca=_text(broker.ca_file),
         certificate=_text(broker.certificate_file),

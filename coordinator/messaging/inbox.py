@@ -15,7 +15,7 @@ import msgspec
 
 from coordinator.audit_log import actors
 from coordinator.blobs.blob_store import BlobStore
-from coordinator.ledger.database import LedgerAway
+from coordinator.ledger.connections import LedgerAway
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment
 from coordinator.messaging.cohort import Cohort

@@ -26,18 +26,19 @@ class LotteryTicket(FixedMask):
     """
 
     name = "lottery_ticket"
+    path_options = ("mask-file",)
 
     def read_own(self, read: Options) -> None:
         """``mask-file``; raises ConfigError when it is not given, not readable or of another model."""
-        given = read.names("mask-file")
+        given = read.text("mask-file")
         if not given:
             raise ConfigError(["$.method.mask-file: none given; name the final.safetensors of the pruned run"])
         try:
-            tensors = read_tensor_file(Path(given[0]), where=given[0])
+            tensors = read_tensor_file(Path(given), where=given)
         except (OSError, ArtifactCorrupt) as error:
-            raise ConfigError([f"$.method.mask-file: {given[0]} cannot be read ({error})"]) from error
+            raise ConfigError([f"$.method.mask-file: {given} cannot be read ({error})"]) from error
         shapes = {name: tuple(p.shape) for name, p in self.module.named_parameters()}
         wrong = [n for n in self.prunable if n not in tensors or tuple(tensors[n].shape) != shapes[n]]
         if wrong:
-            raise ConfigError([f"$.method.mask-file: {given[0]} is of another model, it does not fit {wrong[:3]}"])
+            raise ConfigError([f"$.method.mask-file: {given} is of another model, it does not fit {wrong[:3]}"])
         self.fixed = {name: np.asarray(tensors[name] != 0) for name in self.prunable}

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from coordinator.submodels.record import Cut
-from coordinator.submodels.values import DeviceProgram, Level, State, Submodel, Tensors, Update
+from coordinator.submodels.values import (
+    AS_THE_RUN_SAYS,
+    DeviceProgram,
+    Level,
+    LocalWork,
+    State,
+    Submodel,
+    Tensors,
+    Update,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +35,14 @@ class SelectsDevices(Protocol):
 
     def select(self, state: State, devices: Sequence[str]) -> Sequence[str]:
         """Those of ``devices`` that may take part in the round after ``state``."""
+
+
+@runtime_checkable
+class SetsLocalWork(Protocol):
+    """A method whose devices do not train in every round as the run says (PruneFL's initial pruning)."""
+
+    def local_work(self, state: State) -> LocalWork:
+        """What is asked of the devices in the round after ``state``."""
 
 
 @runtime_checkable
@@ -95,6 +112,11 @@ def shape_for(
     if state is not None and isinstance(method, ShapesFollowState):
         return method.shape_after(state, level, round_index=round_index, device=device, seed=seed)
     return method.cut_shape(level, round_index=round_index, device=device, seed=seed)
+
+
+def local_work(method: Method, state: State) -> LocalWork:
+    """What ``method`` asks of devices in the round after ``state``; by default nothing but what the run says."""
+    return method.local_work(state) if isinstance(method, SetsLocalWork) else AS_THE_RUN_SAYS
 
 
 class Method(Protocol):

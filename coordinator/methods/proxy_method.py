@@ -38,6 +38,7 @@ class ProxyMethod(WidthMethod):
 
     synchronous_only = "its teachers are the devices' own models of one round, not steps that could be added up"
     needs_each_update = "it distils from the devices' models one by one"
+    path_options = ("proxy-path",)
     distillation: ClassVar[Distillation] = Distillation()
     without_distillation: ClassVar[Mapping[str, Any]] = {"distillation-steps": 0}
     rounding = "round"

@@ -19,7 +19,7 @@ from coordinator.pruning.masks import density
 from coordinator.pruning.reconfigure import PRUNABLE_SHARE, largest_density, prunable_share, reconfigure
 from coordinator.pruning.time_model import read_time_model
 from coordinator.submodels.record import Cut
-from coordinator.submodels.values import Level, State, Update
+from coordinator.submodels.values import AS_THE_RUN_SAYS, Level, LocalWork, State, Update
 
 SETTLED_CHANGE, SETTLED_COUNT = 0.1, 5
 """Initial pruning ends when the density changed by at most a tenth in five reconfigurations in a row."""
@@ -37,6 +37,11 @@ class PruneFL(SparseMethod):
     - ``interval``: rounds between reconfigurations; 50.
     - ``initial-rounds``: most rounds in which the selected device prunes alone; 0 = none.
     - ``initial-interval``: rounds between its reconfigurations; 1.
+    - ``initial-steps``: batches of each of these rounds; 0, the default: as ``[training]`` says. In the authors' code
+      500 pass between reconfigurations. A published time model charges as many; ``constant-s`` and ``layer-s`` are
+      seconds of any round.
+    - ``initial-examples``: size of the fixed sample of its examples that the device trains on in these rounds; 0, the
+      default: all of them. In the authors' code 200.
     - ``selected-device``: who prunes alone; by default the first of those there, by name.
     - ``time-model``, ``iterations``, or ``constant-s`` and ``layer-s``: as
       :func:`coordinator.pruning.time_model.read_time_model`.
@@ -58,6 +63,11 @@ class PruneFL(SparseMethod):
         self._interval = read.integer("interval", 50, low=1)
         self._initial_rounds = read.integer("initial-rounds", 0, low=0)
         self._initial_interval = read.integer("initial-interval", 1, low=1)
+        self._initial_work = LocalWork(
+            steps=read.integer("initial-steps", 0, low=0), examples=read.integer("initial-examples", 0, low=0)
+        )
+        if self._initial_work != AS_THE_RUN_SAYS and not self._initial_rounds:
+            read.problem("initial-rounds", "0 rounds, and initial-steps or initial-examples is of them; give some")
         chosen = read.names("selected-device")
         self._selected = chosen[0] if chosen else ""
         self._first = read.number("first-density", None, low=0, strict=True)
@@ -66,6 +76,8 @@ class PruneFL(SparseMethod):
         sizes = {name: p.numel() for name, p in self.module.named_parameters()}
         self._sizes = {name: sizes[name] for name in self.prunable}
         self._times = read_time_model(read, self._sizes)
+        steps = self._initial_work.steps
+        self._initial_times = read_time_model(read, self._sizes, steps) if steps else self._times
         self._is_summed = read.choice("importance", ("round", "interval"), "round") == "interval"
         biases = [name.removesuffix("weight") + "bias" for name in self.prunable]
         self.scored_beside = tuple(n for n in biases if n in sizes) if read.flag("bias-importance", False) else ()
@@ -81,6 +93,10 @@ class PruneFL(SparseMethod):
         if int(state.extra[INITIAL_LEFT]) == 0 or not devices:
             return devices
         return [self._selected] if self._selected in devices else sorted(devices)[:1]
+
+    def local_work(self, state: State) -> LocalWork:
+        """In initial pruning as many batches, of a sample of so many examples, as the options say."""
+        return self._initial_work if int(state.extra[INITIAL_LEFT]) else AS_THE_RUN_SAYS
 
     def cut_shape(self, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
         """A mask on every prunable layer; scored in the rounds that may end with a reconfiguration."""
@@ -108,7 +124,8 @@ class PruneFL(SparseMethod):
 
     def round_seconds(self, state: State) -> float:
         """Seconds of a round under the state's masks, by the time model."""
-        return self._times.round_s(self.masks(state))
+        times = self._initial_times if int(state.extra[INITIAL_LEFT]) else self._times
+        return times.round_s(self.masks(state))
 
     def _may_reconfigure(self, round_index: int) -> bool:
         if round_index < self._initial_rounds and (round_index + 1) % self._initial_interval == 0:

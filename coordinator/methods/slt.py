@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 SCHEDULES = ("parameters", "reference", "equal", "early-stopping")
 
-STEP, BEST, WAITED = "slt/step", "slt/best", "slt/waited"
-"""State under early stopping: the step, its best accuracy so far, and evaluations since without a better one."""
+STEP, BEST, WAITED, TRAINED = "slt/step", "slt/best", "slt/waited", "slt/trained"
+"""State under early stopping: the step, its best accuracy so far, evaluations since without a better one, and the step
+of the last round, in which the model was trained."""
 
 
 class SLT:
@@ -120,7 +121,7 @@ class SLT:
         return self._step_cut(level, self.step(round_index))
 
     def shape_after(self, state: State, level: Level, *, round_index: int, device: str, seed: int) -> Cut:
-        """The cut of the step that ``state`` is in, or of the round's where rounds decide."""
+        """The cut of the step that ``state`` is in, or was trained in, or of the round's where rounds decide."""
         return self._step_cut(level, self._step_in(state, round_index))
 
     def observe(self, state: State, accuracies: Mapping[str, float]) -> State:
@@ -135,7 +136,11 @@ class SLT:
         return replace(state, extra={**state.extra, **_observed(step, best, waited)})
 
     def _step_in(self, state: State, round_index: int) -> int:
-        return int(state.extra[STEP]) if self._is_stopping else self.step(round_index)
+        if not self._is_stopping:
+            return self.step(round_index)
+        # A round before the state's own is asked for after the last one, which may have been the last of its step.
+        step = state.extra.get(TRAINED, state.extra[STEP]) if round_index < state.round else state.extra[STEP]
+        return int(step)
 
     def _step_cut(self, level: Level, step: int) -> Cut:
         key = (level, step)
@@ -178,7 +183,8 @@ class SLT:
             count += 1
         if not count:
             raise PlanError(f"round {state.round}: no updates to aggregate; repeat the round")
-        return State(mean.result(), state.extra, state.round + 1)
+        trained = {TRAINED: state.extra[STEP]} if self._is_stopping else {}
+        return State(mean.result(), {**state.extra, **trained}, state.round + 1)
 
     def refresh(self, state: State) -> State:
         """The state itself: channels that come in with the next step still hold their first values."""

@@ -48,6 +48,7 @@ class SparseUpdate:
     """
 
     name = "sparse_update"
+    path_options = ("contributions",)
     synchronous_only = ""
     needs_each_update = "its devices train different parts of the model and every entry has its own count"
 

@@ -48,8 +48,8 @@ class Exporter(Protocol):
 class CountsSteps(Protocol):
     """An exporter that can count a step without exporting it."""
 
-    def counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
-        """The counts of the step on ``cut``; None where they cannot be had."""
+    def counted(self, cut: Cut, program: DeviceProgram, runtime: str) -> CountedStep | None:
+        """The counts of the step on ``cut`` as ``runtime`` holds it; None where they cannot be had."""
 
 
 @runtime_checkable
@@ -128,8 +128,8 @@ class Artifacts:
         memo = (cut_digest(cut), repr(program), runtime, form.name)
         return memo in self._refused or self._ledger.artifacts.find(self.key(cut, program, runtime, form)) is not None
 
-    def _counted(self, cut: Cut, program: DeviceProgram) -> CountedStep | None:
-        return self._exporter.counted(cut, program) if isinstance(self._exporter, CountsSteps) else None
+    def _counted(self, cut: Cut, program: DeviceProgram, runtime: str) -> CountedStep | None:
+        return self._exporter.counted(cut, program, runtime) if isinstance(self._exporter, CountsSteps) else None
 
     def _written_cost(self, cut: Cut, program: DeviceProgram, runtime: str, form: StepForm) -> Cost | None:
         exporter = self._exporter

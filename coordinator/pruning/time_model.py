@@ -86,7 +86,7 @@ PRESETS: dict[str, Coefficients] = {
 """Published measurements by name: Raspberry Pi 4 and a virtual Android phone."""
 
 
-def read_time_model(read: Options, sizes: Mapping[str, int]) -> TimeModel:
+def read_time_model(read: Options, sizes: Mapping[str, int], iterations: int = 0) -> TimeModel:
     """The time model that a method's options give.
 
     - ``time-model``: a published one (``pi4-conv2``, ``pi4-vgg11``, ``android-resnet18``), or ``even``: every weight
@@ -96,12 +96,13 @@ def read_time_model(read: Options, sizes: Mapping[str, int]) -> TimeModel:
 
     Args:
         sizes: prunable weights, in layer order.
+        iterations: in place of the option's; 0: the option's.
 
     Raises:
         ConfigError: coefficients for another number of layers.
     """
     preset = read.choice("time-model", ("even", *PRESETS), "even")
-    iterations = read.integer("iterations", 5, low=1)
+    given = read.integer("iterations", 5, low=1)
     constant, layers = read.number("constant-s", None, low=0), read.sequence("layer-s")
     if constant is not None or layers is not None:
         if constant is None or layers is None or len(layers) != len(sizes):
@@ -114,4 +115,4 @@ def read_time_model(read: Options, sizes: Mapping[str, int]) -> TimeModel:
         return TimeModel(constant, dict(zip(sizes, layers, strict=True)))
     if preset == "even":
         return TimeModel(0.1, dict.fromkeys(sizes, 1 / sum(sizes.values())))
-    return PRESETS[preset].model(tuple(sizes), iterations=iterations)
+    return PRESETS[preset].model(tuple(sizes), iterations=iterations or given)

@@ -299,3 +299,10 @@ class Federation:
     def training_rounds(self) -> int:
         """How many rounds of training the run has, as far as its committed rounds say."""
         return self.stages.training_rounds(self, self.config.federation.rounds)
+
+    def cut_round(self, round_index: int, program: str) -> int:
+        """The round whose cuts devices have in a round: of one that trains nothing, the last that did.
+
+        What they gather or score then is the model that they trained, not what a round after it would have begun.
+        """
+        return round_index if program == "train" else min(round_index, self.training_rounds - 1)

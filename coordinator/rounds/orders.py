@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.records import Assignment
+from coordinator.methods.method import local_work
 from coordinator.planning.artifacts import Artifact
 from coordinator.planning.planner import Placement
 from coordinator.rounds.cluster_models import cluster_state
@@ -16,10 +17,11 @@ from coordinator.rounds.placement import StoredWeights, assignment_of, history_o
 from coordinator.rounds.snapshot import profile_of
 from coordinator.rounds.work_order import build_order
 from coordinator.submodels.sparse_layers import with_sparse_layers
-from coordinator.submodels.values import State, Submodel
+from coordinator.submodels.values import AS_THE_RUN_SAYS, State, Submodel
 from coordinator.tracking.timing import timed
 from edge.contracts.errors import PlanError
 from edge.contracts.evaluation import ABILITY
+from edge.contracts.fixed_sample import ABILITY as SAMPLES
 from edge.contracts.messages import Hello
 from export.step_form import PLAIN
 
@@ -30,17 +32,25 @@ def orders_for(
     """The assignments of those of the chosen devices that can take part, and how many could but for their budgets."""
     config, assignments = federation.config, list[Assignment]()
     able, history, stored = len(chosen), history_of(federation), StoredWeights(federation)
+    work = local_work(federation.method, state) if program == "train" else AS_THE_RUN_SAYS
+    cut_round = federation.cut_round(round_index, program)
     federation.ledger.profiles.freeze(hello.profile for hello in chosen)
     for hello in chosen:
+        if work.examples and SAMPLES not in hello.abilities:
+            raise PlanError(
+                f"device {hello.device}, round {round_index + 1}: {config.method.name} takes a sample of "
+                f"{work.examples} examples, and its agent trains on no sample; name another device in "
+                "$.method.selected-device, or update its agent"
+            )
         profile = profile_of(federation, hello)
         try:
-            placement = place_device(federation, profile, state, round_index, history)
+            placement = place_device(federation, profile, state, round_index, history, cut_round)
         except PlanError as error:
             federation.progress.say(f"{error}")
             continue
         cluster = config.clusters.cluster(hello.tagged)
         with timed("cut", device=profile.device, level=placement.level.name):
-            submodel = cut(federation, cluster_state(state, cluster), placement, round_index)
+            submodel = cut(federation, cluster_state(state, cluster), placement, cut_round)
         artifact = export(federation, submodel, placement)
         if not artifact.has_program(program):
             # Not every runtime's artifact need have it: a mean over the devices that do is still one.
@@ -69,6 +79,7 @@ def orders_for(
             run=federation.ledger.nonce,
             holds_out=holds_out,
             cluster=cluster,
+            work=work,
             tokenizer=stored.tokenizer() if submodel.program.has_base else None,
         )
         assignments.append(assignment_of(federation.method, order, submodel, placement))

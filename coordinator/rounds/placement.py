@@ -118,6 +118,7 @@ def place_device(
     state: State | None,
     round_index: int,
     history: History | None = None,
+    cut_round: int | None = None,
 ) -> Placement:
     """The largest level of the method's ladder that fits the device, on one of the run's runtimes, in its best form.
 
@@ -126,6 +127,7 @@ def place_device(
     Args:
         state: None for shapes of a run's beginning.
         history: what the run's devices measured; None is none.
+        cut_round: the round whose cut it has; None: this one.
 
     Raises:
         PlanError: it has none of the runtimes, no level fits, its runtimes cannot carry the method, or they are
@@ -136,7 +138,7 @@ def place_device(
     config = federation.config
 
     def shape(level: Level) -> tuple[Cut, DeviceProgram]:
-        return _shape(federation, level, state, round_index, profile.device)
+        return _shape(federation, level, state, round_index if cut_round is None else cut_round, profile.device)
 
     if takes_native_orders(config, federation.method):
         profile = profile.for_native_orders()

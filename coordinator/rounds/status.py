@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from coordinator.config.run_config import RunConfig
-from coordinator.ledger.database import LedgerAway
+from coordinator.ledger.connections import LedgerAway
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment, Round
 from coordinator.messaging.cohort import Cohort

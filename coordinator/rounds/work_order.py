@@ -14,8 +14,9 @@ from coordinator.planning.artifacts import Artifact
 from coordinator.privacy.one_cut import is_summable
 from coordinator.rounds.program_schedule import training_turns
 from coordinator.submodels.packed_tensors import trained_names
-from coordinator.submodels.values import DeviceProgram
+from coordinator.submodels.values import AS_THE_RUN_SAYS, DeviceProgram, LocalWork
 from edge.contracts.errors import PlanError
+from edge.contracts.fixed_sample import FixedSample
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef, Schedule, Turn, WorkOrder, assignment_id
 from edge.contracts.streams import stream_seed
@@ -93,6 +94,7 @@ def build_order(
     run: str = "",
     holds_out: bool = False,
     cluster: str = "",
+    work: LocalWork = AS_THE_RUN_SAYS,
     tokenizer: BlobRef | None = None,
 ) -> WorkOrder:
     """The order of one device.
@@ -102,6 +104,7 @@ def build_order(
         run: the run's nonce.
         holds_out: the device can keep examples out of its training.
         cluster: whose model it is; empty: that of all devices.
+        work: what the method asks for in place of ``[training]``; of training rounds alone.
         tokenizer: of a language model's texts; None: devices use their own.
     """
     training, manifest = config.training, artifact.manifest
@@ -109,7 +112,8 @@ def build_order(
         turns = training_turns(
             device_program, seed=config.federation.seed, round_index=round_index, device=profile.device
         )
-        schedule = Schedule(epochs=training.epochs, steps=training.steps, turns=turns)
+        epochs, steps = (0, work.steps) if work.steps else (training.epochs, training.steps)
+        schedule = Schedule(epochs=epochs, steps=steps, turns=turns)
         upload = trained_names(manifest)
     elif program == EVAL:
         steps = config.personal.fine_tune
@@ -146,6 +150,7 @@ def build_order(
         upload=tuple(upload),
         personal=personal or msgspec.UNSET,
         held_out=msgspec.UNSET if rule is None else rule,
+        sample=fixed_sample(config, profile.device, work) if program == "train" else msgspec.UNSET,
         cluster=cluster or msgspec.UNSET,
         tokenizer=tokenizer or msgspec.UNSET,
         peak_bytes=peak_bytes,
@@ -155,3 +160,10 @@ def build_order(
         encoding="raw" if is_browser else config.updates.encoding,
         summable=is_summable(config, device_program),
     )
+
+
+def fixed_sample(config: RunConfig, device: str, work: LocalWork) -> FixedSample | msgspec.UnsetType:
+    """The sample of a device's examples that a method asks for, the same in all rounds."""
+    if not work.examples:
+        return msgspec.UNSET
+    return FixedSample(size=work.examples, seed=stream_seed(config.federation.seed, "fixed-sample", 0, device))

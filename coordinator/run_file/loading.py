@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +30,7 @@ from coordinator.config.store import has_password, has_unsafe_option, url_proble
 from coordinator.config.table_reader import TableReader, absolute, choices_of
 from coordinator.config.task import read_task
 from coordinator.config.tracking import read_tracking
-from coordinator.methods import LANGUAGE_METHODS, METHODS
+from coordinator.methods import LANGUAGE_METHODS, METHODS, method_class
 from coordinator.methods.own import installed_methods, is_import_path
 from coordinator.run_file.cached_features import check_cached_features
 from coordinator.run_file.checks import (
@@ -99,7 +100,7 @@ def read_config(document: Mapping[str, Any], *, folder: Path, environ: Mapping[s
     config = RunConfig(
         federation=_federation(tables["federation"]),
         model=read_model(tables["model"], folder, has_task=bool(task.name)),
-        method=_method(tables["method"]),
+        method=_method(tables["method"], folder),
         task=task,
         data=_data(tables["data"], local, folder, environ, has_held_out=bool(tables["evaluation"].raw("data"))),
         cohort=cohort,
@@ -170,11 +171,19 @@ def _federation(table: TableReader) -> FederationConfig:
     return federation
 
 
-def _method(table: TableReader) -> MethodConfig:
+def _method(table: TableReader, folder: Path) -> MethodConfig:
     given = table.raw("name")
     ours = sorted({*METHODS, *LANGUAGE_METHODS})
     known = ours if given in ours else [*ours, *installed_methods()]
-    return MethodConfig(name=table.choice("name", known, own="Class"), options=table.rest())
+    name, options = table.choice("name", known, own="Class"), table.rest()
+    paths: tuple[str, ...] = ()
+    if name in known:  # a class that the run file names is imported when it is built
+        with contextlib.suppress(ConfigError):  # an installed class that is no method: a problem of its own
+            paths = getattr(method_class(name), "path_options", ())
+    for key, value in options.items():
+        if key.replace("_", "-") in paths and isinstance(value, str):
+            options[key] = absolute(value, folder)
+    return MethodConfig(name=name, options=options)
 
 
 def _data(

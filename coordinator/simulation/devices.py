@@ -19,7 +19,7 @@ from coordinator.config.run_config import RunConfig
 from coordinator.device_scores.held_out import EVAL
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.records import Assignment, RecordedUpdate
-from coordinator.methods.method import Method, shape_for
+from coordinator.methods.method import Method, local_work, shape_for
 from coordinator.planning.artifacts import Artifact
 from coordinator.planning.capacity_levels import Capacities
 from coordinator.reporting.progress import Progress
@@ -41,6 +41,7 @@ from coordinator.submodels.values import DeviceProgram, State, Tensors, Update
 from coordinator.tracking.timing import timed
 from edge.contracts.errors import UpdateRejected
 from edge.contracts.evaluation import ABILITY
+from edge.contracts.fixed_sample import ABILITY as SAMPLES
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Hello
 from edge.contracts.packing import KEPT
@@ -193,9 +194,8 @@ class SimulatedDevices(Devices):
         """Whether the cut that ``device`` has in a round comes with ``program``."""
         simulation, method = self._simulation, self._simulation.method
         level = simulation.capacities.level(device, round_index)
-        shape = shape_for(
-            method, level, state, round_index=round_index, device=device, seed=simulation.config.federation.seed
-        )
+        at, seed = cut_round(simulation, round_index, program), simulation.config.federation.seed
+        shape = shape_for(method, level, state, round_index=at, device=device, seed=seed)
         programs = simulation.manifest(shape, method.program(shape)).programs
         return any(found.name == program for found in programs)
 
@@ -213,9 +213,17 @@ def _hello(device: str, examples: int, tags: tuple[str, ...]) -> Hello:
         profile=profile,
         runtimes={RUNTIME: ""},
         num_examples=examples,
-        abilities=(ABILITY,),
+        abilities=(ABILITY, SAMPLES),
         tags=tags or msgspec.UNSET,
     )
+
+
+def cut_round(simulation: Simulation, round_index: int, program: str) -> int:
+    """As :meth:`Federation.cut_round`, by what the simulation has recorded."""
+    if program == "train":
+        return round_index
+    trained = [entry for entry in simulation.record.rounds if entry["program"] == "train"]
+    return min(round_index, len(trained) - 1)
 
 
 def work_of(simulation: Simulation, state: State, device: str, round_index: int, program: str) -> Work:
@@ -227,7 +235,7 @@ def work_of(simulation: Simulation, state: State, device: str, round_index: int,
         submodel = simulation.method.cut(
             cluster_state(state, cluster),
             level,
-            round_index=round_index,
+            round_index=cut_round(simulation, round_index, program),
             device=device,
             seed=config.federation.seed,
         )
@@ -245,6 +253,7 @@ def work_of(simulation: Simulation, state: State, device: str, round_index: int,
         peak_bytes=0,
         holds_out=True,
         cluster=cluster,
+        work=local_work(simulation.method, state),
     )
     own = own_layers(state, device) | corrections(state, device, submodel, manifest)
     return Work(order, replace(submodel, tensors={**submodel.tensors, **own}), simulation.shares[device])

@@ -102,6 +102,23 @@ class DeviceProgram:
 
 
 @dataclass(frozen=True)
+class LocalWork:
+    """What a method asks of a round's devices in place of what ``[training]`` says; compiled into nothing.
+
+    Attributes:
+        steps: batches of the round; 0: as the run says.
+        examples: size of the fixed sample that a device trains on; 0: all that it has.
+    """
+
+    steps: int = 0
+    examples: int = 0
+
+
+AS_THE_RUN_SAYS = LocalWork()
+"""Nothing is asked for in place of ``[training]``."""
+
+
+@dataclass(frozen=True)
 class State:
     """What the server holds between rounds.
 

@@ -20,7 +20,8 @@ from edge.supervisor.outbox import farewell_message
 from edge.supervisor.settings import AgentSettings
 from edge.system.long_running import run_until_stopped
 from edge.transfer.artifact_store import ArtifactStore
-from edge.transport.mqtt import BrokerAddress, MqttTransport, parse_broker, tls_context
+from edge.transport.broker_address import BrokerAddress, parse_broker
+from edge.transport.mqtt import MqttTransport, tls_context
 from edge.transport.shown_password import tell_if_shown
 
 MB = 2**20

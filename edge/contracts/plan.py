@@ -10,6 +10,7 @@ import msgspec
 from edge.contracts.codec import decode_msgpack
 from edge.contracts.envelope import MAX_MESSAGE_BYTES
 from edge.contracts.evaluation import HeldOut
+from edge.contracts.fixed_sample import FixedSample
 from edge.contracts.installation import Installation
 from edge.contracts.masking import Masking
 from profiles.bounds import Name, Size
@@ -87,6 +88,8 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
         cluster: the group of devices whose model this is; not there: that of all.
         tokenizer: a ``tokenizer.json``: what makes symbols of the device's texts for a language model; not there: the
             owner's own does.
+        sample: the only examples that steps may see; not there: all that are not held out. Only agents that say
+            :data:`edge.contracts.fixed_sample.ABILITY` get it.
     """
 
     assignment_id: str
@@ -123,6 +126,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     variates: str | msgspec.UnsetType = msgspec.UNSET
     cluster: Name | msgspec.UnsetType = msgspec.UNSET
     tokenizer: BlobRef | msgspec.UnsetType = msgspec.UNSET
+    sample: FixedSample | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def tokenizer_blob(self) -> BlobRef | None:
@@ -148,6 +152,11 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     def held_out_share(self) -> HeldOut | None:
         """What is held out; an order that holds nothing out is written without the field."""
         return None if self.held_out is msgspec.UNSET else self.held_out
+
+    @property
+    def fixed_sample(self) -> FixedSample | None:
+        """The sample; an order without one is written without the field."""
+        return None if self.sample is msgspec.UNSET else self.sample
 
     @property
     def installation(self) -> Installation | None:

@@ -70,6 +70,7 @@ def _written(request: FlatRequest, manifest: ArtifactManifest) -> bytes:
     turns, held_out = FlatWriter(), FlatWriter()
     turns.each(order.schedule.turns, lambda t: _write_turn(turns, manifest, programs, t.program, t.advance_batch))
     _write_held_out(held_out, order, manifest, programs)
+    _write_sample(held_out, order)
     # What follows gives tensors their numbers, and so comes before they are written.
     steps, update = FlatWriter(), FlatWriter()
     programs.write(steps)
@@ -113,6 +114,14 @@ def _write_held_out(writer: FlatWriter, order: WorkOrder, manifest: ArtifactMani
     writer.unsigned(rule.seed)
     number = programs.number(manifest.program(rule.program)) if rule.program else -1
     writer.integer(rule.least, number, max(1, order.batch // manifest.micro_batches))
+
+
+def _write_sample(writer: FlatWriter, order: WorkOrder) -> None:
+    rule = order.fixed_sample
+    if rule is not None and rule.size < 1:
+        raise Unable(f"it trains on a sample of {rule.size} examples")
+    writer.integer(0 if rule is None else rule.size)
+    writer.unsigned(0 if rule is None else rule.seed)
 
 
 def tensor_header(specs: Sequence[TensorSpec]) -> bytes:

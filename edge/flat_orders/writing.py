@@ -13,7 +13,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-MAGIC = "apportion-flat-order/1"
+MAGIC = "apportion-flat-order/2"
 
 
 class Unable(Exception):

@@ -9,7 +9,7 @@ from pathlib import Path
 from edge.contracts.errors import ConfigError
 from edge.home_assistant.home import Home
 from edge.home_assistant.options import OPTION, PASSWORD_VARIABLE
-from edge.transport.mqtt import BrokerAddress, parse_broker
+from edge.transport.broker_address import BrokerAddress, parse_broker
 from edge.transport.shown_password import tell_if_shown
 from profiles.probe import probe
 

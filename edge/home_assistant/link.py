@@ -18,7 +18,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from edge.home_assistant.discovery import BIRTH, OFF, OFFLINE, ON, ONLINE, Topics, device_id, discovery
 from edge.home_assistant.home import Home, Status
 from edge.home_assistant.kept import Kept, read_kept, write_kept
-from edge.transport.mqtt import BrokerAddress, tls_context
+from edge.transport.broker_address import BrokerAddress
+from edge.transport.mqtt import tls_context
 from edge.transport.paho_client import mqtt
 from profiles.device import DeviceProfile
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge.contracts.errors import ApportionError, ConfigError
+from edge.contracts.errors import ApportionError, ConfigError, DeviceRefused
 from edge.measuring.ladder import Rung
 from edge.measuring.results import LadderRow, ResultsFile, row_of
 from edge.measuring.step_measurement import measure_steps, runtime_about
@@ -82,15 +82,21 @@ def climb(what: Climb, results: ResultsFile, tell: Callable[[str], None]) -> lis
 
     Raises:
         ConfigError: none of the ladder's runtimes is on this device.
+        DeviceRefused: it cannot be told of some of them, and the others are not: what looks for them was killed.
         OSError: results cannot be written.
     """
     rows: list[LadderRow] = []
     by_runtime: dict[str, list[Rung]] = {}
     for rung in what.rungs:
         by_runtime.setdefault(rung.runtime, []).append(rung)
-    lacking = []
+    lacking, killed = list[str](), list[str]()
     for runtime, rungs in by_runtime.items():
-        about = runtime_about(runtime)
+        try:
+            about = runtime_about(runtime)
+        except DeviceRefused as error:
+            killed.append(str(error))
+            tell(f"{runtime}: {error}; {len(rungs)} rungs left out")
+            continue
         if about is None:
             lacking.append(runtime)
             tell(f"{runtime}: not on this device ({runtime_python(runtime)}), {len(rungs)} rungs left out")
@@ -98,6 +104,8 @@ def climb(what: Climb, results: ResultsFile, tell: Callable[[str], None]) -> lis
         version, most = about
         threads = tuple(sorted({min(count, most or count) for count in what.threads}))
         rows += _climb_runtime(what, sorted(rungs, key=lambda r: r.predicted_bytes), version, threads, results, tell)
+    if killed and len(killed) + len(lacking) == len(by_runtime):
+        raise DeviceRefused("--ladder: nothing was measured: " + "; ".join(killed))
     if len(lacking) == len(by_runtime):
         raise ConfigError(
             [f"--ladder: its artifacts are for {', '.join(lacking)}, which this device does not have"],

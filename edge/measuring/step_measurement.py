@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge.contracts.errors import ConfigError
+from edge.contracts.errors import ConfigError, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
 from edge.measuring.watch import Watched, watch
 from edge.runtimes.environments import runtime_python
@@ -116,11 +116,20 @@ def measure_steps(
 
 
 def runtime_about(name: str, python: str = "") -> tuple[str, int] | None:
-    """Release of a runtime on this device and the most threads it uses (0: as many as ordered); None without it."""
+    """Release of a runtime on this device and the most threads it uses (0: as many as ordered); None without it.
+
+    Raises:
+        DeviceRefused: the process that looks was killed, so that nothing is known.
+    """
     try:
         done = _child(python or str(runtime_python(name)), 0, "about", name)
     except ConfigError:
         return None
+    if done.stopped or done.status < 0:
+        raise DeviceRefused(
+            f"the process that looks for {name} was ended, {done.stopped or exit_reason(done.status)}, before it could "
+            "say whether it is here; free memory (the kernel's log names what was killed) and measure again"
+        )
     if done.status:
         return None
     told = json.loads(done.stdout.splitlines()[-1])

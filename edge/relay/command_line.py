@@ -19,7 +19,8 @@ from edge.supervisor.outbox import farewell_message
 from edge.system.exit_status import EXIT_STATUSES
 from edge.system.long_running import run_until_stopped
 from edge.transfer.artifact_store import ArtifactStore
-from edge.transport.mqtt import BrokerAddress, MqttTransport, parse_broker
+from edge.transport.broker_address import BrokerAddress, parse_broker
+from edge.transport.mqtt import MqttTransport
 from edge.transport.shown_password import PASSWORD_VARIABLE, tell_if_shown
 
 MB = 2**20

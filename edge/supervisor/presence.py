@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge.contracts import evaluation, installation
+from edge.contracts import evaluation, fixed_sample, installation
 from edge.contracts.messages import AgentState, Heartbeat, Hello
 from edge.contracts.release import RELEASE
 from edge.masking.keys import ABILITY, is_able
@@ -134,6 +134,7 @@ class Presence:
                 evaluation.ABILITY,
                 installation.ABILITY,
                 control_variates.ABILITY,
+                fixed_sample.ABILITY,
             ),
             tags=self._settings.tags or msgspec.UNSET,
         )

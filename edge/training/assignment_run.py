@@ -1,4 +1,4 @@
-"""An order as a whole: what is held out, scored, trained and scored again, on a session whose state is loaded.
+"""An order as a whole: what is held out, sampled, scored, trained and scored again, on a session whose state is loaded.
 
 Devices and the torch that stands in for them carry an order out with this; where tensors come from and go to is theirs.
 """
@@ -17,6 +17,7 @@ from edge.contracts.plan import WorkOrder
 from edge.runtimes.base import Session
 from edge.training.batches import Examples
 from edge.training.evaluation import evaluate, has_improved
+from edge.training.fixed_sample import sampled
 from edge.training.held_out import split
 from edge.training.steps import Outcome, train
 
@@ -57,7 +58,7 @@ def carry_out(
         progress, kept_features: as of :func:`edge.training.steps.train`.
 
     Raises:
-        DeviceRefused: as :func:`edge.training.steps.train`; nothing is left to train on.
+        DeviceRefused: as :func:`edge.training.steps.train`; nothing is left to train on, or a sample of none.
     """
     rule, evaluation = order.held_out_share, None
     trained = examples
@@ -65,6 +66,8 @@ def carry_out(
         parts = split(examples, rule)
         trained = parts.trained
         evaluation = evaluate(session, manifest, order, rule, parts.held_out) if rule.program else None
+    if (sample := order.fixed_sample) is not None:
+        trained = sampled(trained, sample)
     turns = order.schedule.turns
     outcome = NOTHING_TRAINED
     if turns:

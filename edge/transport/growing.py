@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from edge.transport.mqtt import BrokerAddress, MqttTransport
+from edge.transport.broker_address import BrokerAddress
+from edge.transport.mqtt import MqttTransport
 
 log = logging.getLogger("apportion.mqtt")
 

@@ -18,7 +18,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.local_devices.data_folders import local_devices
 from coordinator.local_devices.processes import LocalDevice
 from coordinator.run_file.loading import load_config_text
-from edge.transport.mqtt import PASSWORD_VARIABLE
+from edge.transport.shown_password import PASSWORD_VARIABLE
 from profiles.known_devices import recognise
 from tests.arm.boards import BOARDS, EmulatedDevice
 from tests.arm.userland import Userland

@@ -15,7 +15,7 @@ from coordinator.config.run_config import BrokerConfig, RunConfig
 from coordinator.reporting.progress import Progress
 from coordinator.run_file.loading import load_config_text
 from edge.commands.agent_arguments import agent_parser
-from edge.transport.mqtt import PASSWORD_VARIABLE
+from edge.transport.shown_password import PASSWORD_VARIABLE
 from tests.federation.small_run import config_text
 
 OWN = BrokerAddress(kind="amqtt", url="mqtt://127.0.0.1:1883", user="a b", password="s3cret")

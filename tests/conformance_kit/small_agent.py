@@ -34,7 +34,8 @@ from edge.training.batches import Examples
 from edge.training.local_data import read_local_data
 from edge.training.steps import train, uploaded
 from edge.transport.base import Connected, LastWill, Received
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
 from profiles.device import DeviceProfile
 
 

@@ -15,6 +15,7 @@ from edge.contracts.claims import (
     Refused,
 )
 from edge.contracts.evaluation import Evaluation, HeldOut
+from edge.contracts.fixed_sample import FixedSample
 from edge.contracts.identity import KeyStatement, Renew, Renewed, Signers
 from edge.contracts.inference import InferenceManifest
 from edge.contracts.installation import Installation
@@ -142,6 +143,7 @@ ORDER = WorkOrder(
     variates=B,
     cluster="north",
     tokenizer=BlobRef(digest=B, size=700, encoding="raw", encoded_size=700),
+    sample=FixedSample(size=200, seed=18_446_744_073_709_551_614),
 )
 
 REPORT = TrainReport(

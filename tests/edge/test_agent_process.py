@@ -19,7 +19,9 @@ from edge.contracts.errors import AccessDenied, BrokerUnreachable
 from edge.contracts.plan import BlobRef
 from edge.contracts.tensor_file import encode_tensors
 from edge.supervisor.trainer_link import child_environment
-from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
+from edge.transport.shown_password import PASSWORD_VARIABLE
 from tests.edge.scripted_coordinator import ScriptedCoordinator
 from tests.edge.tiny_artifact import sha, tiny_job, write_data
 

@@ -14,7 +14,7 @@ from coordinator.data.datasets import load_dataset
 from coordinator.ledger.ledger import Ledger
 from coordinator.local_devices.data_folders import local_devices
 from coordinator.run_file.loading import load_config_text
-from edge.transport.mqtt import PASSWORD_VARIABLE
+from edge.transport.shown_password import PASSWORD_VARIABLE
 from tests.device_installation import clean_environment
 from tests.federation.small_run import config_text
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from coordinator.brokers.broker_files import ClientFiles
 from edge.transport.base import Connected, Disconnected, Event, Received
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
 
 WAIT_S = 20.0
 

@@ -16,7 +16,8 @@ from coordinator.identity.authority import Authority
 from coordinator.identity.claims import create_token
 from coordinator.identity.signing import SigningKey
 from edge.contracts.claims import ClaimLink
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
 
 FEDERATION, DEVICE = "scripted", "device-00"
 

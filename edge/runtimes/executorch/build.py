@@ -2,8 +2,8 @@
 and the trainer without Python beside it.
 
 Needs a C++20 compiler (``CXX``, default g++) and no torch. ``APPORTION_NATIVE_FLAGS`` replaces ``-march=native``, which
-makes a library for this very machine. The library lies in the environment, named by the digest of its sources, so a new
-release of this package builds a new one.
+makes a library for this very machine. The library lies in the environment, named by the digest of its sources and of
+what is installed of the wheel, so a new release of this package or of the wheel builds a new one.
 """
 
 from __future__ import annotations

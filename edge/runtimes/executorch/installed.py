@@ -31,8 +31,12 @@ def library_folder(prefix: Path) -> Path:
 
 
 def library_name(wheel: Path) -> str:
-    """File name of the library for this machine and the wheel's folder ``wheel``."""
-    return f"libapportion_executorch-{_digest(SOURCES, str(wheel), *native_flags())}.so"
+    """File name of the library for this machine and the wheel in the folder ``wheel``.
+
+    Another wheel in the same folder, as after ``pip install --upgrade``, has another library: what was compiled against
+    the headers of one need not load in the other, or is wrong there without a word.
+    """
+    return f"libapportion_executorch-{_digest(SOURCES, str(wheel), *_installed(wheel), *native_flags())}.so"
 
 
 def portable_name(release: str) -> str:
@@ -52,7 +56,7 @@ def installed_trainer(python: str) -> InstalledTrainer | None:
     that is left to the Python trainer, which knows its own environment.
     """
     prefix = Path(os.path.abspath(python)).parent.parent
-    found = [path for path in prefix.glob(f"lib/python3*/site-packages/{PACKAGE}-*.dist-info") if path.is_dir()]
+    found = [path for packages in prefix.glob("lib/python3*/site-packages") for path in _releases(packages)]
     if len(found) != 1:
         return None
     wheel, release = found[0].parent / PACKAGE, found[0].stem.partition("-")[2]
@@ -62,6 +66,23 @@ def installed_trainer(python: str) -> InstalledTrainer | None:
             program = trainer_of(library)
             return InstalledTrainer(str(program), release) if program.is_file() else None
     return None
+
+
+def _installed(wheel: Path) -> tuple[str, ...]:
+    """Which wheel is in the folder ``wheel``: its release, and the digest of its installer's list of files, if any."""
+    found = []
+    for described in _releases(wheel.parent):
+        found.append(described.name)
+        record = described / "RECORD"
+        if record.is_file():
+            with record.open("rb") as file:
+                found.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return tuple(found)
+
+
+def _releases(packages: Path) -> list[Path]:
+    """What installers left of the wheel in ``packages``: one folder, of each release if they are several."""
+    return sorted(path for path in packages.glob(f"{PACKAGE}-*.dist-info") if path.is_dir())
 
 
 def _digest(sources: Path, *parts: str) -> str:

@@ -18,7 +18,8 @@ from edge.contracts.messages import BODIES, Accept, Ack, Block, Bye, Get, Hello,
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import decode_tensors, encode_tensors
 from edge.transport.base import Connected, Event, Received
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
 from profiles.device import DeviceProfile
 from tests.builders import train_report
 

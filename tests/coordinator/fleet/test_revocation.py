@@ -24,7 +24,8 @@ from edge.contracts.envelope import seal
 from edge.contracts.errors import AccessDenied, DeadlineExpired, IdentityRefused
 from edge.contracts.messages import Hello
 from edge.transport.base import Event, Received
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
 from profiles.device import DeviceProfile
 from tests.mosquitto import running_mosquitto
 

@@ -31,7 +31,8 @@ from edge.contracts.errors import AccessDenied, IdentityRefused
 from edge.identity.device_identity import make_request
 from edge.supervisor.outbox import farewell_message
 from edge.transport.base import Connected, Event, Received
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
 
 pytestmark = [
     pytest.mark.broker,

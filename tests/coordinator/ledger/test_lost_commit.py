@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.config.canonical import canonical_toml
-from coordinator.ledger.database import LedgerAway
+from coordinator.ledger.connections import LedgerAway
 from coordinator.ledger.ledger import Ledger
 from coordinator.run_file.loading import load_config_text
 from tests.coordinator.ledger.test_rounds import FEDERATION, collecting, report

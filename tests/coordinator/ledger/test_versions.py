@@ -11,7 +11,8 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from coordinator.ledger import migrations
-from coordinator.ledger.database import LedgerFile, namespace_of
+from coordinator.ledger.connections import namespace_of
+from coordinator.ledger.database import LedgerFile
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.schema import VERSION
 from edge.contracts.codec import encode_json

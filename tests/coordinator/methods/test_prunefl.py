@@ -11,13 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from coordinator.config.method_options import Options
 from coordinator.methods import State, Submodel, Update, build_method
+from coordinator.methods.method import local_work
 from coordinator.methods.prunefl import PruneFL
 from coordinator.pruning.masks import MASK, density, mean_wire_ratio, wire_ratio
-from coordinator.pruning.time_model import PRESETS, SECONDS_PER_WEIGHT_SENT
+from coordinator.pruning.time_model import PRESETS, SECONDS_PER_WEIGHT_SENT, read_time_model
 from coordinator.simulation.torch_session import TorchArtifact
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.packed_tensors import split_tensors
+from coordinator.submodels.values import LocalWork
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import InputSpec
 from export.training_step import Optimizer, StepSpec
@@ -199,6 +202,24 @@ def test_selected_device_prunes_alone_and_the_others_come_when_it_has_settled() 
     assert density(method.masks(states[6])) < 1  # it pruned after each of its rounds
 
 
+def test_initial_pruning_asks_for_its_own_work_and_ends() -> None:
+    method = prunefl(initial_rounds=2, initial_steps=500, initial_examples=200)
+    states = rounds(method, 3)
+    asked = [local_work(method, state) for state in states]
+    assert asked == [LocalWork(500, 200)] * 2 + [LocalWork()] * 2
+    assert local_work(prunefl(initial_rounds=2), states[0]) == LocalWork()
+    assert local_work(build_method("snip", net(), {"density": 0.5}), states[0]) == LocalWork()
+
+
+def test_initial_rounds_are_charged_for_their_steps_by_a_published_model() -> None:
+    few, many = prunefl(initial_rounds=1), prunefl(initial_rounds=1, initial_steps=500, initial_examples=200)
+    assert many.round_seconds(many.init()) == few.round_seconds(few.init())  # "even" knows no iterations
+    read = Options("prunefl", {"time-model": "pi4-conv2"})
+    names = dict.fromkeys("abcd", 10)
+    assert read_time_model(read, names, 500) == PRESETS["pi4-conv2"].model(tuple(names), iterations=500)
+    assert read_time_model(read, names) == PRESETS["pi4-conv2"].model(tuple(names), iterations=5)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -207,6 +228,8 @@ def test_selected_device_prunes_alone_and_the_others_come_when_it_has_settled() 
         ({"time-model": "pi9"}, "pi4-conv2"),
         ({"layer-s": [0.1, 0.1]}, "constant-s None"),
         ({"selected-device": 3}, "selected-device"),
+        ({"initial-examples": 200}, "initial-rounds: 0 rounds, and initial-steps or initial-examples is of them"),
+        ({"initial-examples": -1, "initial-rounds": 1}, "initial-examples: -1 given"),
         ({"compact": "yes"}, "true or false"),
     ],
 )

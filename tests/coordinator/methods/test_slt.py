@@ -12,11 +12,12 @@ from torch import nn
 
 from coordinator.methods import Method, State, Submodel, Update, build_method
 from coordinator.methods.method import ObservesScores, ShapesFollowState
-from coordinator.methods.slt import SLT, STEP, counted_form
+from coordinator.methods.slt import SLT, STEP, TRAINED, counted_form
 from coordinator.models.catalog import build_model
 from coordinator.rounds.global_model import decode_state, encode_state
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.layer_steps import Configuration, LayerSteps
+from coordinator.submodels.record import LayerCut
 from coordinator.submodels.width import lift_tensors, tensor_slices
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.manifest import InputSpec
@@ -187,6 +188,28 @@ def test_early_stopping_goes_on_when_a_step_no_longer_gets_better(resnet: nn.Mod
     assert cut == own.shape_after(state, level, round_index=8, device="a", seed=0)
     assert cut["conv1"].frozen
     assert cut != own.cut_shape(level, round_index=8, device="a", seed=0)
+
+
+def test_model_after_the_last_round_of_a_step_is_that_steps(resnet: nn.Module) -> None:
+    """What is gathered or scored once training is over is of the step that was trained, not of the one that begins."""
+    options = {"levels": [0.25], "steps": [0.5, 1], "schedule": "early-stopping", "patience": 1}
+    own = build_method("slt", resnet, options)
+    assert isinstance(own, SLT)
+    level, state = own.levels()[0], own.init()
+    first = own.shape_after(state, level, round_index=0, device="a", seed=0)
+    submodel = own.cut(state, level, round_index=0, device="a", seed=0)
+    for accuracy in (0.5, 0.4):
+        state = own.observe(own.aggregate(state, [trained(own, submodel, "a", 0.5)]), {"server": 0.0, "step": accuracy})
+    assert (int(state.extra[STEP]), state.round) == (1, 2)
+    assert own.shape_after(state, level, round_index=1, device="a", seed=0) == first
+    following = own.shape_after(state, level, round_index=2, device="a", seed=0)
+    assert following != first
+    assert own.eval_models(state)["step"].cut["layer3.2.conv2"] == LayerCut(
+        out_idx=first["layer3.2.conv2"].out_idx, in_idx=first["layer3.2.conv2"].in_idx
+    )
+    # States of earlier releases do not say which step trained them.
+    older = replace(state, extra={name: value for name, value in state.extra.items() if name != TRAINED})
+    assert own.shape_after(older, level, round_index=1, device="a", seed=0) == following
 
 
 def test_early_stopping_stays_at_the_last_step(resnet: nn.Module) -> None:

@@ -24,15 +24,15 @@ LARGE: Cut = {}
 SMALL: Cut = {"fc1": LayerCut(frozen=True)}
 ODD: Cut = {"odd": LayerCut(frozen=True)}
 COUNTS = {
-    "": CountedStep(state_bytes=8 * MB, trained_bytes=2 * MB, activation_bytes=100 * MB, macs=7),
-    "fc1": CountedStep(state_bytes=4 * MB, trained_bytes=MB, activation_bytes=50 * MB, macs=3),
+    "": CountedStep(state_bytes=5 * MB, twice_bytes=3 * MB, trained_bytes=2 * MB, activation_bytes=100 * MB, macs=7),
+    "fc1": CountedStep(state_bytes=3 * MB, twice_bytes=MB, trained_bytes=MB, activation_bytes=50 * MB, macs=3),
 }
 LARGE_MB = WEIGHTS_HELD * 10 + ACTIVATIONS_HELD * 100
 
 
 @pytest.fixture
 def estimator() -> Estimator:
-    return Estimator(lambda cut, program: COUNTS.get("".join(cut)))
+    return Estimator(lambda cut, program, runtime: COUNTS.get("".join(cut)))
 
 
 def cost(growth_mb: float) -> Cost:
@@ -61,6 +61,12 @@ def test_first_estimate_is_what_is_held_by_weights_and_activations(estimator: Es
     assert of(estimator, LARGE, StepForm(2))[0] == pytest.approx(held)
 
 
+def test_what_a_runtime_writes_over_is_held_once() -> None:
+    estimator = Estimator(lambda cut, program, runtime: CountedStep(5 * MB, 0, 2 * MB, 0, 1))
+    assert of(estimator, LARGE)[0] == pytest.approx(WEIGHTS_HELD * 7)
+    assert of(estimator, LARGE, StepForm(2))[0] == pytest.approx(WEIGHTS_HELD * 9)
+
+
 def test_exported_step_corrects_those_like_it_and_narrows_the_tolerance(estimator: Estimator) -> None:
     estimator.learn(LARGE, PROGRAM, "onnxruntime", PLAIN, cost(1.5 * LARGE_MB))
     small_mb, least_mb = of(estimator, SMALL)
@@ -71,7 +77,7 @@ def test_exported_step_corrects_those_like_it_and_narrows_the_tolerance(estimato
 
 
 def test_least_is_never_below_the_state_itself() -> None:
-    estimator = Estimator(lambda cut, program: CountedStep(100 * MB, 0, 0, 1))
+    estimator = Estimator(lambda cut, program, runtime: CountedStep(100 * MB, 0, 0, 0, 1))
     estimator.learn(LARGE, PROGRAM, "onnxruntime", PLAIN, cost(10))
     assert of(estimator, SMALL)[1] == pytest.approx(90)
 

@@ -13,8 +13,9 @@ from coordinator.config.training import TrainingConfig
 from coordinator.planning.artifacts import Artifact
 from coordinator.rounds.work_order import build_order, hyper_parameters, learning_rate
 from coordinator.run_file.loading import load_config_text
-from coordinator.submodels.values import DeviceProgram
+from coordinator.submodels.values import DeviceProgram, LocalWork
 from edge.contracts.errors import PlanError
+from edge.contracts.fixed_sample import FixedSample
 from edge.contracts.manifest import ArtifactManifest, GraphOutput, Program
 from edge.contracts.plan import BlobRef, Turn, WorkOrder, assignment_id
 from edge.contracts.streams import stream_seed
@@ -71,6 +72,20 @@ def order(training: str = "epochs = 2", *, manifest: ArtifactManifest = WITH_NOR
         DeviceProgram(),
         **given,
     )
+
+
+def test_method_may_ask_for_other_work_than_the_run_says() -> None:
+    plain, asked = order(), order(work=LocalWork(steps=500, examples=200))
+    assert plain.fixed_sample is None
+    assert asked.fixed_sample == FixedSample(size=200, seed=stream_seed(11, "fixed-sample", 0, "pi-1"))
+    assert (asked.schedule.epochs, asked.schedule.steps) == (0, 500)
+    assert order(work=LocalWork(examples=200)).schedule == plain.schedule
+    later = order(work=LocalWork(steps=500, examples=200), round_index=9)
+    assert later.fixed_sample == asked.fixed_sample
+    assert later.data_seed != asked.data_seed
+    # A round for statistics is over all examples.
+    stats = order(work=LocalWork(steps=500, examples=200), program="stats")
+    assert (stats.fixed_sample, stats.schedule.epochs) == (None, 1)
 
 
 def test_learning_rate_is_constant_by_default() -> None:

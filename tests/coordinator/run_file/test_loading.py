@@ -207,6 +207,30 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert load_config(tmp_path / "run.toml", environ={}).data.path == str(tmp_path / "data")
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("lottery_ticket", "mask-file"), ("lottery_ticket", "mask_file"), ("sparse_update", "contributions")]
+    + [(name, "proxy-path") for name in ("feddf", "ds_fl", "fed_et")],
+)
+def test_relative_paths_of_a_method_are_relative_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, key: str
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "run.toml").write_text(SMALL.replace('"fedavg"', f'"{name}"\n{key} = "earlier/file"'))
+    options = load_config(tmp_path / "run.toml", environ={}).method.options
+    assert options[key] == str(tmp_path / "earlier" / "file")
+    there = canonical_toml(load_config(tmp_path / "run.toml", environ={}))
+    assert load_config_text(there, folder=tmp_path / "elsewhere").method.options == options  # as a run keeps it
+
+
+def test_method_options_that_are_no_paths_stay_as_they_are(tmp_path: Path) -> None:
+    text = SMALL.replace('"fedavg"', '"prunefl"\nselected-device = "pi-07"')
+    assert load_config_text(text, folder=tmp_path).method.options == {"selected-device": "pi-07"}
+    text = SMALL.replace('"fedavg"', '"sparse_update"\ncontributions = { "fc1" = 1 }')
+    assert load_config_text(text, folder=tmp_path).method.options["contributions"] == {"fc1": 1}
+
+
 def test_own_model_needs_input_and_classes() -> None:
     text = SMALL.replace('"mlp"', '"mine.net:make"')
     assert [p.split(":")[0] for p in problems(text)] == ["$.model.input", "$.model.classes"]

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.cli.taking_turns import held_at, take_turns
 from coordinator.config.run_config import RunConfig
-from coordinator.ledger.database import LedgerAway
+from coordinator.ledger.connections import LedgerAway
 from coordinator.ledger.ledger import Ledger
 from coordinator.messaging.cohort import Cohort
 from coordinator.rounds.control import RunStopped

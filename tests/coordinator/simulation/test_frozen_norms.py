@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.exporting.cut_exporter import dense_module
+from coordinator.methods.slt import SLT
+from coordinator.run_file.checks import method_of_run
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.tensor_file import decode_tensors
 from tests.coordinator.simulation.small_simulation import changed, final_bytes, simulated
@@ -71,3 +74,17 @@ def test_no_statistics_are_gathered_where_every_norm_is_frozen_and_static(tmp_pa
     """Without a norm behind it the second convolution is trained in the last round, above the first one's."""
     text = TEXT.replace(':build"', ':build_one_norm"').replace("static", frozen_norm)
     assert programs(tmp_path, text) == ["train"] * 3 + ["stats"] * (frozen_norm == "batch")
+
+
+def test_statistics_are_of_the_step_that_was_trained_last(tmp_path: Path) -> None:
+    """The run ends with the last round of the step before the last, which would have trained all channels."""
+    text = TEXT.replace('frozen-norm = "static"\n', "").replace("rounds = 3\nschedule", "rounds = 6\nschedule")
+    config = changed(load_config_text(text), federation={"rounds": 4})
+    method = method_of_run(config, dense_module(config))
+    assert isinstance(method, SLT)
+    assert method.switches == (2, 4)
+    simulated(config, tmp_path)
+    final = decode_tensors(final_bytes(tmp_path), where="final")
+    for name, first in (("5.running_mean", 0.0), ("5.running_var", 1.0)):
+        assert not (final[name][:4] == first).any()
+        assert (final[name][4:] == first).all()  # channels that no round trained

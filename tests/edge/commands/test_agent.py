@@ -12,7 +12,8 @@ from coordinator.brokers.opening import BrokerProcess
 from edge.__main__ import main
 from edge.contracts.errors import ConfigError
 from edge.supervisor.trainer_link import child_environment
-from edge.transport.mqtt import PASSWORD_VARIABLE, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.shown_password import PASSWORD_VARIABLE
 
 GOOD = ["--federation", "fed", "--device", "dev-1", "--data", "nowhere"]
 

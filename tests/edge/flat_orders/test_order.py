@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edge.contracts.evaluation import HeldOut
+from edge.contracts.fixed_sample import FixedSample
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest
 from edge.contracts.masking import Masking
 from edge.contracts.plan import Schedule, Turn
@@ -69,6 +70,7 @@ def test_an_order_names_paths_and_begins_with_its_layout(request_of: Train) -> N
         ({"variates": ""}, "control variates"),
         ({"held_out": HeldOut(share=0.2, seed=1, least=5, tuned=("fc.bias",))}, "fine-tuned"),
         ({"held_out": HeldOut(share=0.7, seed=1, least=5)}, "holds out 0.7"),
+        ({"sample": FixedSample(size=0, seed=1)}, "a sample of 0 examples"),
         ({"schedule": Schedule(steps=1, epochs=1)}, "no end"),
         ({"schedule": Schedule(steps=1, turns=(Turn("train", advance_batch=False),))}, "no end"),
         ({"schedule": Schedule(steps=1, turns=(Turn("half"),))}, "no program 'half'"),

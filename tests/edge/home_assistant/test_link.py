@@ -19,7 +19,7 @@ from edge.home_assistant.discovery import BIRTH, Topics, device_id
 from edge.home_assistant.home import Status
 from edge.home_assistant.kept import FILE, Kept, read_kept
 from edge.home_assistant.link import DENIED, HomeAssistantLink
-from edge.transport.mqtt import BrokerAddress, parse_broker
+from edge.transport.broker_address import BrokerAddress, parse_broker
 from profiles.device import DeviceProfile
 from tests.conftest import NO_MOSQUITTO
 from tests.edge.agent_bench import Bench

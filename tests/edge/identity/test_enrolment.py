@@ -32,7 +32,7 @@ from edge.identity.claim_client import EnrolmentFailed
 from edge.identity.device_identity import make_request
 from edge.identity.enrolment import enrol as enrol_here
 from edge.identity.trust import Trust
-from edge.transport.mqtt import parse_broker
+from edge.transport.broker_address import parse_broker
 
 FILES = {"ca.pem", "device.csr", "device.key", "device.pem", "enrolment.json", "signing.pub"}
 

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from edge.commands.profile import profile_command
-from edge.contracts.errors import ConfigError
+from edge.contracts.errors import ConfigError, DeviceRefused
+from edge.measuring import step_measurement
 from edge.measuring.climb import Climb, climb
 from edge.measuring.ladder import Ladder, Rung, chosen_rungs, ladder_path, read_ladder
 from edge.measuring.results import FILE_NAME, TOOK_ALL, ResultsFile, read_rows, row_of
@@ -156,6 +157,19 @@ def test_a_ladder_for_another_runtime_is_refused(ladder: Path) -> None:
     with pytest.raises(ConfigError, match="for unheard, which this device does not have"):
         climb(quick_climb(ladder, rungs=rungs), ResultsFile(ladder), lines.append)
     assert lines == [line for line in lines if "unheard: not on this device" in line and "3 rungs left out" in line]
+
+
+def test_a_runtime_whose_probe_is_killed_is_not_said_to_be_absent(
+    ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "python"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr(step_measurement, "runtime_python", lambda name: killed)
+    lines: list[str] = []
+    with pytest.raises(DeviceRefused, match=r"nothing was measured: .* was ended, SIGKILL"):
+        climb(quick_climb(ladder), ResultsFile(ladder), lines.append)
+    assert ["SIGKILL" in line and "3 rungs left out" in line and "not on this" not in line for line in lines] == [True]
 
 
 def test_rungs_are_chosen_by_number_runtime_and_quickness(ladder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.contracts.errors import ArtifactCorrupt, ConfigError
+from edge.contracts.errors import ArtifactCorrupt, ConfigError, DeviceRefused
 from edge.measuring.step_measurement import measure_steps, runtime_about
 from tests.edge.tiny_artifact import BATCH, softmax_graph, softmax_manifest
 
@@ -86,6 +86,15 @@ def test_what_a_runtime_is_here_is_asked_in_a_child(tmp_path: Path) -> None:
     assert told[0][0].isdigit()
     assert told[1] == 0
     assert runtime_about("onnxruntime", interpreter(tmp_path, "exit 1")) is None
+
+
+@pytest.mark.parametrize(("number", "name"), [(9, r"SIGKILL \(killed, perhaps out of memory\)"), (11, "SIGSEGV")])
+def test_what_a_runtime_is_here_is_not_known_when_what_looks_for_it_was_killed(
+    tmp_path: Path, number: int, name: str
+) -> None:
+    script = interpreter(tmp_path, f"kill -{number} $$")
+    with pytest.raises(DeviceRefused, match=f"looks for onnxruntime was ended, {name}, before.* measure again"):
+        runtime_about("onnxruntime", script)
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ import pytest
 
 from coordinator.brokers.opening import BrokerProcess
 from edge.contracts import topics
-from edge.transport.mqtt import PASSWORD_VARIABLE, MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
+from edge.transport.shown_password import PASSWORD_VARIABLE
 from tests.device_installation import clean_environment
 from tests.edge.scripted_coordinator import ScriptedCoordinator
 from tests.edge.tiny_artifact import tiny_job, write_data

@@ -87,6 +87,29 @@ def test_installed_trainer_is_found_by_the_names_of_library_and_release(
     assert installed_trainer(str(environment.python)) == InstalledTrainer(str(program), RELEASE)
 
 
+def test_library_of_a_wheel_is_not_taken_for_another_in_its_place(environment: Environment) -> None:
+    """As ``pip install --upgrade`` leaves it: the same folder, other headers."""
+    described = environment.packages / f"executorch-{RELEASE}.dist-info"
+    (described / "RECORD").write_text("executorch/lib/libexecutorch.so,sha256=AAAA,1\n")
+    program = environment.with_trainer(b"")
+    assert installed_trainer(str(environment.python)) == InstalledTrainer(str(program), RELEASE)
+    before = library_name(environment.wheel)
+    assert before == library_name(environment.wheel)
+    (described / "RECORD").write_text("executorch/lib/libexecutorch.so,sha256=BBBB,1\n")  # built again, same release
+    assert library_name(environment.wheel) != before
+    assert installed_trainer(str(environment.python)) is None
+    described.rename(environment.packages / "executorch-1.6.0.dist-info")
+    (environment.packages / "executorch-1.6.0.dist-info" / "RECORD").unlink()  # as some system packages
+    upgraded = library_name(environment.wheel)
+    assert upgraded != before
+    program = environment.with_trainer(b"")
+    assert installed_trainer(str(environment.python)) == InstalledTrainer(str(program), "1.6.0")
+    described = environment.packages / "executorch-1.6.0.dist-info"
+    described.rename(environment.packages / "executorch-1.6.1.dist-info")
+    assert library_name(environment.wheel) != upgraded
+    assert installed_trainer(str(environment.python)) is None
+
+
 def test_installed_trainer_of_two_releases_or_none_is_not_guessed(environment: Environment) -> None:
     environment.with_trainer(b"")
     (environment.packages / "executorch-1.4.0.dist-info").mkdir()

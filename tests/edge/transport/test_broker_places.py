@@ -17,7 +17,8 @@ from coordinator.brokers.opening import BrokerProcess
 from coordinator.identity.authority import Authority
 from edge.contracts import topics
 from edge.transport.base import Connected, Disconnected, Event
-from edge.transport.mqtt import MqttTransport, parse_broker
+from edge.transport.broker_address import parse_broker
+from edge.transport.mqtt import MqttTransport
 
 pytestmark = [
     pytest.mark.broker,

@@ -13,7 +13,8 @@ import trustme
 from coordinator.brokers.mosquitto import find_mosquitto
 from edge.contracts.errors import AccessDenied
 from edge.transport.base import Connected, Event, Received
-from edge.transport.mqtt import BrokerAddress, MqttTransport, parse_broker
+from edge.transport.broker_address import BrokerAddress, parse_broker
+from edge.transport.mqtt import MqttTransport
 from tests.mosquitto import running_mosquitto
 
 pytestmark = pytest.mark.broker

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from edge.contracts.evaluation import HeldOut
+from edge.contracts.fixed_sample import FixedSample
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import BlobRef, Schedule, Turn, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
@@ -184,6 +185,22 @@ def test_update_is_the_same_bits_on_two_threads_and_with_a_share_held_out(progra
     assert (done.evaluation.examples, done.num_examples) == (6, 14)
     rule = msgspec.structs.replace(rule, least=8)
     assert not assert_same(program, plain, held_out=rule, schedule=Schedule(turns=())).evaluation.sums  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("size", "trained"), [(7, 7), (20, 20), (21, 20)])
+def test_update_is_the_same_bits_of_a_fixed_sample(program: str, plain: Job, size: int, trained: int) -> None:
+    sample = FixedSample(size=size, seed=2**64 - 3)
+    done = assert_same(program, plain, sample=sample)
+    assert (done.num_examples, done.steps) == (trained, 2 * (trained // 6))
+    whole = assert_same(program, plain, schedule=Schedule(steps=done.steps))
+    assert (done.digest == whole.digest) == (trained == 20)
+
+
+def test_fixed_sample_is_of_what_is_not_held_out(program: str, plain: Job) -> None:
+    rule = HeldOut(share=0.3, seed=2**63 + 5, least=5, program="eval")
+    done = assert_same(program, plain, held_out=rule, sample=FixedSample(size=9, seed=1), last_batch="wrap")
+    assert done.evaluation is not None
+    assert (done.evaluation.examples, done.num_examples, done.steps) == (6, 9, 4)
 
 
 def test_update_is_the_same_bits_of_augmented_bytes_with_channels_last(

@@ -204,4 +204,11 @@ std::vector<int64_t> held_out_rows(int64_t examples, double share, uint64_t seed
   return rows;
 }
 
+std::vector<int64_t> sample_rows(int64_t examples, int64_t size, uint64_t seed) {
+  std::vector<int64_t> rows = permutation(seed, examples);
+  rows.resize(std::min(size, examples));
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
 }  // namespace trainer

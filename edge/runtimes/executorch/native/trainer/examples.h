@@ -57,4 +57,7 @@ class Examples {
 // Places of the held-out examples among `examples`, rising (edge/training/held_out.py).
 std::vector<int64_t> held_out_rows(int64_t examples, double share, uint64_t seed);
 
+// Places of a fixed sample among `examples`, rising (edge/training/fixed_sample.py).
+std::vector<int64_t> sample_rows(int64_t examples, int64_t size, uint64_t seed);
+
 }  // namespace trainer

@@ -8,7 +8,7 @@ namespace trainer {
 
 namespace {
 
-constexpr char kMagic[] = "apportion-flat-order/1";
+constexpr char kMagic[] = "apportion-flat-order/2";
 constexpr int64_t kMost = 1 << 20;  // entries of a list
 
 class Reader {
@@ -174,6 +174,8 @@ Order read_order(const std::vector<uint8_t>& data) {
   order.held_out.share = in.real();
   order.held_out.seed = in.number<uint64_t>();
   order.held_out.least = in.integer(), order.held_out.program = in.integer(), order.held_out.batch = in.integer();
+  order.sample.size = in.integer();
+  order.sample.seed = in.number<uint64_t>();
   order.reports_labels = in.integer();
   order.files = in.list([&] {
     TensorFile file;

@@ -117,6 +117,12 @@ struct HeldOut {
   int64_t batch;
 };
 
+// The only examples that are trained on; a size of 0: all.
+struct FixedSample {
+  int64_t size;
+  uint64_t seed;
+};
+
 struct Order {
   std::string assignment;
   double progress_s;
@@ -132,6 +138,7 @@ struct Order {
   std::vector<Turn> turns;
   std::vector<Scalar> scalars;
   HeldOut held_out;
+  FixedSample sample;
   int64_t reports_labels;
   std::vector<TensorFile> files;  // the update first
 };

@@ -208,6 +208,8 @@ Outcome carry_out(const Order& order, Session& session, const std::function<void
     trained = all.part(others);
     if (order.held_out.program >= 0) outcome.evaluation = evaluate(order, session, all.part(rows));
   }
+  if (order.sample.size > 0 && order.sample.size < trained.count())
+    trained = trained.part(sample_rows(trained.count(), order.sample.size, order.sample.seed));
   if (!order.turns.empty()) train(order, session, trained, outcome, progress);
   outcome.num_examples = trained.count();
   if (order.reports_labels) outcome.labels = trained.labels();
