@@ -62,41 +62,47 @@ bool sizes_of(Call& call, int qkv, Sizes& s) {
   return call.require(s.T > 0 && s.D > 0);
 }
 
-// attention(qkv [B, T, 3, H, D], scale) -> y [B, T, H, D], weights [B, H, T, T] = softmax(q k^T scale); y = weights v
-void attention(Call& call) {
-  Sizes s{};
-  if (!sizes_of(call, 0, s) || !call.resize(2, {s.B, s.T, s.H, s.D}) || !call.resize(3, {s.B, s.H, s.T, s.T})) return;
-  const float *qkv = call.in(0), scale = static_cast<float>(call.number(1));
-  float *y = call.out(2), *weights = call.out(3);
+// y = softmax(q k^T scale) v, and the softmax.
+void forward(const Sizes& s, const float* qkv, float scale, float* y, float* weights) {
   each_head(s, [&](int64_t at, int64_t to, int64_t of_scores) {
-    const int64_t* qkv_rows = offsets(0, s.T, s.row());
+    const int64_t *qkv_rows = offsets(0, s.T, s.row()), *rows = offsets(1, s.T, s.T);
     float *room = scratch(0, s.room()), *p = weights + of_scores;
-    const Head k{qkv + at + s.H * s.D, s.row()}, v{qkv + at + 2 * s.H * s.D, s.row()};
-    product(qkv + at, qkv_rows, 1, s.T, s.D, of_channels(k, s.T, s.D, room), s.T, p, offsets(1, s.T, s.T));
+    const Head k{qkv + at + s.H * s.D, s.row()}, v{k.data + s.H * s.D, s.row()};
+    product(qkv + at, qkv_rows, 1, s.T, s.D, of_channels(k, s.T, s.D, room), s.T, p, rows);
     for (int64_t t = 0; t < s.T; ++t) softmax_row(p + t * s.T, s.T, scale, p + t * s.T);
-    product(p, offsets(1, s.T, s.T), 1, s.T, s.T, of_tokens(v, s.T, s.D, room), s.D, y + to, offsets(2, s.T, s.H * s.D));
+    product(p, rows, 1, s.T, s.T, of_tokens(v, s.T, s.D, room), s.D, y + to, offsets(2, s.T, s.H * s.D));
   });
 }
 
-// attention_backward(dy [B, T, H, D], qkv [B, T, 3, H, D], weights [B, H, T, T], scale) -> dqkv
-void attention_backward(Call& call) {
-  Sizes s{};
-  if (!sizes_of(call, 1, s) || !call.require(call.count(0) * 3 == call.count(1)) || !call.resize_like(4, 1)) return;
-  const float *dy = call.in(0), *qkv = call.in(1), *weights = call.in(2), scale = static_cast<float>(call.number(3));
-  float* dqkv = call.out(4);
+void backward(const Sizes& s, const float* dy, const float* qkv, const float* weights, float scale, float* dqkv) {
   each_head(s, [&](int64_t at, int64_t to, int64_t of_scores) {
-    const int64_t *qkv_rows = offsets(0, s.T, s.row()), *of_tokens_rows = offsets(1, s.T, s.T);
+    const int64_t *qkv_rows = offsets(0, s.T, s.row()), *rows = offsets(1, s.T, s.T);
     const int64_t* y_rows = offsets(2, s.T, s.H * s.D);
     float *room = scratch(0, s.room()), *ds = scratch(1, s.T * s.T);
     const float* p = weights + of_scores;
     const Head q{qkv + at, s.row()}, k{q.data + s.H * s.D, s.row()}, v{k.data + s.H * s.D, s.row()}, g{dy + to, s.H * s.D};
     float *dq = dqkv + at, *dk = dq + s.H * s.D, *dv = dk + s.H * s.D;
     product(p, nullptr, s.T, s.T, s.T, of_tokens(g, s.T, s.D, room), s.D, dv, qkv_rows);
-    product(g.data, y_rows, 1, s.T, s.D, of_channels(v, s.T, s.D, room), s.T, ds, of_tokens_rows);
+    product(g.data, y_rows, 1, s.T, s.D, of_channels(v, s.T, s.D, room), s.T, ds, rows);
     for (int64_t t = 0; t < s.T; ++t) softmax_row_backward(ds + t * s.T, p + t * s.T, s.T, scale, ds + t * s.T);
-    product(ds, of_tokens_rows, 1, s.T, s.T, of_tokens(k, s.T, s.D, room), s.D, dq, qkv_rows);
+    product(ds, rows, 1, s.T, s.T, of_tokens(k, s.T, s.D, room), s.D, dq, qkv_rows);
     product(ds, nullptr, s.T, s.T, s.T, of_tokens(q, s.T, s.D, room), s.D, dk, qkv_rows);
   });
+}
+
+// attention(qkv [B, T, 3, H, D], scale) -> y [B, T, H, D], weights [B, H, T, T] = softmax(q k^T scale); y = weights v
+void attention(Call& call) {
+  Sizes s{};
+  if (!sizes_of(call, 0, s) || !call.resize(2, {s.B, s.T, s.H, s.D}) || !call.resize(3, {s.B, s.H, s.T, s.T})) return;
+  forward(s, call.in(0), static_cast<float>(call.number(1)), call.out(2), call.out(3));
+}
+
+// attention_backward(dy [B, T, H, D], qkv [B, T, 3, H, D], weights [B, H, T, T], scale) -> dqkv
+void attention_backward(Call& call) {
+  Sizes s{};
+  if (!sizes_of(call, 1, s) || !call.require(call.count(0) * 3 == call.count(1)) || !call.resize_like(4, 1)) return;
+  if (!call.require(call.count(2) == s.B * s.H * s.T * s.T)) return;
+  backward(s, call.in(0), call.in(1), call.in(2), static_cast<float>(call.number(3)), call.out(4));
 }
 
 APPORTION_KERNEL("attention", attention);

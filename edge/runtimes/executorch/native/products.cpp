@@ -77,16 +77,26 @@ inline void tile_sums(const Operand& a, const float* b, int64_t b_row, Vector (&
 
 template <int R, int V>
 inline void write(const Vector (&sums)[R][V], const Target& c) {
-  const bool whole = c.columns == V * VL;
+  if (c.columns == V * VL) {
+    // Written out, so that sums go from registers to C.
+    if (c.accumulate) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) store(c.data + c.rows[r] + v * VL, load(c.data + c.rows[r] + v * VL) + sums[r][v]);
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) store(c.data + c.rows[r] + v * VL, sums[r][v]);
+    }
+    return;
+  }
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) {
       float* to = c.data + c.rows[r] + v * VL;
-      const int64_t n = whole ? VL : std::min<int64_t>(VL, c.columns - v * VL);
-      if (n == VL) {
-        store(to, c.accumulate ? load(to) + sums[r][v] : sums[r][v]);
-      } else if (n > 0) {
-        store_part(to, c.accumulate ? load_part(to, n) + sums[r][v] : sums[r][v], n);
-      }
+      const int64_t n = std::min<int64_t>(VL, c.columns - v * VL);
+      if (n > 0) store_part(to, c.accumulate ? load_part(to, n) + sums[r][v] : sums[r][v], n);
     }
 }
 
