@@ -35,6 +35,7 @@ struct Target {
   const int64_t* rows;
   int64_t columns;  // written ones, at most V * VL
   bool accumulate;
+  const float* bias = nullptr;  // of every row, where sums begin with one
 };
 
 // kept [R, V], added to where it goes on, else begun: rows R x vectors V held in registers through the whole sum. kUnit:
@@ -75,6 +76,19 @@ inline void tile_sums(const Operand& a, const float* b, int64_t b_row, Vector (&
     for (int v = 0; v < V; ++v) kept[r][v] = sums[r][v];
 }
 
+// The whole sum of a row with a bias: it joins here, so that C is written once and not read.
+template <int R, int V>
+inline void write_with_bias(const Vector (&sums)[R][V], const Target& c) {
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) {
+    const int64_t n = std::min<int64_t>(VL, c.columns - v * VL);
+    if (n <= 0) return;
+    const Vector bias = load_n(c.bias + v * VL, n);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) store_n(c.data + c.rows[r] + v * VL, bias + sums[r][v], n);
+  }
+}
+
 template <int R, int V>
 inline void write(const Vector (&sums)[R][V], const Target& c) {
   if (c.columns == V * VL) {
@@ -100,11 +114,15 @@ inline void write(const Vector (&sums)[R][V], const Target& c) {
     }
 }
 
-template <int R, int V, bool kUnit>
+template <int R, int V, bool kUnit, bool kBias>
 void tile(const Operand& a, const float* b, int64_t b_row, const Target& c) {
   Vector sums[R][V];
   tile_sums<R, V, kUnit>(a, b, b_row, sums, false);
-  write(sums, c);
+  if constexpr (kBias) {
+    write_with_bias(sums, c);
+  } else {
+    write(sums, c);
+  }
 }
 
 // Some tiles of rows that are neighbours, kDepthAtOnce of k after another: the rows that are left.
@@ -130,14 +148,14 @@ int64_t tiles_in_turn(Operand& a, int64_t rows, const float* b, int64_t b_row, T
   return rows;
 }
 
-template <int R, int V, bool kUnit>
+template <int R, int V, bool kUnit, bool kBias>
 void rows_of(Operand a, int64_t rows, const float* b, int64_t b_row, Target c) {
-  if constexpr (kUnit && R == kTall2 && V == kWide) {
+  if constexpr (kUnit && !kBias && R == kTall2 && V == kWide) {
     if (a.segment_count * a.depth > kDepthAtOnce && kDepthAtOnce < kDepthBlock)
       rows = tiles_in_turn<R, V>(a, rows, b, b_row, c);
   }
   while (rows >= R) {
-    tile<R, V, kUnit>(a, b, b_row, c);
+    tile<R, V, kUnit, kBias>(a, b, b_row, c);
     if (kUnit) {
       a.data += R;
     } else {
@@ -147,23 +165,25 @@ void rows_of(Operand a, int64_t rows, const float* b, int64_t b_row, Target c) {
     rows -= R;
   }
   if constexpr (R > 1) {
-    if (rows > 0) rows_of<(R > 8 ? 8 : R / 2), V, kUnit>(a, rows, b, b_row, c);
+    if (rows > 0) rows_of<(R > 8 ? 8 : R / 2), V, kUnit, kBias>(a, rows, b, b_row, c);
   }
 }
 
-template <bool kUnit>
+template <bool kUnit, bool kBias = false>
 void panels(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
-            bool accumulate) {
+            bool accumulate, const float* bias = nullptr) {
   for (int64_t j = 0; j < columns; j += kPanel) {
     const int64_t n = std::min(columns - j, kPanel);
     const int64_t row = columns - j < kPanel ? b.last_row : b.row;
     const float* panel = b.data + j / kPanel * b.panel + b.first * row;
-    const Target target{c + j, c_rows, n, accumulate};
+    Target target{c + j, c_rows, n, accumulate, kBias ? bias + j : nullptr};
     if (n > VL * (kWide - 1)) {
-      rows_of<kTall2, kWide, kUnit>(a, rows, panel, row, target);
+      rows_of<kTall2, kWide, kUnit, kBias>(a, rows, panel, row, target);
     } else {
-      for (int64_t v = 0; v < n; v += VL)
-        rows_of<kTall1, 1, kUnit>(a, rows, panel + v, row, {c + j + v, c_rows, std::min<int64_t>(n - v, VL), accumulate});
+      for (int64_t v = 0; v < n; v += VL, target.data += VL, target.bias += kBias ? VL : 0) {
+        target.columns = std::min<int64_t>(n - v, VL);
+        rows_of<kTall1, 1, kUnit, kBias>(a, rows, panel + v, row, target);
+      }
     }
   }
 }
@@ -173,6 +193,16 @@ inline void fetch_next(const float* panel, int64_t row, int64_t depth) {
   constexpr int64_t kLine = 16;
   for (int64_t k = 0; k < depth; ++k, panel += row)
     for (int64_t i = 0; i < kPanel; i += kLine) __builtin_prefetch(panel + i, 0, 2);
+}
+
+// As multiply(), sums begin with the bias of their column.
+void begin_with_bias(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
+                     const float* bias) {
+  if (a.rows == nullptr) {
+    panels<true, true>(a, rows, b, columns, c, c_rows, false, bias);
+  } else {
+    panels<false, true>(a, rows, b, columns, c, c_rows, false, bias);
+  }
 }
 
 constexpr int64_t kWorkPerChunk = 1 << 21;  // multiply-adds
@@ -357,17 +387,19 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
       part.data += j / kPanel * right.panel;
       // Rows of C that are written once from little of B go one tile after the other, so that memory sees a few streams.
       const int64_t last = std::min(m, i + rows), each = k <= kShort ? kTall2 : rows;
-      const bool joins = bias || k0 > 0;
+      const bool begins = k0 == 0;
       for (int64_t r = i; r < last; r += each) {
-        // Just before sums join it, and so while it is near the processor.
-        for (int64_t of = r; bias && k0 == 0 && of < std::min(last, r + each); ++of)
-          std::copy_n(bias + j, std::min(columns, n - j), c + of * n + j);
         const Operand left{a + k0 * a_step + (transpose_a ? r : 0), transpose_a ? nullptr : a_rows + r, a_step, &none, 1, depth};
         const int64_t end = std::min(n, j + columns), across_at_once = packs ? columns : kPanel;
         Right some = part;
         for (int64_t at = j; at < end; at += across_at_once, some.data += some.panel) {
           if (!packs && at + kPanel < end) fetch_next(some.data + kPanel, some.row, depth);
-          multiply(left, std::min(each, last - r), some, std::min(across_at_once, end - at), c + at, c_rows + r, joins);
+          const int64_t n_rows = std::min(each, last - r), n_columns = std::min(across_at_once, end - at);
+          if (begins && bias) {
+            begin_with_bias(left, n_rows, some, n_columns, c + at, c_rows + r, bias + at);
+          } else {
+            multiply(left, n_rows, some, n_columns, c + at, c_rows + r, !begins);
+          }
         }
       }
     });
