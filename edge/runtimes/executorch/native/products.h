@@ -1,4 +1,4 @@
-// Sums of products: the one inner loop of convolutions and matrix products. See products.cpp.
+// Sums of products: the one inner loop of convolutions and matrix products. See products.cpp and matrix_product.cpp.
 #pragma once
 
 #include <cstddef>
@@ -29,10 +29,10 @@ struct Right {
 Right as_it_lies(const float* b, int64_t row);  // readable up to a multiple of VL columns
 Right packed(const float* data, int64_t depth, int64_t columns);  // by pack(), of depth rows in all
 
-// c: columns written exactly. A sum begins at 0 and joins C at its end, so that a long sum split into several calls keeps
-// its digits.
+// c: columns written exactly. A sum begins at 0 and joins C (accumulate) or the bias of its column at its end, so that a
+// long sum split into several calls keeps its digits.
 void multiply(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
-              bool accumulate);
+              bool accumulate, const float* bias = nullptr);
 // The same with sums so long that their rows of B stay in the cache.
 void multiply_in_parts(Operand a, int64_t rows, Right b, int64_t columns, float* c, const int64_t* c_rows, bool accumulate);
 
