@@ -118,44 +118,52 @@ inline void fetch_next(const float* panel, int64_t row, int64_t depth) {
 }  // namespace
 
 void matrix_product(const float* a, bool transpose_a, const float* b, bool transpose_b, float* c, int64_t m, int64_t n,
-                    int64_t k, const float* bias, bool is_one_of_many) {
+                    int64_t k, const float* bias, bool is_one_of_many, Ending ending) {
   if (transpose_b && !transpose_a && m <= 64 && !is_one_of_many) {
     if (bias)
       for (int64_t i = 0; i < m; ++i) std::copy_n(bias, n, c + i * n);
-    return dot_product(a, b, c, m, n, k, bias != nullptr);
+    dot_product(a, b, c, m, n, k, bias != nullptr);
+    return ending({0, m, 0, n});
   }
   const int64_t* a_rows = transpose_a ? nullptr : offsets(0, m, k);
   const int64_t* c_rows = offsets(1, m, n);
   const int64_t a_step = transpose_a ? m : 1, none = 0;
   for (int64_t i = 0; k == 0 && i < m; ++i) bias ? std::copy_n(bias, n, c + i * n) : std::fill_n(c + i * n, n, 0.0f);
+  if (k == 0) return ending({0, m, 0, n});
   // Chunks are some rows of C where it is tall, else some columns.
-  constexpr int64_t kRows = 48, kTall = 64, kShort = 64;
+  constexpr int64_t kRows = 48, kTall = 64, kShort = 64, kFewOfB = 1 << 17;
   const bool tall = m >= 4 * kRows || m >= n, packs = transpose_b || n % VL != 0 || (m >= kTall && n > kPanel);
   const int64_t work = std::max<int64_t>(1, n * std::min(k, kDepthBlock));
   const int64_t columns = tall ? n : columns_of_chunk(m, n, std::min(k, kDepthBlock), kPanel);
   const int64_t rows = tall ? std::max<int64_t>(1, kWorkPerChunk / work / kRows) * kRows : m;
   const int64_t across = (n + columns - 1) / columns, down = (m + rows - 1) / rows;
-  float* room = packs ? scratch(0, std::min(k, kDepthBlock) * padded_columns(n)) : nullptr;
-  for (int64_t k0 = 0; k0 < k; k0 += kDepthBlock) {
-    const int64_t depth = std::min(kDepthBlock, k - k0);
-    const float* block = transpose_b ? b + k0 : b + k0 * n;
-    const Right right = packs ? pack_all(block, transpose_b ? 1 : n, transpose_b ? k : 1, depth, n, room) : as_it_lies(block, n);
+  // All of a B that stays near the processor is there before the first chunk: C is then written by one job, part by part.
+  const int64_t together = tall && packs && k * padded_columns(n) <= kFewOfB ? k : std::min(k, kDepthBlock);
+  float* room = packs ? scratch(0, together * padded_columns(n)) : nullptr;
+  for (int64_t k1 = 0; k1 < k; k1 += together) {
+    const int64_t here = std::min(together, k - k1);
+    const float* block = transpose_b ? b + k1 : b + k1 * n;
+    const Right right = packs ? pack_all(block, transpose_b ? 1 : n, transpose_b ? k : 1, here, n, room) : as_it_lies(block, n);
     for_chunks(across * down, [&](int64_t chunk) {
       const int64_t i = chunk / across * rows, j = chunk % across * columns;
-      Right part = right;
-      part.data += j / kPanel * right.panel;
+      const int64_t last = std::min(m, i + rows), end = std::min(n, j + columns), across_at_once = packs ? columns : kPanel;
       // Rows of C that are written once from little of B go one tile after the other, so that memory sees a few streams.
-      const int64_t last = std::min(m, i + rows), each = k <= kShort ? kTall2 : rows;
-      const bool begins = k0 == 0;
+      const int64_t each = k <= kShort ? kTall2 : rows;
       for (int64_t r = i; r < last; r += each) {
-        const Operand left{a + k0 * a_step + (transpose_a ? r : 0), transpose_a ? nullptr : a_rows + r, a_step, &none, 1, depth};
-        const int64_t end = std::min(n, j + columns), across_at_once = packs ? columns : kPanel;
-        Right some = part;
-        for (int64_t at = j; at < end; at += across_at_once, some.data += some.panel) {
-          if (!packs && at + kPanel < end) fetch_next(some.data + kPanel, some.row, depth);
-          const int64_t n_rows = std::min(each, last - r), n_columns = std::min(across_at_once, end - at);
-          multiply(left, n_rows, some, n_columns, c + at, c_rows + r, !begins, begins && bias ? bias + at : nullptr);
+        const int64_t some_rows = std::min(each, last - r);
+        for (int64_t k0 = k1; k0 < k1 + here; k0 += kDepthBlock) {
+          const int64_t depth = std::min(kDepthBlock, k1 + here - k0);
+          const Operand left{a + k0 * a_step + (transpose_a ? r : 0), transpose_a ? nullptr : a_rows + r, a_step, &none, 1, depth};
+          Right some = right;
+          some.data += j / kPanel * right.panel;
+          some.first = k0 - k1;
+          for (int64_t at = j; at < end; at += across_at_once, some.data += some.panel) {
+            if (!packs && at + kPanel < end) fetch_next(some.data + kPanel, some.row, depth);
+            multiply(left, some_rows, some, std::min(across_at_once, end - at), c + at, c_rows + r, k0 > 0,
+                     k0 == 0 && bias ? bias + at : nullptr);
+          }
         }
+        if (k1 + here == k) ending({r, r + some_rows, j, end});
       }
     });
   }

@@ -36,10 +36,29 @@ void multiply(const Operand& a, int64_t rows, const Right& b, int64_t columns, f
 // The same with sums so long that their rows of B stay in the cache.
 void multiply_in_parts(Operand a, int64_t rows, Right b, int64_t columns, float* c, const int64_t* c_rows, bool accumulate);
 
+// Rows and columns of C.
+struct Part {
+  int64_t row, end_row, column, end_column;
+};
+// What is done with a part of C once it is written, soon after: a function of the part that outlives the product.
+class Ending {
+ public:
+  Ending() = default;
+  template <class F>
+  explicit Ending(const F& f) : work_(&f), run_([](const void* work, const Part& part) { (*static_cast<const F*>(work))(part); }) {}
+  void operator()(const Part& part) const {
+    if (run_) run_(work_, part);
+  }
+
+ private:
+  const void* work_ = nullptr;
+  void (*run_)(const void* work, const Part& part) = nullptr;
+};
+
 // C [m, n] = op(A) op(B) (+ bias [n]), row-major; A is [m, k] or, transposed, [k, m]; B is [k, n] or, transposed, [n, k].
 // is_one_of_many: of small products, whose B is near the processor.
 void matrix_product(const float* a, bool transpose_a, const float* b, bool transpose_b, float* c, int64_t m, int64_t n,
-                    int64_t k, const float* bias = nullptr, bool is_one_of_many = false);
+                    int64_t k, const float* bias = nullptr, bool is_one_of_many = false, Ending ending = {});
 
 // Columns rounded up to whole vectors.
 int64_t padded_columns(int64_t columns);
