@@ -97,7 +97,7 @@ def _join_backward(graph: fx.Graph, found: _Found, backward: fx.Node, weights: f
         return
     for dq in _users(scores):
         for stack in _users(dq):
-            if stack.target is not ATEN.stack.default or len(stack.args) > 1 and stack.args[1] != 0:
+            if stack.target is not ATEN.stack.default or (len(stack.args) > 1 and stack.args[1] != 0):
                 continue
             if not _are_gradients(found, stack.args[0], scores, dy):
                 continue
@@ -162,7 +162,7 @@ def _are_gradients(found: _Found, stacked: Any, scores: fx.Node, dy: fx.Node) ->
 def _parts(q: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
     """Queries, keys and values, where ``q`` is one of the three."""
     unbind: Any = q.args[0] if q.target is operator.getitem else None
-    if unbind is None or unbind.target is not ATEN.unbind.int or len(unbind.args) > 1 and unbind.args[1] != 0:
+    if unbind is None or unbind.target is not ATEN.unbind.int or (len(unbind.args) > 1 and unbind.args[1] != 0):
         return None
     if not _is_permute(unbind.args[0], _APART):
         return None

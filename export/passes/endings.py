@@ -1,7 +1,7 @@
 """What follows a product or a layer norm's gradient, done where that is written: a GELU, its gradient, a residual sum.
 
-Found in the rewritten program. The GELU's derivative is computed with the GELU and kept in place of its argument, so that
-the backward pass multiplies and no more.
+Found in the rewritten program. The GELU's derivative is computed with the GELU and kept in place of its argument, so
+that the backward pass multiplies and no more.
 """
 
 # Legend: M rows, K depth, N columns.
