@@ -124,7 +124,7 @@ def _attention_of(softmax: fx.Node) -> _Found | None:
     parts = _parts(q)
     if parts is None or q is not parts[0] or _base(k.args[0]) is not parts[1]:
         return None
-    qkv: Any = parts[0].args[0].args[0].args[0]  # type: ignore[union-attr]
+    qkv: Any = parts[0].args[0].args[0].args[0]
     _, tokens, three, heads, channels = qkv.meta["val"].shape
     sizes = {"scores": (tokens, tokens), "q": (tokens, channels), "k": (channels, tokens)}
     if three != 3 or not all(isinstance(size, int) for size in (tokens, heads, channels)):
@@ -138,7 +138,7 @@ def _attention_of(softmax: fx.Node) -> _Found | None:
             continue
         for y in _users(values):
             if _is_permute(y, _HEADS) and y.meta["val"].shape[1:] == (tokens, heads, channels) and not _is_output(y):
-                return _Found(qkv, parts, softmax, y, scaled.args[1])  # type: ignore[arg-type]
+                return _Found(qkv, parts, softmax, y, scaled.args[1])
     return None
 
 

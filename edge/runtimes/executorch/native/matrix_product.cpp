@@ -131,11 +131,12 @@ void matrix_product(const float* a, bool transpose_a, const float* b, bool trans
   for (int64_t i = 0; k == 0 && i < m; ++i) bias ? std::copy_n(bias, n, c + i * n) : std::fill_n(c + i * n, n, 0.0f);
   if (k == 0) return ending({0, m, 0, n});
   // Chunks are some rows of C where it is tall, else some columns.
-  constexpr int64_t kRows = 48, kTall = 64, kShort = 64, kFewOfB = 1 << 17;
+  constexpr int64_t kRows = 48, kTall = 64, kShort = 64, kMany = 16, kFewOfB = 1 << 17;
   const bool tall = m >= 4 * kRows || m >= n, packs = transpose_b || n % VL != 0 || (m >= kTall && n > kPanel);
   const int64_t work = std::max<int64_t>(1, n * std::min(k, kDepthBlock));
   const int64_t columns = tall ? n : columns_of_chunk(m, n, std::min(k, kDepthBlock), kPanel);
-  const int64_t rows = tall ? std::max<int64_t>(1, kWorkPerChunk / work / kRows) * kRows : m;
+  int64_t rows = tall ? std::max<int64_t>(1, kWorkPerChunk / work / kRows) * kRows : m;
+  if (tall && rows == kRows && m < kMany * kRows) rows = kRows / 2;  // so that threads end at about the same time
   const int64_t across = (n + columns - 1) / columns, down = (m + rows - 1) / rows;
   // All of a B that stays near the processor is there before the first chunk: C is then written by one job, part by part.
   const int64_t together = tall && packs && k * padded_columns(n) <= kFewOfB ? k : std::min(k, kDepthBlock);
