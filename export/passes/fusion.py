@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import fx
 
+from export.passes.attention import join_attention
+from export.passes.endings import join_endings
 from export.passes.operators import NATIVE
 
 _ADDEND, _RELU, _MASK = 3, 5, 5
@@ -28,6 +30,8 @@ def fuse(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is NATIVE.relu_backward.default:
             _join_sum_of_gradients(graph, node)
+    join_attention(graph)
+    join_endings(graph)
     graph.eliminate_dead_code()
     graph.lint()
 

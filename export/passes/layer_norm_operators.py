@@ -19,9 +19,10 @@ def _layer_norm(x: Tensor, w: Any, b: Any, eps: float) -> tuple[Tensor, Tensor, 
     return y, mean.reshape(-1), rstd.reshape(-1)
 
 
-def _layer_norm_backward(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Any) -> Tensor:
+def _layer_norm_backward(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Any, addend: Any) -> Tensor:
     g, scaled = dy if w is None else dy * w, (x - mean[:, None]) * rstd[:, None]
-    return rstd[:, None] * (g - g.mean(1, keepdim=True) - scaled * (g * scaled).mean(1, keepdim=True))
+    dx = rstd[:, None] * (g - g.mean(1, keepdim=True) - scaled * (g * scaled).mean(1, keepdim=True))
+    return dx if addend is None else dx + addend.reshape(dx.shape)
 
 
 def _layer_norm_weight_gradient(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,7 +31,7 @@ def _layer_norm_weight_gradient(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tenso
 
 define("layer_norm(Tensor x, Tensor? w, Tensor? b, float eps)", 3, _layer_norm_shape, _layer_norm)
 define(
-    "layer_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? w)",
+    "layer_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? w, Tensor? addend)",
     1,
     lambda dy, *_: torch.empty_like(dy),
     _layer_norm_backward,

@@ -60,7 +60,7 @@ class Loop:
 
 
 def loops_of_products(folder: Path) -> list[Loop]:
-    """Loops of products.cpp that do little but multiply and add, compiled for the boards into ``folder``.
+    """Loops of the products' files that do little but multiply and add, compiled for the boards into ``folder``.
 
     Raises:
         Unavailable: no cross compiler.
@@ -68,12 +68,14 @@ def loops_of_products(folder: Path) -> list[Loop]:
     install_system_packages()
     if shutil.which(COMPILER) is None or shutil.which(DISASSEMBLER) is None:
         raise Unavailable(f"{COMPILER} is not installed (Debian: {SYSTEM_PACKAGES[COMPILER]}) and nobody here is root")
-    compiled = folder / "products.o"
-    subprocess.run([COMPILER, *KERNEL_FLAGS, FLAGS, "-c", SOURCES / "products.cpp", "-o", compiled], check=True)
-    listing = subprocess.run(
-        [DISASSEMBLER, "-d", "-C", "--no-show-raw-insn", compiled], capture_output=True, text=True, check=True
-    )
-    found = {loop: None for loop in inner_loops(listing.stdout) if 3 * loop.fmlas >= len(loop.instructions)}
+    found: dict[Loop, None] = {}
+    for source in ("products.cpp", "matrix_product.cpp"):
+        compiled = folder / f"{source}.o"
+        subprocess.run([COMPILER, *KERNEL_FLAGS, FLAGS, "-c", SOURCES / source, "-o", compiled], check=True)
+        listing = subprocess.run(
+            [DISASSEMBLER, "-d", "-C", "--no-show-raw-insn", compiled], capture_output=True, text=True, check=True
+        )
+        found |= {loop: None for loop in inner_loops(listing.stdout) if 3 * loop.fmlas >= len(loop.instructions)}
     return list(found)  # a loop that was inlined in two places is one
 
 

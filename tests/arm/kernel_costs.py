@@ -13,7 +13,7 @@ from edge.runtimes.executorch.build import KERNEL_FLAGS, SOURCES, wheel_headers
 from tests.arm.userland import MEASURING_PACKAGES, Unavailable, install_system_packages
 
 HERE = Path(__file__).parent / "native"
-KERNELS = ("products.cpp", "depthwise.cpp", "winograd.cpp", "threads.cpp")
+KERNELS = ("products.cpp", "matrix_product.cpp", "depthwise.cpp", "winograd.cpp", "threads.cpp")
 LIKE_ARM = ("-march=x86-64-v2", "-DAPPORTION_LIKE_ARM")
 """A program for x86-64 with aarch64's vectors and tiles, so with its accesses to memory. It has half the registers:
 some sums lie on the stack, which is always in the cache."""

@@ -1,4 +1,5 @@
 // Activations and their gradients.
+#include "gelu.h"
 #include "kernels.h"
 #include "simd.h"
 #include "threads.h"
@@ -42,10 +43,7 @@ void gelu(Call& call) {
   if (!call.resize_like(1, 0)) return;
   const float* x = call.in(0);
   float* y = call.out(1);
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector v = load_n(x + i, n);
-    store_n(y + i, v * 0.5f * (error_function(v * 0.70710678f) + 1.0f), n);
-  });
+  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(y + i, gelu_of(load_n(x + i, n)), n); });
 }
 
 // gelu_backward(dy, x) -> dy * (Phi(x) + x phi(x))
@@ -53,11 +51,7 @@ void gelu_backward(Call& call) {
   if (!call.resize_like(2, 0)) return;
   const float *dy = call.in(0), *x = call.in(1);
   float* dx = call.out(2);
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector v = load_n(x + i, n);
-    const Vector density = exponential(v * v * -0.5f) * 0.39894228f;
-    store_n(dx + i, load_n(dy + i, n) * (0.5f * (error_function(v * 0.70710678f) + 1.0f) + v * density), n);
-  });
+  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(dx + i, load_n(dy + i, n) * gelu_slope(load_n(x + i, n)), n); });
 }
 
 // min(max(x / 6 + 1/2, 0), 1)

@@ -41,12 +41,13 @@ void layer_norm(Call& call) {
   });
 }
 
-// layer_norm_backward(dy [M, N], x, mean [M], rstd [M], w? [N]) -> dx
+// layer_norm_backward(dy [M, N], x, mean [M], rstd [M], w? [N], addend?: M N of them) -> dx + addend
 void layer_norm_backward(Call& call) {
   const int64_t M = call.size(0, 0), N = call.size(0, 1);
-  if (!call.resize_like(5, 0)) return;
+  const float* addend = call.in_or_null(5);
+  if (!call.require(!addend || call.count(5) == M * N) || !call.resize_like(6, 0)) return;
   const float *dy = call.in(0), *x = call.in(1), *means = call.in(2), *rstds = call.in(3), *w = call.in_or_null(4);
-  float* dx = call.out(5);
+  float* dx = call.out(6);
   for_rows(M, N, [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) {
       const int64_t at = m * N;
@@ -63,7 +64,9 @@ void layer_norm_backward(Call& call) {
       for_vectors(N, [&](int64_t i, int64_t n) {
         Vector g = load_n(dy + at + i, n) * rstd;
         if (w) g *= load_n(w + i, n);
-        store_n(dx + at + i, g + (load_n(x + at + i, n) - mean) * of_x + of_all, n);
+        Vector value = g + (load_n(x + at + i, n) - mean) * of_x + of_all;
+        if (addend) value += load_n(addend + at + i, n);
+        store_n(dx + at + i, value, n);
       });
     }
   });

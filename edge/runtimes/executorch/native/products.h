@@ -1,4 +1,4 @@
-// Sums of products: the one inner loop of convolutions and matrix products. See products.cpp.
+// Sums of products: the one inner loop of convolutions and matrix products. See products.cpp and matrix_product.cpp.
 #pragma once
 
 #include <cstddef>
@@ -29,17 +29,36 @@ struct Right {
 Right as_it_lies(const float* b, int64_t row);  // readable up to a multiple of VL columns
 Right packed(const float* data, int64_t depth, int64_t columns);  // by pack(), of depth rows in all
 
-// c: columns written exactly. A sum begins at 0 and joins C at its end, so that a long sum split into several calls keeps
-// its digits.
+// c: columns written exactly. A sum begins at 0 and joins C (accumulate) or the bias of its column at its end, so that a
+// long sum split into several calls keeps its digits.
 void multiply(const Operand& a, int64_t rows, const Right& b, int64_t columns, float* c, const int64_t* c_rows,
-              bool accumulate);
+              bool accumulate, const float* bias = nullptr);
 // The same with sums so long that their rows of B stay in the cache.
 void multiply_in_parts(Operand a, int64_t rows, Right b, int64_t columns, float* c, const int64_t* c_rows, bool accumulate);
+
+// Rows and columns of C.
+struct Part {
+  int64_t row, end_row, column, end_column;
+};
+// What is done with a part of C once it is written, soon after: a function of the part that outlives the product.
+class Ending {
+ public:
+  Ending() = default;
+  template <class F>
+  explicit Ending(const F& f) : work_(&f), run_([](const void* work, const Part& part) { (*static_cast<const F*>(work))(part); }) {}
+  void operator()(const Part& part) const {
+    if (run_) run_(work_, part);
+  }
+
+ private:
+  const void* work_ = nullptr;
+  void (*run_)(const void* work, const Part& part) = nullptr;
+};
 
 // C [m, n] = op(A) op(B) (+ bias [n]), row-major; A is [m, k] or, transposed, [k, m]; B is [k, n] or, transposed, [n, k].
 // is_one_of_many: of small products, whose B is near the processor.
 void matrix_product(const float* a, bool transpose_a, const float* b, bool transpose_b, float* c, int64_t m, int64_t n,
-                    int64_t k, const float* bias = nullptr, bool is_one_of_many = false);
+                    int64_t k, const float* bias = nullptr, bool is_one_of_many = false, Ending ending = {});
 
 // Columns rounded up to whole vectors.
 int64_t padded_columns(int64_t columns);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels.h"
+#include "row_softmax.h"
 #include "rows.h"
 #include "simd.h"
 #include "threads.h"
@@ -51,17 +52,7 @@ void softmax(Call& call) {
   const float* x = call.in(0);
   float* y = call.out(1);
   for_rows(M, N, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m) {
-      const float* row = x + m * N;
-      float* to = y + m * N;
-      const Vector top = splat(row_maximum(row, N));
-      for_vectors(N, [&](int64_t i, int64_t n) {
-        const Vector below = load_n(row + i, n) - top;
-        store_n(to + i, select(below == below, exponential(below), below), n);
-      });
-      const float share = 1.0f / row_sum(to, N);
-      for_vectors(N, [&](int64_t i, int64_t n) { store_n(to + i, load_n(to + i, n) * share, n); });
-    }
+    for (int64_t m = begin; m < end; ++m) softmax_row(x + m * N, N, 1.0f, y + m * N);
   });
 }
 
@@ -72,15 +63,7 @@ void softmax_backward(Call& call) {
   const float *dy = call.in(0), *y = call.in(1);
   float* dx = call.out(2);
   for_rows(M, N, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m) {
-      const int64_t at = m * N;
-      RowLanes sums{};
-      for (int64_t i = 0; i < N; i += kRowLanes) sums += load_lanes(dy + at + i, N - i) * load_lanes(y + at + i, N - i);
-      const Vector mean = splat(total(sums));
-      for_vectors(N, [&](int64_t i, int64_t n) {
-        store_n(dx + at + i, load_n(y + at + i, n) * (load_n(dy + at + i, n) - mean), n);
-      });
-    }
+    for (int64_t m = begin; m < end; ++m) softmax_row_backward(dy + m * N, y + m * N, N, 1.0f, dx + m * N);
   });
 }
 
