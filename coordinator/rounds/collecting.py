@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from coordinator.ledger.records import Assignment, Round
 from coordinator.rounds.federation import Federation
+from coordinator.rounds.selection import asks_all
 from edge.contracts.plan import read_order
 
 STORE_DEADLINE_S = 5.0
@@ -24,8 +25,12 @@ class Collecting:
         self._here = (current.round, current.attempt)
         entries = federation.ledger.assignments.of_attempt(*self._here)
         self._ordered = len(entries)
-        # Scores and releases are asked of all: none of them stands for another.
-        self._awaits_all = any(entry.order and not read_order(entry.order).upload for entry in entries[:1])
+        # Scores, releases and final statistics are asked of all: none of them stands for another.
+        orders = [read_order(entry.order) for entry in entries[:1] if entry.order]
+        self._awaits_all = any(
+            not order.upload or any(asks_all(federation.config, turn.program) for turn in order.schedule.turns)
+            for order in orders
+        )
         self._announced_at = self._stored_at = self._present_at = time.monotonic()
 
     def why_over(self) -> str:
