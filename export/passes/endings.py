@@ -104,8 +104,8 @@ def _join_addend(graph: fx.Graph, add: fx.Node) -> None:
             continue
         if before.target is NATIVE.linear.default:
             kernel, arguments = NATIVE.linear_add.default, (*before.args, addend)
-        elif before.target is NATIVE.layer_norm_backward.default and before.args[5] is None:
-            kernel, arguments = NATIVE.layer_norm_backward.default, (*before.args[:5], addend)
+        elif before.target is NATIVE.layer_norm_backward.default:
+            kernel, arguments = NATIVE.layer_norm_backward_add.default, (*before.args, addend)
         else:
             continue
         # Where the sum is: what is added may come after the product.

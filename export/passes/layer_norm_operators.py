@@ -19,10 +19,13 @@ def _layer_norm(x: Tensor, w: Any, b: Any, eps: float) -> tuple[Tensor, Tensor, 
     return y, mean.reshape(-1), rstd.reshape(-1)
 
 
-def _layer_norm_backward(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Any, addend: Any) -> Tensor:
+def _layer_norm_backward(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Any) -> Tensor:
     g, scaled = dy if w is None else dy * w, (x - mean[:, None]) * rstd[:, None]
-    dx = rstd[:, None] * (g - g.mean(1, keepdim=True) - scaled * (g * scaled).mean(1, keepdim=True))
-    return dx if addend is None else dx + addend.reshape(dx.shape)
+    return rstd[:, None] * (g - g.mean(1, keepdim=True) - scaled * (g * scaled).mean(1, keepdim=True))
+
+
+def _layer_norm_backward_add(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Any, addend: Tensor) -> Tensor:
+    return _layer_norm_backward(dy, x, mean, rstd, w) + addend.reshape(dy.shape)
 
 
 def _layer_norm_weight_gradient(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,10 +34,16 @@ def _layer_norm_weight_gradient(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tenso
 
 define("layer_norm(Tensor x, Tensor? w, Tensor? b, float eps)", 3, _layer_norm_shape, _layer_norm)
 define(
-    "layer_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? w, Tensor? addend)",
+    "layer_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? w)",
     1,
     lambda dy, *_: torch.empty_like(dy),
     _layer_norm_backward,
+)
+define(
+    "layer_norm_backward_add(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? w, Tensor addend)",
+    1,
+    lambda dy, *_: torch.empty_like(dy),
+    _layer_norm_backward_add,
 )
 define(
     "layer_norm_weight_gradient(Tensor dy, Tensor x, Tensor mean, Tensor rstd)",

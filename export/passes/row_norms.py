@@ -42,7 +42,7 @@ def layer_norm_backward(
     means, rstds = tensor_of(mean).reshape(-1), tensor_of(rstd).reshape(-1)
     dx = dw = db = None
     if wanted[0]:
-        dx = NATIVE.layer_norm_backward(gradient, rows, means, rstds, _flat(w), None).reshape(tensor.shape)
+        dx = NATIVE.layer_norm_backward(gradient, rows, means, rstds, _flat(w)).reshape(tensor.shape)
     if wanted[1] or wanted[2]:
         dw, db = (g.reshape(list(size)) for g in NATIVE.layer_norm_weight_gradient(gradient, rows, means, rstds))
     return dx, dw if wanted[1] else None, db if wanted[2] else None

@@ -147,13 +147,6 @@ def test_whole_models_are_what_the_passes_make_and_need_none(
     assert all(compared)
 
 
-@pytest.mark.parametrize("dim", [0, 1, -1])
-def test_parts_and_stacks_agree_with_torch(dim: int, tmp_path: Path) -> None:
-    x = torch.randn(3, 4, 5)
-    kernels = assert_rewrite_agrees(lambda x: [*x.unbind(dim), torch.stack([x, 2 * x], dim)], [x], tmp_path)
-    assert "aten::select_copy.int_out" in kernels
-
-
 @pytest.mark.parametrize(("dim", "index"), [(0, 1), (1, -1), (-1, 0)])
 def test_a_part_set_in_a_dimension_agrees_with_torch(dim: int, index: int, tmp_path: Path) -> None:
     x = torch.randn(3, 4, 5)

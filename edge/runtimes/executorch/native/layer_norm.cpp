@@ -41,13 +41,12 @@ void layer_norm(Call& call) {
   });
 }
 
-// layer_norm_backward(dy [M, N], x, mean [M], rstd [M], w? [N], addend?: M N of them) -> dx + addend
-void layer_norm_backward(Call& call) {
+// dx of a layer norm, to argument `out`, with the M N values of `addend` where it is not null.
+void input_gradient(Call& call, const float* addend, int out) {
   const int64_t M = call.size(0, 0), N = call.size(0, 1);
-  const float* addend = call.in_or_null(5);
-  if (!call.require(!addend || call.count(5) == M * N) || !call.resize_like(6, 0)) return;
+  if (!call.resize_like(out, 0)) return;
   const float *dy = call.in(0), *x = call.in(1), *means = call.in(2), *rstds = call.in(3), *w = call.in_or_null(4);
-  float* dx = call.out(6);
+  float* dx = call.out(out);
   for_rows(M, N, [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) {
       const int64_t at = m * N;
@@ -72,6 +71,14 @@ void layer_norm_backward(Call& call) {
   });
 }
 
+// layer_norm_backward(dy [M, N], x, mean [M], rstd [M], w? [N]) -> dx
+void layer_norm_backward(Call& call) { input_gradient(call, nullptr, 5); }
+
+// layer_norm_backward_add(dy [M, N], x, mean [M], rstd [M], w? [N], addend: M N of them) -> dx + addend
+void layer_norm_backward_add(Call& call) {
+  if (call.require(call.count(5) == call.size(0, 0) * call.size(0, 1))) input_gradient(call, call.in(5), 6);
+}
+
 // layer_norm_weight_gradient(dy [M, N], x, mean [M], rstd [M]) -> dw [N], db [N]
 void layer_norm_weight_gradient(Call& call) {
   const int64_t M = call.size(0, 0), N = call.size(0, 1);
@@ -93,6 +100,7 @@ void layer_norm_weight_gradient(Call& call) {
 
 APPORTION_KERNEL("layer_norm", layer_norm);
 APPORTION_KERNEL("layer_norm_backward", layer_norm_backward);
+APPORTION_KERNEL("layer_norm_backward_add", layer_norm_backward_add);
 APPORTION_KERNEL("layer_norm_weight_gradient", layer_norm_weight_gradient);
 
 }  // namespace
