@@ -10,7 +10,9 @@ import pytest
 
 from coordinator.config.run_config import RunConfig
 from coordinator.config.training import TrainingConfig
+from coordinator.device_scores.held_out import EVAL
 from coordinator.planning.artifacts import Artifact
+from coordinator.rounds.selection import asks_all
 from coordinator.rounds.work_order import build_order, hyper_parameters, learning_rate
 from coordinator.run_file.loading import load_config_text
 from coordinator.submodels.values import DeviceProgram, LocalWork
@@ -167,3 +169,13 @@ def test_order_of_the_statistics_round_is_one_pass_that_brings_buffers_back() ->
     assert (made.schedule.epochs, made.schedule.steps, made.schedule.turns) == (1, 0, (Turn("stats"),))
     assert made.upload == ("bn.running_mean",)
     assert made.hyper == {"stats_momentum": 1.0}
+
+
+def test_final_statistics_and_scores_are_asked_of_all_but_masked_sums_of_one_cohort() -> None:
+    open_sums = config()
+    masked = msgspec.structs.replace(
+        open_sums, privacy=msgspec.structs.replace(open_sums.privacy, secure_aggregation=True)
+    )
+    asked = {program: asks_all(open_sums, program) for program in ("train", "stats", EVAL)}
+    assert asked == {"train": False, "stats": True, EVAL: True}
+    assert not asks_all(masked, "stats")

@@ -97,6 +97,8 @@ def test_batch_norm_gets_a_statistics_round(tmp_path: Path) -> None:
     summary = simulated(config, tmp_path / "static")
     lines = without_times(tmp_path / "static")
     assert [(line["round"], line["program"]) for line in lines] == [(0, "train"), (1, "train"), (2, "stats")]
+    # A width of which no device is asked would have no statistics: all of them are.
+    assert [line["reports"] for line in lines] == [4, 4, config.cohort.local_devices]
     assert (
         lines[1]["evaluation"]
         != lines[2]["evaluation"]
