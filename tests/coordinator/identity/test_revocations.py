@@ -105,11 +105,12 @@ def test_watch_tells_of_each_once_also_of_earlier_ones_and_after_a_return(identi
 
 def test_watch_tries_again_what_failed(identity: Path) -> None:
     calls: queue.SimpleQueue[str] = queue.SimpleQueue()
+    failures = iter([IdentityRefused("not now")])
 
     def fail_once(device: str) -> None:
         calls.put(device)
-        if calls.qsize() == 1:
-            raise IdentityRefused("not now")
+        if failure := next(failures, None):
+            raise failure
 
     revoke(identity)
     with Revocations(identity, fail_once, every_s=0.02):
