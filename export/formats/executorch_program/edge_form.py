@@ -115,7 +115,7 @@ def _in_place(exported: Any, config: Any) -> Any:
     from executorch.exir.passes.remove_noop_pass import RemoveNoopPass, RemoveToCopyPass
     from executorch.exir.passes.remove_unused_parameters_pass import remove_unused_parameters_pass
     from executorch.exir.passes.replace_aten_with_edge_pass import aten_to_edge, should_lower_to_edge
-    from executorch.exir.program._program import lift_constant_tensor_pass
+    from executorch.exir.program._program import _get_updated_graph_signature, lift_constant_tensor_pass
     from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 
     exported = remove_unused_parameters_pass(exported)
@@ -135,7 +135,7 @@ def _in_place(exported: Any, config: Any) -> Any:
     edge = ExportedProgram(
         root=module,
         graph=module.graph,
-        graph_signature=exported.graph_signature,
+        graph_signature=_get_updated_graph_signature(exported.graph_signature, module),  # names that changed
         state_dict=exported.state_dict,
         range_constraints=exported.range_constraints,
         module_call_graph=exported.module_call_graph,

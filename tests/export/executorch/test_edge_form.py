@@ -75,6 +75,11 @@ def plain(scale: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
     return [rows, halves.permute(0, 2, 1).sum(-1), torch.cat([x, scale.expand(x.shape)]), x[:, 0:6] + scale]
 
 
+def of_no_effect(scale: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+    """Outputs that become inputs, and a value as it is."""
+    return [x[:, :], (x + 1.0)[:, :6], y[0:]]
+
+
 def promoted(scale: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
     return [x + y, x * 2]
 
@@ -95,6 +100,7 @@ def of_a_size(scale: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
     ("function", "passes"),
     [
         (plain, []),
+        (of_no_effect, []),
         (promoted, ["to_edge", "run_decompositions"]),
         (quotients, ["to_edge", "run_decompositions"]),
         (composed, ["run_decompositions"]),
