@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.ledger import database as ledger_file
+from coordinator.ledger import connections
 from coordinator.ledger.ledger import Ledger
 from edge.contracts.errors import LedgerError
 from tests.coordinator.ledger.test_rounds import FEDERATION, assignment, collecting, report
@@ -85,7 +85,7 @@ def test_connection_that_is_cut_within_a_write_changes_nothing(postgres_server: 
 def test_coordinator_that_stands_still_within_a_write_does_not_hold_up_the_other(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_file, "PAUSED_S", 1)
+    monkeypatch.setattr(connections, "PAUSED_S", 1)
     address = postgres_server.new_database()
     with (
         Ledger.create(address, federation=FEDERATION, config="", seed=0) as paused,
