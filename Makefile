@@ -23,8 +23,10 @@ COMPILED = $(DEVICE_COMPILED) torch sympy onnx executorch google sqlalchemy type
 OURS = edge coordinator export profiles
 PIP = env PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 # compile(environment's Python, packages in it): those that are not there are left out; what fails is compiled by who imports it.
+# Libraries that pip has just written are then dropped from the page cache (edge/system/cached_libraries.py says why).
 compile = cd "$$('$(CURDIR)/$(1)' -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
-  ls -d $(2) 2>/dev/null | xargs '$(CURDIR)/$(1)' -m compileall -qq -j 0 $(addprefix $(CURDIR)/,$(OURS)) || true
+  ls -d $(2) 2>/dev/null | xargs '$(CURDIR)/$(1)' -m compileall -qq -j 0 $(addprefix $(CURDIR)/,$(OURS)) || true; \
+  '$(CURDIR)/$(1)' -m edge.system.cached_libraries $(DEVICE_COMPILED)
 # pip's own lines and bars where somebody looks; elsewhere one line before a phase of setup, and one with its time after it.
 PHASE = phase() { echo "setup: $$1"; shift; begun=$$(date +%s); quiet=--quiet; if test -t 1; then quiet=; fi; \
   "$$@" $$quiet && echo "setup:   done in $$(($$(date +%s) - begun)) s"; }; phase

@@ -1,7 +1,8 @@
-"""``python -m edge.trainer``: a child process that holds NumPy, one runtime, the local data and one artifact.
+"""The trainer: a child process that holds NumPy, one runtime, the local data and one artifact.
 
-It reads requests from stdin and answers on stdout until its supervisor closes the pipe or dies. Ordinary failures are
-answers; a native crash or a kernel kill ends this process only, and the supervisor reports it.
+:mod:`edge.commands.trainer_start` starts it. It reads requests from stdin and answers on stdout until its supervisor
+closes the pipe or dies. Ordinary failures are answers; a native crash or a kernel kill ends this process only, and the
+supervisor reports it.
 """
 
 from __future__ import annotations
@@ -326,11 +327,3 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
     while True:
         trainer.answer(requests.get())
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except ApportionError as problem:
-        print(f"apportion trainer: {problem}", problem.hint, file=sys.stderr)
-        sys.exit(problem.exit_code)

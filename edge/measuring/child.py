@@ -24,6 +24,7 @@ from edge.contracts.errors import ApportionError, DeviceRefused
 from edge.contracts.packing import MASK
 from edge.contracts.tensors import TensorSpec
 from edge.measuring.watch import accept_limit
+from edge.system.cached_libraries import read_libraries_anew
 from edge.system.meter import peak_rss_bytes, percentile
 from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
 
@@ -105,12 +106,13 @@ class _Replies(io.BytesIO):
 
 def measure(folder: Path, inputs: Path, batch: int, threads: int, steps: int, seconds: float) -> dict[str, Any]:
     """Time and memory of the artifact's steps in this process."""
-    from edge.runtimes import runtime
+    from edge.runtimes import runtime, traits_of
     from edge.supervisor.trainer_messages import Describe, Described, Failed, Ready, Trained, read_reply
     from edge.trainer import Trainer
 
     manifest, paths = read_artifact_folder(folder)
     replies = _Replies()
+    read_libraries_anew(traits_of(manifest.runtime).module)
     trainer = Trainer(runtime(manifest.runtime), replies)
 
     def said(kind: type) -> Any:
@@ -187,6 +189,7 @@ def main(arguments: list[str]) -> int:
     """Do what the first word says; the last two are a memory limit in bytes (0: none) and the parent's process id."""
     word, *words, limit, parent = arguments
     accept_limit(int(limit))
+    read_libraries_anew("numpy")
     from edge.trainer import follow_parent
 
     follow_parent(int(parent))

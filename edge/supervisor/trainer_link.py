@@ -101,7 +101,7 @@ class TrainerLink:
         if running is not None:
             return running
         try:
-            return self._started([self._python, "-m", "edge.trainer", self._runtime], is_native=False)
+            return self._started([self._python, "-m", "edge.commands.trainer_start", self._runtime], is_native=False)
         except OSError as error:
             raise ConfigError([f"--trainer-python: {self._python} cannot be started ({error})"]) from error
 

@@ -119,7 +119,8 @@ def test_agent_starts_trainers_with_the_environment_beside_its_own(
     monkeypatch.setenv(PASSWORD_VARIABLE, amqtt_broker.address.password)
     broker = ("--broker", amqtt_broker.address.url, "--user", amqtt_broker.address.user)
     status, error = run(capsys, *broker, *GOOD, "--store", str(tmp_path / "store"), "--runtime", "executorch")
-    assert (status, (tmp_path / "started").read_text().split()[:3]) == (2, ["-m", "edge.trainer", "executorch"])
+    started = (tmp_path / "started").read_text().split()[:3]
+    assert (status, started) == (2, ["-m", "edge.commands.trainer_start", "executorch"])
     assert "a trainer for 'executorch' cannot start here: exit status 7" in error
 
 
