@@ -23,7 +23,7 @@ from coordinator.data.digits import load_digits_dataset
 from coordinator.rounds.batch_norm_statistics import state_with_statistics
 from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, open_simulation, simulate
-from coordinator.simulation.devices import Simulation, Tally, train
+from coordinator.simulation.orders import Simulation, Tally, train
 from coordinator.simulation.workers import Refused
 from coordinator.submodels.values import State
 from edge.contracts.tensor_file import decode_tensors

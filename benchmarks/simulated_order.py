@@ -29,8 +29,8 @@ from coordinator.exporting.cut_exporter import dense_module, run_input_spec
 from coordinator.exporting.run_data import load_run_data
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
-from coordinator.simulation.devices import work_of
 from coordinator.simulation.local_training import Trained
+from coordinator.simulation.orders import work_of
 from edge.training.normalisation import normalised
 
 

@@ -30,8 +30,8 @@ from coordinator.rounds.evaluators import AnyEvaluator, run_evaluator
 from coordinator.rounds.federation import RoundStage
 from coordinator.rounds.tracked_rounds import TrackedRounds
 from coordinator.run_file.checks import method_of_run
-from coordinator.simulation.devices import Simulation
 from coordinator.simulation.local_training import SimulatedData
+from coordinator.simulation.orders import Simulation
 from coordinator.simulation.record import Record, write_record
 from coordinator.simulation.results import finish
 from coordinator.simulation.round_clock import round_clock

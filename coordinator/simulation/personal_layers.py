@@ -14,7 +14,8 @@ import numpy as np
 
 from coordinator.ledger.records import Round
 from coordinator.rounds.federation import Federation, RoundStage
-from coordinator.simulation.devices import SimulatedDevices, Simulation
+from coordinator.simulation.devices import SimulatedDevices
+from coordinator.simulation.orders import Simulation
 from coordinator.simulation.own_layers import KEPT, own_layers
 from coordinator.submodels.values import State, Tensors
 

@@ -28,7 +28,8 @@ from coordinator.rounds.stages.device_scores import DeviceScores
 from coordinator.rounds.stages.server_optimizer import OptimizesMean
 from coordinator.rounds.stages.tagged_devices import TaggedDevices
 from coordinator.simulation.control_variates import SimulatedVariates
-from coordinator.simulation.devices import SimulatedDevices, Simulation
+from coordinator.simulation.devices import SimulatedDevices
+from coordinator.simulation.orders import Simulation
 from coordinator.simulation.personal_layers import PersonalLayers
 from coordinator.simulation.record import Commits, Record, restored_state
 from coordinator.simulation.spool import Spool

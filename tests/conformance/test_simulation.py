@@ -14,8 +14,8 @@ from coordinator.exporting.cut_exporter import CutExporter, class_names, dense_m
 from coordinator.ledger.records import RecordedUpdate
 from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, open_simulation, simulate
-from coordinator.simulation.devices import Simulation, work_of
 from coordinator.simulation.local_training import SimulatedData
+from coordinator.simulation.orders import Simulation, work_of
 from coordinator.simulation.record import Record
 from coordinator.simulation.torch_session import TorchArtifact
 from coordinator.simulation.workers import Work

@@ -11,7 +11,7 @@ from coordinator.cli.simulate import begin
 from coordinator.config.run_config import RunConfig
 from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, simulate
-from coordinator.simulation.devices import Simulation, Tally, train
+from coordinator.simulation.orders import Simulation, Tally, train
 from coordinator.simulation.workers import Refused
 from coordinator.submodels.values import State, Update
 

@@ -11,8 +11,8 @@ import numpy as np
 from coordinator.cli.simulate import begin
 from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
-from coordinator.simulation.devices import work_of
 from coordinator.simulation.local_training import Trained
+from coordinator.simulation.orders import work_of
 from edge.contracts.plan import Schedule
 from edge.training.fixed_sample import sample_rows
 from tests.coordinator.simulation.small_simulation import simulated

@@ -20,8 +20,8 @@ from coordinator.rounds import aggregation
 from coordinator.rounds import round as engine
 from coordinator.run_file.loading import load_config_text
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
-from coordinator.simulation.devices import Tally, train
 from coordinator.simulation.local_training import Trained
+from coordinator.simulation.orders import Tally, train
 from coordinator.simulation.record import Record, read_record
 from coordinator.simulation.simulator import run_rounds
 from coordinator.simulation.workers import Refused, Work, Workers

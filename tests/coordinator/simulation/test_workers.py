@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.cli.simulate import begin
 from coordinator.simulation.assembly import SimulationOptions, open_simulation
-from coordinator.simulation.devices import Tally, train
+from coordinator.simulation.orders import Tally, train
 from coordinator.simulation.record import Record
 from coordinator.simulation.shared_tensors import Placed, PlacedTensor
 from coordinator.simulation.worker_messages import FailedReply, TrainRequest, read_reply, read_request
