@@ -84,7 +84,7 @@ class Reference:
     loss: float
     accuracy: float
     num_examples: int
-    labels: tuple[int, ...]
+    labels: tuple[int, ...] | None
 
 
 class Artifacts:
@@ -129,9 +129,10 @@ def reference(
     """Carry ``order`` out here."""
     from edge.runtimes import runtime
     from edge.runtimes.weights_file import WeightsFile
+    from edge.training.assignment_run import carry_out
     from edge.training.batches import Examples
     from edge.training.local_data import read_local_data
-    from edge.training.steps import train, uploaded
+    from edge.training.steps import uploaded
     from edge.training.update_file import write_update
 
     manifest = artifact.reference
@@ -145,17 +146,17 @@ def reference(
             folder / "weights", where="the kit's", constants=folder / "constants" if constants else None
         )
         session.load_state(given)
-        outcome = train(session, manifest, order, examples)
+        run = carry_out(session, manifest, order, examples)
         tensors = {name: uploaded(session, name).copy() for name in order.upload}
         digest, _, _ = write_update(folder / "update", tensors, "raw")
     return Reference(
         tensors=tensors,
         digest=digest,
-        steps=outcome.steps,
-        loss=outcome.loss,
-        accuracy=outcome.metrics["accuracy"],
-        num_examples=len(examples),
-        labels=examples.labels(),
+        steps=run.outcome.steps,
+        loss=run.outcome.loss,
+        accuracy=run.outcome.metrics["accuracy"],
+        num_examples=run.num_examples,
+        labels=run.labels,
     )
 
 

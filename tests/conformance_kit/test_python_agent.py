@@ -31,6 +31,7 @@ PART = (
     "hello-says-who-and-what",
     "training-gives-the-reference",
     "turns-run-their-programs-in-cycles",
+    "sample-alone-is-trained-on",
     "settled-order-is-refused-as-replayed",
     "cut-connection-resumes-where-it-was",
     "bulk-address-is-preferred",

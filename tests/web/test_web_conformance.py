@@ -1,7 +1,7 @@
 """The page in a browser holds the conformance kit, as any agent has to: docs/conformance.md.
 
 What is played here by default is what a browser could do otherwise than an agent in Python: storage, restarts, crashes,
-its own transport, trainer and signatures. ``APPORTION_TEST_CONFORMANCE=all`` plays all of it (73 scenarios, about three
+its own transport, trainer and signatures. ``APPORTION_TEST_CONFORMANCE=all`` plays all of it (75 scenarios, about three
 minutes), or the scenarios that it names. Needs Chromium, the built page and a broker.
 """
 

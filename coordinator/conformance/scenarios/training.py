@@ -5,9 +5,11 @@ from __future__ import annotations
 from coordinator.conformance.findings import NotApplicable, expect
 from coordinator.conformance.kit import Kit
 from coordinator.conformance.registry import scenario
+from edge.contracts.fixed_sample import ABILITY, FixedSample
 from edge.contracts.plan import Schedule, Turn
 
 BATCHES = "Batches"
+SAMPLES = "Fixed samples"
 RESULT = "A round, seen from a device, 4"
 
 
@@ -60,6 +62,19 @@ def turns_run_their_programs_in_cycles(kit: Kit) -> str:
     """Two programs, the first on the batch that the second sees again."""
     turns = (Turn("train", False), Turn("train_half", True), Turn("train", True))
     return kit.train(schedule=Schedule(steps=5, turns=turns))
+
+
+@scenario(SAMPLES)
+def sample_alone_is_trained_on(kit: Kit) -> str:
+    """Two epochs of 11 of the examples, the same 11 in both."""
+    return _train_on_sample(kit, 11, examples=11)
+
+
+@scenario(SAMPLES)
+def sample_of_more_than_there_are_is_all(kit: Kit) -> str:
+    """A sample of 1,000 examples, which the device has not."""
+    _need_samples(kit)
+    return _train_on_sample(kit, 1000, examples=kit.agent().num_examples)
 
 
 @scenario(RESULT)
@@ -117,3 +132,19 @@ def _need_any_batch(kit: Kit) -> None:
     size = kit.artifacts.get("plain").manifest.program("train").batch
     if size is not None:
         raise NotApplicable(f"programs of {kit.site.connection.runtime} run on batches of {size} only")
+
+
+def _need_samples(kit: Kit) -> None:
+    abilities = kit.agent().abilities
+    if ABILITY not in (abilities or ()):
+        raise NotApplicable(f"no '{ABILITY}' among the abilities of its hello")
+
+
+def _train_on_sample(kit: Kit, size: int, *, examples: int) -> str:
+    _need_samples(kit)
+    # The seed is above 2^63, as those of orders are.
+    sample = FixedSample(size=size, seed=0xF0E1_D2C3_B4A5_9687)
+    job = kit.job(schedule=Schedule(epochs=2), last_batch="wrap", sample=sample)
+    report = kit.answer(job, "report", since=kit.order(job), timeout_s=60)
+    expect(report.num_examples == examples, f"num_examples {report.num_examples}, the sample has {examples}")
+    return kit.check(job, report)
