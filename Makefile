@@ -91,7 +91,7 @@ ort-training-if-possible: setup
 	  echo "no onnxruntime-training for this machine; its tests are skipped" >&2
 
 # Whole federations: brokers, kills, databases, SSH, full disks, several coordinators.
-test-system: setup
+test-system: setup ort-training-if-possible
 	$(PYTEST) -n $(SYSTEM_LANES) -m slow $(addprefix --ignore=,$(RUNTIME_TESTS) $(PAGE_TESTS) tests/containers) tests $(ARGS)
 
 # Every command of every page, as it is written there.
