@@ -1,14 +1,15 @@
-"""Shared libraries that are read from their files anew, in single pages, before they are mapped.
+"""Shared libraries that are read from their files anew, in small pieces, before they are mapped.
 
 Since Linux 6.18 a page fault in a file maps the whole folio that caches it. What an installer has just written is
 cached in folios of up to megabytes, so a process that imports it then has most of its libraries resident: an idle
-trainer on ONNX Runtime 65.7 MB, not 51.8 (measured, x86-64, Linux 6.18, after a fresh install). Page faults read single
-pages (up to 64 kB on arm64), so it is enough to drop what is cached. ``python -m edge.system.cached_libraries PACKAGE
-...`` does it after an install; a trainer does it as it starts, for libraries that nobody else has mapped.
+trainer on ONNX Runtime 65.7 MB, not 51.8 (measured, x86-64, Linux 6.18, after a fresh install). Page faults read small
+pieces, so it is enough to drop what is cached. ``python -m edge.system.cached_libraries PACKAGE ...`` does it after an
+install; a trainer does it as it starts, for libraries that nobody else has mapped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -55,7 +56,8 @@ def _drop(path: Path) -> bool:
     except OSError:
         return False
     try:
-        os.fdatasync(descriptor)  # a page that is not written yet is not dropped
+        with contextlib.suppress(OSError):  # a file system that cannot be written to has nothing to write
+            os.fdatasync(descriptor)  # a page that is not written yet is not dropped
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError:
         return False
@@ -65,4 +67,5 @@ def _drop(path: Path) -> bool:
 
 
 if __name__ == "__main__":
+    # A module that is one file, named so, has no libraries.
     read_libraries_anew(*(name for name in sys.argv[1:] if name.isidentifier()))

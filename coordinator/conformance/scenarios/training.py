@@ -67,14 +67,13 @@ def turns_run_their_programs_in_cycles(kit: Kit) -> str:
 @scenario(SAMPLES)
 def sample_alone_is_trained_on(kit: Kit) -> str:
     """Two epochs of 11 of the examples, the same 11 in both."""
-    return _train_on_sample(kit, 11, examples=11)
+    return _train_on_sample(kit, 11)
 
 
 @scenario(SAMPLES)
 def sample_of_more_than_there_are_is_all(kit: Kit) -> str:
     """A sample of 1,000 examples, which the device has not."""
-    _need_samples(kit)
-    return _train_on_sample(kit, 1000, examples=kit.agent().num_examples)
+    return _train_on_sample(kit, 1000)
 
 
 @scenario(RESULT)
@@ -134,14 +133,11 @@ def _need_any_batch(kit: Kit) -> None:
         raise NotApplicable(f"programs of {kit.site.connection.runtime} run on batches of {size} only")
 
 
-def _need_samples(kit: Kit) -> None:
-    abilities = kit.agent().abilities
-    if ABILITY not in (abilities or ()):
+def _train_on_sample(kit: Kit, size: int) -> str:
+    hello = kit.agent()
+    if ABILITY not in hello.abilities:
         raise NotApplicable(f"no '{ABILITY}' among the abilities of its hello")
-
-
-def _train_on_sample(kit: Kit, size: int, *, examples: int) -> str:
-    _need_samples(kit)
+    examples = min(size, hello.num_examples)
     # The seed is above 2^63, as those of orders are.
     sample = FixedSample(size=size, seed=0xF0E1_D2C3_B4A5_9687)
     job = kit.job(schedule=Schedule(epochs=2), last_batch="wrap", sample=sample)
