@@ -17,6 +17,7 @@ from export.capture import Capture
 from export.cost import forward_macs, step_work
 from export.features.programs import with_features
 from export.formats.onnx_step.blocks import in_blocks
+from export.formats.onnx_step.broadcasts import with_full_ranks
 from export.formats.onnx_step.execution_order import in_execution_order
 from export.formats.onnx_step.in_place import updated_last, written_in_place
 from export.formats.onnx_step.operator_table import translate
@@ -81,6 +82,7 @@ class OnnxStep:
             models = {name: updated_last(model, large[name]) for name, model in models.items()}
             over = {name: written_in_place(model) for name, model in models.items()}
             models = {name: in_blocks(m, large[name], captures[name].hidden) for name, m in models.items()}
+        models = {name: with_full_ranks(model) for name, model in models.items()}
         tensors = _tensors(captures, spec)
         programs = tuple(
             Program(

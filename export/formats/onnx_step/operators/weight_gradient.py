@@ -9,50 +9,19 @@ Legend: N batch, C input channels, K output channels, G groups, T kernel taps, P
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import numpy_helper
 from torch import fx
 
+from export.formats.onnx_step.operators.geometry import Window
+from export.formats.onnx_step.operators.small_images import is_one_product, one_product
 from export.formats.onnx_step.translation import Translation, product
 
 _FEW_CHANNELS = 4
 """Up to this many input channels im2col is a Conv with one-hot kernels; the copy is small and one product is left."""
 _LARGE_IMAGE = 512
 """From this many output positions on, one product per image beats the transposes into [C, ..., N] (measured)."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """How a kernel moves: all lists have one entry per spatial dimension."""
-
-    kernel: list[int]
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
-    groups: int
-
-    @property
-    def taps(self) -> int:
-        return product(self.kernel)
-
-    @property
-    def rank(self) -> int:
-        return len(self.kernel)
-
-    def offset(self, dim: int, tap: int) -> int:
-        """Input position that ``tap`` meets at output position 0."""
-        return tap * self.dilation[dim] - self.padding[dim]
-
-    def is_pointwise(self) -> bool:
-        """One tap, no padding: a matrix product over (possibly strided) positions."""
-        return self.taps == 1 and not any(self.padding)
-
-    def is_tiling(self, image: list[int]) -> bool:
-        """Whether the windows cut the image into patches without overlap or rest."""
-        exact = all(size % k == 0 for size, k in zip(image, self.kernel, strict=True))
-        return self.kernel == self.stride and not any(self.padding) and max(self.dilation) == 1 and exact
 
 
 def weight_gradient(t: Translation, x: fx.Node, dy: fx.Node, window: Window) -> str:
@@ -65,8 +34,15 @@ def weight_gradient(t: Translation, x: fx.Node, dy: fx.Node, window: Window) -> 
     channels, *image = t.fixed_shape(x)
     filters, *positions = t.fixed_shape(dy)
     shape = [filters, channels // window.groups, *window.kernel]
+    if window.groups == 1 and window.is_whole(image):
+        rows, columns = (
+            t.make.node("Reshape", t.value(v), [-1, n]) for v, n in ((dy, filters), (x, product(shape[1:])))
+        )
+        return t.make.node("Reshape", t.make.node("Gemm", rows, columns, transA=1), shape)
     if window.groups == 1 and window.is_pointwise():
         strided = _strided(t, t.value(x), positions, window)
+        if is_one_product(channels, filters, product(positions)):
+            return t.make.node("Reshape", one_product(t, strided, t.value(dy), channels, filters, window.rank), shape)
         return _per_image(t, strided, t.value(dy), channels, filters, positions, shape)
     if window.groups == 1 and window.is_tiling(image):
         return _per_patch(t, t.value(x), t.value(dy), channels, filters, positions, window, shape)
@@ -110,7 +86,7 @@ def one_hot_columns(t: Translation, x: str, channels: int, window: Window) -> st
         tap_kernels(channels, window),
         group=channels,
         strides=window.stride,
-        pads=[*window.padding, *window.padding],
+        pads=[*window.before, *window.after],
         dilations=window.dilation,
     )
 

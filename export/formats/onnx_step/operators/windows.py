@@ -6,12 +6,12 @@ Legend: N batch, C channels, T kernel taps, P window positions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import fx
 
-from export.formats.onnx_step.operators.weight_gradient import Window, one_hot_columns, tap_kernels
+from export.formats.onnx_step.operators.geometry import Window
+from export.formats.onnx_step.operators.weight_gradient import one_hot_columns, tap_kernels
 from export.formats.onnx_step.translation import Translation, translates
 
 
@@ -26,7 +26,7 @@ def unfold(
     stride: Sequence[int],
 ) -> str:
     """[N, C, *image] -> [N, C*T, P]."""
-    window = Window(list(kernel), list(stride), list(padding), list(dilation), 1)
+    window = Window.padded(kernel, stride, padding, dilation, 1)
     columns = one_hot_columns(t, t.value(x), t.fixed_shape(x)[0], window)
     return t.make.node("Reshape", columns, t.dims.shape(t.tensor(node).shape))
 
@@ -44,16 +44,10 @@ def fold(
 ) -> str:
     """[N, C*T, P] -> [N, C, *image]."""
     channels = t.fixed_shape(node)[0]
-    window = Window(list(kernel), list(stride), list(padding), list(dilation), channels)
+    window = Window.padded(kernel, stride, padding, dilation, channels)
     reach = [s + 2 * p - d * (k - 1) - 1 for s, p, d, k in zip(image, padding, dilation, kernel, strict=True)]
     positions = [size // step + 1 for size, step in zip(reach, stride, strict=True)]
     sizes = [t.tensor(columns).shape[0], channels * window.taps, *positions]
-    attributes: dict[str, Any] = {"strides": window.stride, "dilations": window.dilation, "group": channels}
-    return t.make.node(
-        "ConvTranspose",
-        t.make.node("Reshape", t.value(columns), t.dims.shape(sizes)),
-        np.ascontiguousarray(tap_kernels(channels, window)),
-        pads=[*padding, *padding],
-        output_padding=[size % step for size, step in zip(reach, stride, strict=True)],
-        **attributes,
-    )
+    given = {**window.attributes, "output_padding": window.unreached(image)}
+    flat = t.make.node("Reshape", t.value(columns), t.dims.shape(sizes))
+    return t.make.node("ConvTranspose", flat, np.ascontiguousarray(tap_kernels(channels, window)), **given)
