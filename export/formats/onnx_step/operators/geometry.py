@@ -91,6 +91,8 @@ class Window:
             reach = (count - 1) * self.stride[dim]
             low = max(0, self.before[dim] - reach)
             high = min(self.kernel[dim] - 1, self.before[dim] + size - 1)
+            if high < low:  # nothing but padding is ever met
+                continue
             first[dim], kernel[dim], before[dim] = low, high - low + 1, self.before[dim] - low
             after[dim] = max(0, reach + kernel[dim] - size - before[dim])
         return replace(self, kernel=kernel, before=before, after=after), first

@@ -204,7 +204,8 @@ def _product(
 class _Shifts:
     """Shifted copies of tensors in one of the two layouts, with zeros where the window leaves the image.
 
-    Slice and Concat move whole runs of memory; Pad does the same work three to ten times slower (measured).
+    Slice and Concat move whole runs of memory, mostly as fast as Pad or faster. Only runs as short as a row are faster
+    in one pass than in two: 0.65 of the time for images of 32 x 32 (measured).
     """
 
     def __init__(self, t: Translation, batch: str, *, first_axis: int, batch_last: bool) -> None:
@@ -221,8 +222,12 @@ class _Shifts:
         new = [*sizes[:dim], count, *sizes[dim + 1 :]]
         if offset == 0 and stride == 1 and count == sizes[dim]:
             return value, new
-        parts = self.pieces(value, dim, channels, sizes, count, offset, stride)
         axis = self.first_axis + dim
+        if stride == 1 and count == sizes[dim] and not self.batch_last and dim == len(sizes) - 1:
+            pads = [0] * (2 * (axis + 1))
+            pads[axis], pads[-1] = -offset, offset
+            return self._t.make.node("Pad", value, pads), new
+        parts = self.pieces(value, dim, channels, sizes, count, offset, stride)
         return (self._t.make.node("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]), new
 
     def pieces(
