@@ -23,17 +23,17 @@ from edge.contracts.errors import ParityError
 from edge.contracts.manifest import Parity
 from edge.contracts.tensors import FEATURES, GRADIENT_SUM, STATE_ROLES, TensorSpec
 from export.agreement import Reference, References, agreeing
-from export.draws import DRAW, has_draws, without_draws
+from export.draws import DRAW
 from export.features.run import FeatureRun, FromFeatures, check_alone
 from export.gate_values import SETTINGS, gate_values
 from export.graph_session import GraphSession
 from export.loss_probe import LOSSES, reference_losses
 from export.loss_probe import PROGRAM as PROBE
 from export.micro_batch_run import MicroBatched, ProgramRun
-from export.prepared_module import batch_norms, moving_norms, prepared_module, with_statistics
+from export.norm_statistics import reference_statistics
+from export.prepared_module import with_statistics
 from export.program_inputs import TARGET
-from export.programs import STATS_MOMENTUM
-from export.reference import evaluated, forward_once, module_with
+from export.reference import evaluated
 from export.tensor_error import FACTOR, FLOOR, Disagreement, Worst, relative_errors, vanishing, worst_error
 from export.training_step import StepSpec, Variant
 from export.variants import draw_suffix, narrowed_specs, put_back, variant_module, variant_sizes, variant_spec
@@ -267,21 +267,9 @@ def _check_evaluation(
 
 def _check_statistics(module: nn.Module, spec: StepSpec, model: Openable, values: Mapping[str, np.ndarray]) -> None:
     outputs = _opened(model).run(values)
-    references = []
-    for dtype in (torch.float64, torch.float32):
-        prepared = prepared_module(module, spec)
-        moving = moving_norms(prepared)
-        prepared = module_with(with_statistics(prepared), values).to(dtype).train()
-        for name, norm in batch_norms(prepared).items():
-            norm.train(name in moving)
-            norm.momentum = float(values[STATS_MOMENTUM])
-        prepared = without_draws(prepared) if has_draws(values) else prepared
-        with torch.no_grad():
-            forward_once(prepared, spec, values, dtype)
-        buffers = {n: b.double().numpy() for n, b in prepared.named_buffers()}
-        references.append({n: buffers[n] for n in (o.removeprefix("next:") for o in outputs)})
+    exact, single = (reference_statistics(module, spec, values, d) for d in (torch.float64, torch.float32))
     got = {name.removeprefix("next:"): value for name, value in outputs.items()}
-    check_worst("program stats", worst_error(got, references[0], references[1]))
+    check_worst("program stats", worst_error(got, {n: exact[n] for n in got}, {n: single[n] for n in got}))
 
 
 def _check_probe(module: nn.Module, spec: StepSpec, model: Openable, values: Mapping[str, np.ndarray]) -> None:

@@ -14,16 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from edge.contracts.tensors import GRADIENT_SUM
 from edge.runtimes.micro_batches import ACCUMULATE, gradient_sum
-from export import loss_probe
+from export import loss_probe, norm_statistics
 from export.capture import Capture, StepFunction, StepInput, capture
 from export.draws import Draws, draws_of, fed, undrawn
-from export.prepared_module import RUNNING_STATISTICS, batch_norms, moving_norms, prepared_module, with_statistics
+from export.prepared_module import batch_norms, moving_norms, prepared_module, with_statistics
 from export.program_inputs import (
-    INPUT,
     correction_name,
     mask_name,
     scalar_input,
@@ -45,8 +43,6 @@ from export.step_objective import batch_inputs, objective_of
 from export.traceable_module import LOOPS, traceable_module
 from export.training_step import StepSpec, Variant
 from export.variants import draw_suffix, narrow_values, variant_module, variant_spec, widened
-
-STATS_MOMENTUM = "stats_momentum"
 
 GradientFunction = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Tensor | None]]]
 
@@ -120,7 +116,7 @@ def program_functions(
     if batch_norms(module):
         static = with_statistics(prepared)
         if moving := moving_norms(prepared):
-            programs["stats"] = _stats(static, spec, draws, moving)
+            programs[norm_statistics.PROGRAM] = _stats(static, spec, draws, moving)
         if spec.norm == "batch":
             programs["eval_static"] = _eval(static, spec, draws)
     return programs
@@ -315,33 +311,8 @@ def _eval(module: nn.Module, spec: StepSpec, draws: Draws) -> ProgramFunction:
 
 
 def _stats(module: nn.Module, spec: StepSpec, draws: Draws, moving: Sequence[str]) -> ProgramFunction:
-    """One step of the static pass: running += momentum * (batch mean, unbiased variance - running).
-
-    Fed 1/(n+1) for batch n it is the cumulative average. Source: HeteroFL, static batch normalisation.
-
-    Args:
-        moving: batch norms that it is for. All others normalise with the statistics they have, as in training: what
-            was trained above them never saw others.
-    """
-    module = copy.deepcopy(module).train()
-    buffers = state_buffers(module)
-    for name, norm in batch_norms(module).items():
-        norm.train(name in moving)
-        norm.momentum = 1.0  # the traced update is then the batch's own statistics
-
-    moved = tuple(f"{path}.{name}".removeprefix(".") for path in moving for name in RUNNING_STATISTICS)
-
-    def gather(values: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        live = {n: values[n].clone() for n in buffers}
-        with torch.no_grad(), undrawn(module) if draws else nullcontext():
-            state = {**{n: values[n] for n, _ in module.named_parameters()}, **live}
-            if spec.task:  # which calls the module as it likes
-                objective_of(spec).training(module, spec, draws, state, values)
-            else:
-                functional_call(module, state, (values[INPUT],))
-        momentum = values[STATS_MOMENTUM]
-        return {f"next:{n}": values[n] + momentum * (live[n] - values[n]) for n in moved}, {}
-
+    module = norm_statistics.gathering(module, moving)
     batch = batch_inputs(spec, module, whole=bool(spec.task))
-    inputs = (*weight_inputs(module, spec, buffers), *batch, scalar_input(STATS_MOMENTUM))
-    return ProgramFunction(gather, inputs, module, moved=moved)
+    inputs = (*weight_inputs(module, spec, state_buffers(module)), *batch, scalar_input(norm_statistics.MOMENTUM))
+    function = partial(norm_statistics.gathered, module, spec, draws, moving)
+    return ProgramFunction(function, inputs, module, moved=norm_statistics.moved_by(moving))
