@@ -1,14 +1,16 @@
 """Sparse updates beside full training and training of the head alone: accuracy, time of a step, what it keeps.
 
+    python -m benchmarks.sparse_updates runs/sparse --rates        # the learning rate of every variant
     python -m benchmarks.sparse_updates runs/sparse --accuracy     # three seeds; goes on where it was stopped
     python -m benchmarks.sparse_updates runs/sparse --steps        # times and memory of the schemes of the first seed
     python -m benchmarks.sparse_updates runs/sparse --table        # what is there
 
 Tasks are those of ``benchmarks.sparse_update_data``. All variants of a seed begin with the same weights, trained in
-plain torch on other data, and are simulated with the same devices, rounds, rate and draws; head and sparse updates with
-the statistics of norms on 512 of the devices' examples. An accuracy is the mean after the last three rounds. A scheme
-is chosen by first-order contributions on the same examples. Steps of batch 32 run in trainers of one thread, blocks of
-ten alternate, and ratios are those of medians of processor time.
+plain torch on other data, and are simulated with the same devices, rounds and draws; head and sparse updates with the
+statistics of norms on 512 of the devices' examples. Every variant has the best of the same rates, found on a seed of
+its own. An accuracy is the mean after the last three rounds. A scheme is chosen by first-order contributions on the
+same examples. Steps of batch 32 run in trainers of one thread, blocks of ten alternate, and ratios are those of medians
+of processor time.
 """
 
 from __future__ import annotations
@@ -53,6 +55,10 @@ SEEDS = (1, 2, 3)
 RUNTIMES = ("executorch", "onnxruntime")
 EXAMPLES = 512
 LAST = 3
+RATES = (0.02, 0.05, 0.1, 0.2, 0.4)
+RATES_SEED = 11
+"""On which every variant's rate is found; none of those that are shown."""
+RATES_FILE = "rates.json"
 
 
 @dataclass(frozen=True)
@@ -106,16 +112,17 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "sparse 0.3, memory alone": {"levels": 0.3, "compute": 1.0, "begin": "gathered"},
 }
 """Options of ``sparse_update`` and, as ``begin``, the file that a variant's weights are from; ``full`` is FedAvg."""
+BEFORE = ", statistics as before"
 OTHERS: dict[str, Mapping[str, Any]] = {
-    f"{name}, statistics as before": {**options, "begin": "before"}
+    f"{name}{BEFORE}": {**options, "begin": "before"}
     for name, options in VARIANTS.items()
     if options and "alone" not in name
 }
 """The same with the statistics of norms that the model was trained with before."""
 
 
-def run_text(name: str, seed: int, variant: str, folder: Path) -> str:
-    """The run file of a variant."""
+def run_text(name: str, seed: int, variant: str, folder: Path, rate: float = RATES[0]) -> str:
+    """The run file of a variant; what is not trained is the same at every rate."""
     task, options = TASKS[name], {**VARIANTS, **OTHERS}[variant]
     begin = options.get("begin", "before")
     method = 'name = "fedavg"'
@@ -138,7 +145,7 @@ rounds = {task.rounds}
 epochs = 1
 batch = 32
 last-batch = "keep"
-lr = 0.02
+lr = {rate}
 momentum = 0.9
 [data]
 {task.data}
@@ -209,22 +216,55 @@ def seed_folder(folder: Path, name: str, seed: int) -> Path:
     return path
 
 
-def run_accuracy(folder: Path, seeds: list[int], wanted: list[str]) -> None:
+def accuracies(folder: Path, name: str, seed: int, variant: str, rate: float) -> list[float]:
+    """The server's accuracy after each round, statistics rounds included; simulated where it is not there."""
+    path = seed_folder(folder, name, seed)
+    run = path / f"{variant}, {rate}"
+    if not (result := run.with_name(f"{run.name}.json")).exists():
+        begun = time.process_time()
+        found = measure(load_config_text(run_text(name, seed, variant, path, rate)), run, workers=1)
+        curve = [entry["evaluation"]["server"]["accuracy"] for entry in found["rounds"]]
+        result.write_text(json.dumps(curve))
+        cpu_s = time.process_time() - begun
+        print(f"{name}, seed {seed}, {variant}, rate {rate}: {curve[-1]:.4f}, {cpu_s:.0f} s", flush=True)
+    curve = json.loads(result.read_text())
+    return [float(value) for value in curve]
+
+
+def end_of(name: str, curve: list[float]) -> float:
+    """The mean after the last three rounds of training."""
+    return statistics.mean(curve[: TASKS[name].rounds][-LAST:])
+
+
+def find_rates(folder: Path, tasks: list[str], variants: list[str]) -> None:
+    """Write every variant's best rate, with what all of them give."""
+    file = folder / RATES_FILE
+    found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+    for name in tasks:
+        for variant in variants:
+            ends = {r: end_of(name, accuracies(folder, name, RATES_SEED, variant, r)) for r in RATES}
+            best = max(ends, key=lambda rate: ends[rate])
+            shown = {str(rate): round(end, 4) for rate, end in ends.items()}
+            found.setdefault(name, {})[variant] = {"rate": best, "accuracies": shown}
+            print(f"{name:12}{variant:28}{best:6} {shown}", flush=True)
+    file.write_text(json.dumps(found, indent=1))
+
+
+def rate_of(folder: Path, name: str, variant: str) -> float:
+    """The rate that was found for a variant; for one of ``OTHERS`` that of the variant that it is beside."""
+    if not (file := folder / RATES_FILE).exists():
+        raise SystemExit(f"no {file}: run --rates first")
+    return float(json.loads(file.read_text())[name][variant.removesuffix(BEFORE)]["rate"])
+
+
+def run_accuracy(folder: Path, seeds: list[int], tasks: list[str], wanted: list[str]) -> None:
     """Simulate every variant of every seed that is not there."""
-    first, others = ([v for v in variants if v in wanted] for variants in (VARIANTS, OTHERS))
-    for seed, variants in (*((s, first) for s in seeds), *((s, others) for s in seeds)):
-        for name in TASKS if variants else ():
-            path = seed_folder(folder, name, seed)
-            for variant in variants:
-                result = path / f"{variant}.json"
-                if result.exists():
-                    continue
-                begun = time.process_time()
-                found = measure(load_config_text(run_text(name, seed, variant, path)), path / variant, workers=1)
-                curve = [entry["evaluation"]["server"]["accuracy"] for entry in found["rounds"]]
-                cpu_s = time.process_time() - begun
-                result.write_text(json.dumps({"curve": curve, "bytes_up": found["rounds"][0]["bytes_up"]}))
-                print(f"{name}, seed {seed}, {variant}: {curve[-1]:.4f}, {cpu_s:.0f} s", flush=True)
+    for variants in (VARIANTS, OTHERS):
+        for seed in seeds:
+            for name in tasks:
+                for variant in variants:
+                    if variant in wanted:
+                        accuracies(folder, name, seed, variant, rate_of(folder, name, variant))
 
 
 def arguments_of(name: str, variant: str, folder: Path) -> ModelArguments:
@@ -298,17 +338,20 @@ def show(folder: Path) -> None:
     """Accuracies by seed and their means, schemes, what is kept by count."""
     for name in TASKS:
         for variant in (*VARIANTS, *OTHERS):
+            rate = rate_of(folder, name, variant)
             ends: list[float] = []
             after: list[float] = []
             for seed in SEEDS:
-                if (path := folder / name / str(seed) / f"{variant}.json").exists():
+                if (path := folder / name / str(seed) / f"{variant}, {rate}.json").exists():
+                    curve = json.loads(path.read_text())
+                    ends.append(end_of(name, curve))
                     # FedAvg's statistics round after the last one is one more.
-                    curve = json.loads(path.read_text())["curve"]
-                    ends.append(statistics.mean(curve[: TASKS[name].rounds][-LAST:]))
                     after += curve[TASKS[name].rounds :] if variant == "full" else []
             scheme, kept = scheme_of(name, 1, variant, folder)
             shown = " ".join(f"{end:.4f}" for end in ends)
-            print(f"{name:12}{variant:36}{shown}  mean {statistics.mean(ends) if ends else 0:.4f}  kept {kept:,} bytes")
+            print(
+                f"{name:12}{variant:36}{rate:5} {shown}  mean {statistics.mean(ends) if ends else 0:.4f}  kept {kept:,} bytes"
+            )
             if after:
                 print(f"{'':12}after a statistics round {' '.join(f'{value:.4f}' for value in after)}")
             if scheme is not None:
@@ -321,6 +364,7 @@ def main() -> None:
     """Run a part, or print what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--rates", action="store_true")
     parser.add_argument("--accuracy", action="store_true")
     parser.add_argument("--steps", action="store_true")
     parser.add_argument("--table", action="store_true")
@@ -333,8 +377,10 @@ def main() -> None:
     folder = chosen.folder.resolve()
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if chosen.rates:
+        find_rates(folder, chosen.tasks, [variant for variant in VARIANTS if variant in chosen.variants])
     if chosen.accuracy:
-        run_accuracy(folder, chosen.seeds, chosen.variants)
+        run_accuracy(folder, chosen.seeds, chosen.tasks, chosen.variants)
     if chosen.steps:
         run_steps(folder, chosen.blocks, chosen.tasks, chosen.runtimes)
     if chosen.table:
