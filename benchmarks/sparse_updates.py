@@ -349,9 +349,8 @@ def show(folder: Path) -> None:
                     after += curve[TASKS[name].rounds :] if variant == "full" else []
             scheme, kept = scheme_of(name, 1, variant, folder)
             shown = " ".join(f"{end:.4f}" for end in ends)
-            print(
-                f"{name:12}{variant:36}{rate:5} {shown}  mean {statistics.mean(ends) if ends else 0:.4f}  kept {kept:,} bytes"
-            )
+            mean = statistics.mean(ends) if ends else 0
+            print(f"{name:12}{variant:36}{rate:5} {shown}  mean {mean:.4f}  kept {kept:,} bytes")
             if after:
                 print(f"{'':12}after a statistics round {' '.join(f'{value:.4f}' for value in after)}")
             if scheme is not None:
