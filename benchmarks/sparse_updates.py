@@ -110,6 +110,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "sparse 0.3": {"levels": 0.3, "compute": 0.5, "begin": "gathered"},
     "sparse 0.15": {"levels": 0.15, "compute": 0.4, "begin": "gathered"},
     "sparse 0.3, memory alone": {"levels": 0.3, "compute": 1.0, "begin": "gathered"},
+    "sparse 0.3, memory alone, norms": {"levels": 0.3, "compute": 1.0, "norms": "trained", "begin": "gathered"},
 }
 """Options of ``sparse_update`` and, as ``begin``, the file that a variant's weights are from; ``full`` is FedAvg."""
 BEFORE = ", statistics as before"
@@ -129,7 +130,8 @@ def run_text(name: str, seed: int, variant: str, folder: Path, rate: float = RAT
     if options:
         gains = "{}" if "contributions" in options else f'"{folder / begin}-gains.json"'
         compute = f"\ncompute = {options['compute']}" if "compute" in options else ""
-        method = f'name = "sparse_update"\nlevels = [{options["levels"]}]\ncontributions = {gains}{compute}'
+        norms = f'\nnorms = "{options["norms"]}"' if "norms" in options else ""
+        method = f'name = "sparse_update"\nlevels = [{options["levels"]}]\ncontributions = {gains}{compute}{norms}'
     weights = f'\nweights = "{folder / begin}.safetensors"' if (folder / "before.safetensors").exists() else ""
     new = f'\nweights-except = ["{task.head}"]' if weights and task.head else ""
     return f"""
@@ -275,7 +277,7 @@ def arguments_of(name: str, variant: str, folder: Path) -> ModelArguments:
         empty = {"measure": "gradient", "model": "", "examples": 0, "layers": {}}
         gains.write_text(json.dumps(empty))
     cut = f"sparse_update:{options['levels']},contributions={gains}" if options else ""
-    cut += f",compute={options['compute']}" if "compute" in options else ""
+    cut += "".join(f",{name}={options[name]}" for name in ("compute", "norms") if name in options)
     model, shape = ("resnet20", (3, 16, 16)) if name == "images" else (signal_model(), (6, 100))
     return ModelArguments(model, shape, 5, 32, cut=cut)
 

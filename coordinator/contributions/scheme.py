@@ -1,4 +1,7 @@
-"""A scheme of a sparse update: the biases from one layer up, some layers' weights whole or in part, the head."""
+"""A scheme of a sparse update: the biases from one layer up, some layers' weights whole or in part, the head.
+
+With it, if asked for, the norms from that layer up, scales and statistics too.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ class Layer:
 
     Attributes:
         path: of the module.
-        weight: name of the parameter whose training is chosen, empty of a norm, whose scale stays frozen.
+        weight: name of the parameter whose training is chosen, empty of a norm.
+        scale: name of a norm's scale, empty of any other layer and where it has none.
         bias: name of its bias, empty where it has none.
         channels: of its output.
         size: elements of the weight.
@@ -36,6 +40,7 @@ class Layer:
 
     path: str
     weight: str
+    scale: str
     bias: str
     channels: int
     size: int
@@ -54,10 +59,12 @@ class Scheme:
     Attributes:
         first: path of the layer from which on biases are trained.
         rows: trained output channels by path of the layer, None for all of them; the head is among them.
+        trains_norms: whether norms from ``first`` on are trained whole, behind the batch's statistics.
     """
 
     first: str
     rows: Mapping[str, tuple[int, ...] | None]
+    trains_norms: bool = False
 
 
 def ordered_layers(module: nn.Module, operations: Collection[Operation]) -> tuple[Layer, ...]:
@@ -74,10 +81,11 @@ def ordered_layers(module: nn.Module, operations: Collection[Operation]) -> tupl
             continue
         bias = f"{path}.bias".lstrip(".") if part.bias is not None else ""
         if isinstance(part, _NORMS):
-            found.append(Layer(path, "", bias, 0, 0, False))
+            scale = f"{path}.weight".lstrip(".") if part.weight is not None else ""
+            found.append(Layer(path, "", scale, bias, 0, 0, False))
         else:
             weight = f"{path}.weight".lstrip(".")
-            found.append(Layer(path, weight, bias, part.weight.shape[0], part.weight.numel(), takes_rows(part)))
+            found.append(Layer(path, weight, "", bias, part.weight.shape[0], part.weight.numel(), takes_rows(part)))
     weighted = [layer for layer in found if layer.weight]
     if len(weighted) < 2:
         raise PlanError(
@@ -100,6 +108,8 @@ def trained_names(layers: Collection[Layer], scheme: Scheme) -> set[str]:
         is_above = is_above or layer.path == scheme.first
         if is_above and layer.bias:
             names.add(layer.bias)
+        if is_above and layer.scale and scheme.trains_norms:
+            names.add(layer.scale)
         if layer.path in scheme.rows:
             names.add(layer.weight)
     return names

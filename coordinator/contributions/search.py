@@ -69,13 +69,15 @@ def best_scheme(
     sizes: Mapping[str, int],
     contributions: Contributions,
     limit: Cost,
+    *,
+    trains_norms: bool = False,
 ) -> Scheme | None:
     """The scheme within ``limit`` that contributes most; None where the head alone is above it."""
     head = head_of(layers)
     best: tuple[float, Scheme] | None = None
     weighted = [layer for layer in layers if layer.weight]
     for depth, first in reversed([*enumerate(weighted)]):  # of equal schemes the one whose backward pass is shorter
-        base = Scheme(first.path, {head.path: None})
+        base = Scheme(first.path, {head.path: None}, trains_norms)
         free = scheme_cost(operations, layers, base, sizes)
         if not free.fits(limit):
             continue
@@ -86,7 +88,7 @@ def best_scheme(
         for share in TIGHTER:
             room = Cost(round((limit.memory - free.memory) * share), round((limit.macs - free.macs) * share))
             gain, chosen = _knapsack(choices, room)
-            scheme = Scheme(first.path, {**chosen, head.path: None})
+            scheme = Scheme(first.path, {**chosen, head.path: None}, trains_norms)
             if scheme_cost(operations, layers, scheme, sizes).fits(limit):
                 break
         gain += contributions.of(first.path).biases

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from coordinator.submodels.narrowed import Slice
 
 
+_NORMS = ("static", "trained")
+
+
 class SparseUpdate:
     """Options, in kebab case:
 
@@ -41,10 +44,12 @@ class SparseUpdate:
       batch 32; (0.3). 1 is the whole model, trained as FedAvg does. Devices get the largest that fits.
     - ``compute``: share of a full step's multiply-accumulates that a level below 1 may have; 1, no bound.
     - ``contributions``: a file that ``apportion contributions`` wrote, or a table of gains by layer; needed.
+    - ``norms``: (``static``), which normalise with the model's statistics below level 1, scales frozen; ``trained``,
+      those from the first trained layer on have the batch's, as in full training, and are trained whole.
     - ``loss``: as FedAvg's. Norms have running statistics.
 
     The head, the last layer, is trained whole in every level. Layers that are neither convolutions, linear nor norms
-    are frozen below level 1, and so are scales of norms.
+    are frozen below level 1.
     """
 
     name = "sparse_update"
@@ -58,6 +63,7 @@ class SparseUpdate:
         shares = sorted(read.ratios("levels", (0.3,)), reverse=True)
         compute = read.number("compute", 1.0, low=0, strict=True) or 1.0
         given = read.text_or_numbers("contributions")
+        self._trains_norms = read.choice("norms", _NORMS, _NORMS[0]) == "trained"
         self._loss = read.choice("loss", LOSSES, "cross_entropy")
         read.finish()
         if compute > 1:
@@ -93,7 +99,7 @@ class SparseUpdate:
             if level == FULL:
                 continue
             limit = Cost(int(full.memory * level.value), int(full.macs * compute))
-            scheme = best_scheme(operations, layers, sizes, contributions, limit)
+            scheme = best_scheme(operations, layers, sizes, contributions, limit, trains_norms=self._trains_norms)
             if scheme is None:
                 raise PlanError(
                     f"{self.name} {level.name}: training the last layer alone takes more than {limit.memory:,} bytes "
@@ -149,13 +155,18 @@ class SparseUpdate:
             frozen = sorted(set(frozen_names(self._module, update.cut)) & update.tensors.keys())
             if frozen:
                 raise UpdateRejected(f"{where}: sent {frozen[:3]}, which its cut freezes; re-plan the device")
-            if update.cut:  # its norms moved no statistics
-                tensors = {name: value for name, value in tensors.items() if name not in self._buffers}
+            kept = self._kept_statistics(update.cut)
+            tensors = {name: value for name, value in tensors.items() if name not in kept}
             mean.add(tensors, examples(update), where=where, slices=slices)
             count += 1
         if not count:
             raise PlanError(f"round {state.round}: no updates to aggregate; repeat the round")
         return State(mean.result(), state.extra, state.round + 1)
+
+    def _kept_statistics(self, cut: Cut) -> set[str]:
+        """Buffers that a device with this cut does not move: those of norms whose scale is frozen."""
+        frozen = {name.rpartition(".")[0] for name in frozen_names(self._module, cut)}
+        return {name for name in self._buffers if name.rpartition(".")[0] in frozen}
 
     def refresh(self, state: State) -> State:
         """The state itself: schemes hold for the whole run."""

@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from coordinator.contributions.operations import forward_operations
+from coordinator.contributions.scheme import Scheme, ordered_layers
+from coordinator.contributions.search import scheme_cost
 from coordinator.methods import Submodel, Update, build_method
 from coordinator.methods.sparse_update import SparseUpdate
 from coordinator.models.catalog import build_model
@@ -16,6 +19,8 @@ from coordinator.rounds.batch_norm_statistics import trains_with_static_norms
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.costs import cut_costs
 from edge.contracts.errors import ConfigError, PlanError, UpdateRejected
+from export.formats.onnx_step.format import OnnxStep
+from export.training_step import StepSpec
 
 GAINS = {"layer2.0.conv2": 1.0, "layer3.0.conv1": 2.0, "layer3.0.conv2": 3.0}
 SHAPE = (3, 8, 8)
@@ -110,6 +115,66 @@ def test_statistics_that_a_partial_level_did_not_move_do_not_count() -> None:
     assert np.array_equal(new.tensors["bn1.running_mean"], state.tensors["bn1.running_mean"])
 
 
+def test_trained_norms_are_those_from_the_first_trained_layer_on() -> None:
+    with_norms = method(norms="trained", levels=[0.3])
+    given = submodel(0, with_norms)
+    scheme = with_norms.scheme(given.level)
+    assert scheme is not None
+    order = [layer.path for layer in ordered_layers(MODULE, forward_operations(MODULE, MODULE.input_spec))]  # type: ignore[arg-type]
+    above = {*order[order.index(scheme.first) :]}
+    norms = {path for path, part in MODULE.named_modules() if isinstance(part, nn.BatchNorm2d)}
+    assert norms & above
+    assert norms - above
+    for path in norms:
+        assert ({f"{path}.weight", f"{path}.bias"} <= {*given.program.frozen}) == (path not in above)
+
+
+def test_statistics_of_trained_norms_are_means_and_others_keep_their_bits() -> None:
+    with_norms = method(norms="trained", levels=[0.3])
+    state, given = with_norms.init(), submodel(0, with_norms)
+    frozen = {name.rpartition(".")[0] for name in given.program.frozen}
+    statistics = [name for name, _ in MODULE.named_buffers() if name.endswith(("running_mean", "running_var"))]
+    moved = {name for name in statistics if name.rpartition(".")[0] not in frozen}
+    assert 0 < len(moved) < len(statistics)
+
+    def update(device: str, change: float) -> Update:
+        sent = trained(given, device, change)
+        norms = {name: state.tensors[name] + np.float32(change) for name in statistics}
+        return Update(device, sent.level, sent.cut, {**sent.tensors, **norms}, 4)
+
+    new = with_norms.aggregate(state, [update("a", 1.0), update("b", 2.0)])
+    for name in statistics:
+        wanted = state.tensors[name] + np.float32(1.5 * (name in moved))
+        np.testing.assert_allclose(new.tensors[name], wanted, rtol=1e-6)
+
+
+def test_trained_norms_count_in_the_budget() -> None:
+    operations = forward_operations(MODULE, MODULE.input_spec)  # type: ignore[arg-type]
+    layers = ordered_layers(MODULE, operations)
+    sizes = {name: p.numel() for name, p in MODULE.named_parameters()}
+    rows = {"fc": None}
+    static, norms = (scheme_cost(operations, layers, Scheme("layer3.0.conv1", rows, n), sizes) for n in (False, True))
+    # Inputs of three norms of 64 channels, 2 x 2, batch 32, and gradients and momentum of their scales.
+    assert norms.memory - static.memory == 3 * (32 * 64 * 4 * 4 + 64 * 8)
+    assert norms.macs == static.macs
+
+
+@pytest.mark.slow
+def test_step_with_trained_norms_passes_the_gate() -> None:
+    with_norms = method(norms="trained", levels=[0.3])
+    given = submodel(0, with_norms)
+    module = apply_cut(MODULE, given.cut, given.tensors)
+    step = StepSpec(
+        input=MODULE.input_spec,  # type: ignore[arg-type]
+        classes=4,
+        batch=4,
+        frozen=given.program.frozen,
+        frozen_norm="static",
+    )
+    written = OnnxStep().write(module, step)
+    OnnxStep().check(module, step, written.files, written.programs, written.tensors)
+
+
 def test_frozen_tensors_are_refused_with_the_device_s_name() -> None:
     small = submodel(2)
     update = trained(small, "a", 1.0)
@@ -134,6 +199,7 @@ def test_compute_bounds_the_multiply_accumulates() -> None:
         ({"contributions": {"fc": -1.0}}, ConfigError, "numbers from 0"),
         ({"levels": [2]}, ConfigError, "ratios above 0 up to 1"),
         ({"compute": 1.5}, ConfigError, "compute: 1.5 given"),
+        ({"norms": "batch"}, ConfigError, "norms"),
         ({"levels": [0.001]}, PlanError, "training the last layer alone takes more than"),
     ],
 )
