@@ -110,6 +110,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "sparse 0.3": {"levels": 0.3, "compute": 0.5, "begin": "gathered"},
     "sparse 0.15": {"levels": 0.15, "compute": 0.4, "begin": "gathered"},
     "sparse 0.3, memory alone": {"levels": 0.3, "compute": 1.0, "begin": "gathered"},
+    "sparse 0.3, norms": {"levels": 0.3, "compute": 0.5, "norms": "trained", "begin": "gathered"},
     "sparse 0.3, memory alone, norms": {"levels": 0.3, "compute": 1.0, "norms": "trained", "begin": "gathered"},
 }
 """Options of ``sparse_update`` and, as ``begin``, the file that a variant's weights are from; ``full`` is FedAvg."""
@@ -117,7 +118,7 @@ BEFORE = ", statistics as before"
 OTHERS: dict[str, Mapping[str, Any]] = {
     f"{name}{BEFORE}": {**options, "begin": "before"}
     for name, options in VARIANTS.items()
-    if options and "alone" not in name
+    if options and "alone" not in name and "norms" not in options
 }
 """The same with the statistics of norms that the model was trained with before."""
 
