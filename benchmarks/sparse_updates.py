@@ -48,6 +48,7 @@ from coordinator.planning.planner import MB
 from coordinator.reporting.environment import environment
 from coordinator.run_file.loading import load_config_text
 from coordinator.submodels.build import module_tensors
+from edge.contracts.errors import PlanError
 from edge.contracts.streams import permutation, stream_seed
 from edge.contracts.tensor_file import encode_tensors
 
@@ -220,13 +221,21 @@ def seed_folder(folder: Path, name: str, seed: int) -> Path:
 
 
 def accuracies(folder: Path, name: str, seed: int, variant: str, rate: float) -> list[float]:
-    """The server's accuracy after each round, statistics rounds included; simulated where it is not there."""
+    """The server's accuracy after each round, statistics rounds included; 0 where the run diverges.
+
+    It is simulated where it is not there.
+    """
     path = seed_folder(folder, name, seed)
     run = path / f"{variant}, {rate}"
     if not (result := run.with_name(f"{run.name}.json")).exists():
         begun = time.process_time()
-        found = measure(load_config_text(run_text(name, seed, variant, path, rate)), run, workers=1)
-        curve = [entry["evaluation"]["server"]["accuracy"] for entry in found["rounds"]]
+        try:
+            found = measure(load_config_text(run_text(name, seed, variant, path, rate)), run, workers=1)
+            curve = [entry["evaluation"]["server"]["accuracy"] for entry in found["rounds"]]
+        except PlanError as error:  # every device's update is refused once it is not finite
+            if "not finite" not in str(error):
+                raise
+            curve = [0.0]
         result.write_text(json.dumps(curve))
         cpu_s = time.process_time() - begun
         print(f"{name}, seed {seed}, {variant}, rate {rate}: {curve[-1]:.4f}, {cpu_s:.0f} s", flush=True)
