@@ -112,7 +112,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "sparse 0.15": {"levels": 0.15, "compute": 0.4, "begin": "gathered"},
     "sparse 0.3, memory alone": {"levels": 0.3, "compute": 1.0, "begin": "gathered"},
     "sparse 0.3, norms": {"levels": 0.3, "compute": 0.5, "norms": "trained", "begin": "gathered"},
-    "sparse 0.3, memory alone, norms": {"levels": 0.3, "compute": 1.0, "norms": "trained", "begin": "gathered"},
+    "sparse 0.5, norms": {"levels": 0.5, "compute": 0.6, "norms": "trained", "begin": "gathered"},
 }
 """Options of ``sparse_update`` and, as ``begin``, the file that a variant's weights are from; ``full`` is FedAvg."""
 BEFORE = ", statistics as before"
