@@ -346,9 +346,9 @@ def scheme_of(name: str, seed: int, variant: str, folder: Path) -> tuple[Scheme 
     return scheme, step_work(operations, trained_names(layers, scheme)).kept_bytes
 
 
-def show(folder: Path) -> None:
+def show(folder: Path, tasks: list[str]) -> None:
     """Accuracies by seed and their means, schemes, what is kept by count."""
-    for name in TASKS:
+    for name in tasks:
         for variant in (*VARIANTS, *OTHERS):
             rate = rate_of(folder, name, variant)
             ends: list[float] = []
@@ -395,7 +395,7 @@ def main() -> None:
     if chosen.steps:
         run_steps(folder, chosen.blocks, chosen.tasks, chosen.runtimes)
     if chosen.table:
-        show(folder)
+        show(folder, chosen.tasks)
 
 
 if __name__ == "__main__":
