@@ -108,9 +108,9 @@ TASKS = {
 VARIANTS: dict[str, Mapping[str, Any]] = {
     "full": {},
     "head": {"levels": 0.9, "contributions": {}, "begin": "gathered"},
-    "sparse 0.3": {"levels": 0.3, "compute": 0.5, "begin": "gathered"},
-    "sparse 0.15": {"levels": 0.15, "compute": 0.4, "begin": "gathered"},
-    "sparse 0.3, memory alone": {"levels": 0.3, "compute": 1.0, "begin": "gathered"},
+    "sparse 0.3": {"levels": 0.3, "compute": 0.5, "norms": "static", "begin": "gathered"},
+    "sparse 0.15": {"levels": 0.15, "compute": 0.4, "norms": "static", "begin": "gathered"},
+    "sparse 0.3, memory alone": {"levels": 0.3, "compute": 1.0, "norms": "static", "begin": "gathered"},
     "sparse 0.3, norms": {"levels": 0.3, "compute": 0.5, "norms": "trained", "begin": "gathered"},
     "sparse 0.5, norms": {"levels": 0.5, "compute": 0.6, "norms": "trained", "begin": "gathered"},
 }
@@ -119,7 +119,7 @@ BEFORE = ", statistics as before"
 OTHERS: dict[str, Mapping[str, Any]] = {
     f"{name}{BEFORE}": {**options, "begin": "before"}
     for name, options in VARIANTS.items()
-    if options and "alone" not in name and "norms" not in options
+    if options and "alone" not in name and options.get("norms") != "trained"
 }
 """The same with the statistics of norms that the model was trained with before."""
 

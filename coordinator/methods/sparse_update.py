@@ -2,7 +2,8 @@
 
 A level is a share of what a full step holds beside the model. For each the coordinator chooses from which layer on
 biases are trained, and which layers' weights, whole or some of their output channels, by their measured contributions.
-All else is frozen: no gradient, no optimizer state, nothing kept for it, nothing sent. Norms use fixed statistics.
+All else is frozen: no gradient, no optimizer state, nothing kept for it, nothing sent. Frozen norms use fixed
+statistics; those from the first trained layer on are trained as in full training, unless the run says otherwise.
 Source: Lin et al., "On-device training under 256KB memory" (MCUNetV3, NeurIPS 2022), sections 3.2 and 3.3; Cai et al.,
 "TinyTL" (NeurIPS 2020) for biases; Zhu et al., "PockEngine" (MICRO 2023) for backward graphs pruned when compiled.
 """
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from coordinator.submodels.narrowed import Slice
 
 
-_NORMS = ("static", "trained")
+_NORMS = ("trained", "static")
 
 
 class SparseUpdate:
@@ -44,8 +45,8 @@ class SparseUpdate:
       batch 32; (0.3). 1 is the whole model, trained as FedAvg does. Devices get the largest that fits.
     - ``compute``: share of a full step's multiply-accumulates that a level below 1 may have; 1, no bound.
     - ``contributions``: a file that ``apportion contributions`` wrote, or a table of gains by layer; needed.
-    - ``norms``: (``static``), which normalise with the model's statistics below level 1, scales frozen; ``trained``,
-      those from the first trained layer on have the batch's, as in full training, and are trained whole.
+    - ``norms``: (``trained``), those from the first trained layer on have the batch's statistics, as in full training,
+      and are trained whole; ``static``, as MCUNetV3's, all have the model's statistics and frozen scales.
     - ``loss``: as FedAvg's. Norms have running statistics.
 
     The head, the last layer, is trained whole in every level. Layers that are neither convolutions, linear nor norms

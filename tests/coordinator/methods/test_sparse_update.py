@@ -79,7 +79,7 @@ def test_cut_module_computes_what_the_whole_one_does() -> None:
         assert torch.equal(network().eval()(x), cut.eval()(x))
 
 
-def test_norms_of_partial_levels_use_their_statistics() -> None:
+def test_frozen_norms_of_partial_levels_use_their_statistics() -> None:
     assert [submodel(i).program.frozen_norm for i in range(3)] == ["", "static", "static"]
 
 
@@ -116,9 +116,9 @@ def test_statistics_that_a_partial_level_did_not_move_do_not_count() -> None:
 
 
 def test_trained_norms_are_those_from_the_first_trained_layer_on() -> None:
-    with_norms = method(norms="trained", levels=[0.3])
-    given = submodel(0, with_norms)
-    scheme = with_norms.scheme(given.level)
+    partial = method(levels=[0.3])
+    given = submodel(0, partial)
+    scheme = partial.scheme(given.level)
     assert scheme is not None
     order = [layer.path for layer in ordered_layers(MODULE, forward_operations(MODULE, MODULE.input_spec))]  # type: ignore[arg-type]
     above = {*order[order.index(scheme.first) :]}
@@ -129,9 +129,21 @@ def test_trained_norms_are_those_from_the_first_trained_layer_on() -> None:
         assert ({f"{path}.weight", f"{path}.bias"} <= {*given.program.frozen}) == (path not in above)
 
 
+def test_static_norms_keep_scales_and_statistics() -> None:
+    static = method(norms="static", levels=[0.3])
+    state, given = static.init(), submodel(0, static)
+    norms = [path for path, part in MODULE.named_modules() if isinstance(part, nn.BatchNorm2d)]
+    assert {f"{path}.weight" for path in norms} <= {*given.program.frozen}
+    update = trained(given, "a", 1.0)
+    sent = {**update.tensors, **{f"{path}.running_var": state.tensors[f"{path}.running_var"] + 5 for path in norms}}
+    new = static.aggregate(state, [Update("a", given.level, given.cut, sent, 4)])
+    for path in norms:
+        np.testing.assert_array_equal(new.tensors[f"{path}.running_var"], state.tensors[f"{path}.running_var"])
+
+
 def test_statistics_of_trained_norms_are_means_and_others_keep_their_bits() -> None:
-    with_norms = method(norms="trained", levels=[0.3])
-    state, given = with_norms.init(), submodel(0, with_norms)
+    partial = method(levels=[0.3])
+    state, given = partial.init(), submodel(0, partial)
     frozen = {name.rpartition(".")[0] for name in given.program.frozen}
     statistics = [name for name, _ in MODULE.named_buffers() if name.endswith(("running_mean", "running_var"))]
     moved = {name for name in statistics if name.rpartition(".")[0] not in frozen}
@@ -142,7 +154,7 @@ def test_statistics_of_trained_norms_are_means_and_others_keep_their_bits() -> N
         norms = {name: state.tensors[name] + np.float32(change) for name in statistics}
         return Update(device, sent.level, sent.cut, {**sent.tensors, **norms}, 4)
 
-    new = with_norms.aggregate(state, [update("a", 1.0), update("b", 2.0)])
+    new = partial.aggregate(state, [update("a", 1.0), update("b", 2.0)])
     for name in statistics:
         wanted = state.tensors[name] + np.float32(1.5 * (name in moved))
         np.testing.assert_allclose(new.tensors[name], wanted, rtol=1e-6)
@@ -161,8 +173,8 @@ def test_trained_norms_count_in_the_budget() -> None:
 
 @pytest.mark.slow
 def test_step_with_trained_norms_passes_the_gate() -> None:
-    with_norms = method(norms="trained", levels=[0.3])
-    given = submodel(0, with_norms)
+    partial = method(levels=[0.3])
+    given = submodel(0, partial)
     module = apply_cut(MODULE, given.cut, given.tensors)
     step = StepSpec(
         input=MODULE.input_spec,  # type: ignore[arg-type]
