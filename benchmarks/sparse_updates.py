@@ -315,7 +315,7 @@ def run_steps(folder: Path, blocks: int, names: list[str], runtimes: list[str]) 
                         side.block()
                         times[variant].append(side.cpu_ms)
                 for variant, form in inputs.items():
-                    agent = measure_agent(form, Path(made) / f"agent-{variant[-2:]}", 1).report
+                    agent = measure_agent(form, Path(made) / f"agent-{variant.replace(' ', '-')}", 1).report
                     cost = form.manifest.cost
                     line = {
                         **{"task": name, "runtime": runtime, "variant": variant},
