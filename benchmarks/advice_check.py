@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.advice_earlier import EARLIER, Earlier
-from benchmarks.advice_map import CANDIDATES, HELD, HELD_SEED, ROOT, SEEDS, SETTINGS, Held, held_config, read_lines
+from benchmarks.advice_map import CANDIDATES, HELD, ROOT, SEEDS, SETTINGS, Held, held_config, read_lines
 from benchmarks.advice_map import setting_config as config_of
 from coordinator.advice.features import Population, population
 from coordinator.advice.ranking import Advice, By, advise
@@ -158,14 +158,17 @@ def outcome(held: Held, runs: dict[tuple[str, str, int], dict[str, Any]], by: By
     config, found = held_config(held), read_map()
     devices = population(config)
     told = _advice(config, devices, found, held.budget_mb, held.link_mb_s, held.target, by)
-    known = {label: entry for (name, label, _), entry in runs.items() if name == held.name and "accuracy" in entry}
+    known: dict[str, dict[str, list[float]]] = {}
+    for (name, label, seed), entry in runs.items():
+        if name == held.name and "accuracy" in entry:
+            known.setdefault(label, {})[str(seed)] = entry["accuracy"]
     courses = [
         Course(
             label=c.label,
             method=c.method,
             options=dict(c.options),
-            rounds=list(range(1, 1 + len(known[c.label]["accuracy"]))),
-            accuracy={"0": known[c.label]["accuracy"]},
+            rounds=list(range(1, 1 + max(map(len, known[c.label].values())))),
+            accuracy=known[c.label],
         )
         for c in CANDIDATES
         if c.label in known
@@ -180,8 +183,8 @@ def check(folder: Path) -> None:
     """One JSON line for every held setting and each of time and bytes."""
     runs = read_lines(folder / "held.jsonl")
     for held in HELD:
-        labels = {label for name, label, seed in runs if name == held.name and seed == HELD_SEED}
-        if not labels:
+        found_runs = [seed for name, _, seed in runs if name == held.name]
+        if not found_runs:
             print(json.dumps({"held": held.name, "runs": 0}))
             continue
         for by in ("time", "bytes"):
@@ -195,7 +198,7 @@ def check(folder: Path) -> None:
                         "target": held.target,
                         "budget_mb": held.budget_mb,
                         "link_mb_s": held.link_mb_s,
-                        "runs": len(labels),
+                        "runs": len(found_runs),
                         "setting": told["setting"],
                         "chosen": told["choice"] and told["choice"]["label"],
                         "ratio": round(found.ratio(), 3),
