@@ -85,6 +85,7 @@ CLAIMS = (
         ),
         (("prunefl", "fedavg"),),
         is_timed=True,
+        share=1 / 3,
     ),
 )
 

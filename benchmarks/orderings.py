@@ -59,6 +59,7 @@ class Comparison:
     Attributes:
         claims: (better, worse) by entry label, as the papers order them.
         is_timed: whether seconds to :data:`TARGETS` are compared, and not final accuracies.
+        share: of the second method's seconds that the first may take, where they are compared.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Comparison:
     entries: tuple[Entry, ...]
     claims: tuple[tuple[str, str], ...]
     is_timed: bool = False
+    share: float = 0.5
 
 
 _QUARTER = {"levels": [0.25], "norm": "batch"}

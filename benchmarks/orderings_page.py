@@ -133,8 +133,8 @@ def timed_tables(comparison: Comparison, runs: Mapping[str, Mapping[int, Run]]) 
             lines.append(f"| {seed} | {' | '.join(cells)} | {share} |")
         if shares:
             deviation = f" ± {statistics.stdev(shares):.2f}" if len(shares) > 1 else ""
-            held = "yes" if statistics.mean(shares) <= 0.5 else "**no**"
-            lines += ["", f"Share {statistics.mean(shares):.2f}{deviation}; at most half: {held}."]
+            held = "yes" if statistics.mean(shares) <= comparison.share else "**no**"
+            lines += ["", f"Share {statistics.mean(shares):.2f}{deviation}; at most {comparison.share:.2f}: {held}."]
         parts.append("\n".join(lines))
     finals = ["| method | accuracy at the end, % | density at the end | MB down | MB up | simulated s |"]
     finals.append("|---|---|---|---|---|---|")

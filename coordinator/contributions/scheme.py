@@ -1,6 +1,6 @@
 """A scheme of a sparse update: the biases from one layer up, some layers' weights whole or in part, the head.
 
-With it, if asked for, the norms from that layer up, scales and statistics too.
+With it, unless norms stay static, those from that layer up, scales and statistics too.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,10 @@ def test_shares_of_the_time_and_what_was_not_reached() -> None:
     results |= {("timed", "slow", seed): run(0.5, 0.85, seconds=10.0) for seed in SEEDS}
     shown = page([TIMED], results)
     assert "| 1 | 8 | 2 | 4 | 20 | 2 | 4 | 0.40 |" in shown
-    assert "Share 0.40 ± 0.00; at most half: yes." in shown
+    assert "Share 0.40 ± 0.00; at most 0.50: yes." in shown
     assert "| 1 | not reached | | | not reached | | |  |" in shown  # the target of 0.9
+    third = replace(TIMED, share=1 / 3)
+    assert "Share 0.40 ± 0.00; at most 0.33: **no**." in page([third], results)
 
 
 def test_grid_has_every_method_before_the_next_seed() -> None:
