@@ -15,20 +15,25 @@ from coordinator.run_file.loading import DATA_VARIABLE
 from tests.device_installation import install_device
 from tests.pacing import Pacing
 from tests.postgres_server import PostgresServer, missing_postgres, running_server
+from tests.shares import Share
 
 NO_MOSQUITTO = "mosquitto is not installed here (Debian: mosquitto)"
 NO_DATA = f"{DATA_VARIABLE} is not set to the folder with the datasets"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--limit-s``: see :mod:`tests.pacing`."""
+    """``--limit-s``: see :mod:`tests.pacing`; the two others: :mod:`tests.shares`."""
     parser.addoption("--limit-s", type=float, default=0.0, help="the most a test without a mark for it may take")
+    parser.addoption("--within-minutes", type=float, default=0.0, help="tests that have not begun by then are skipped")
+    parser.addoption("--order", default="", help="draws the order of the files, with --within-minutes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measures the tests where a limit is given."""
+    """Measures the tests where a limit is given, and ends where a time is."""
     if limit_s := config.getoption("--limit-s"):
         config.pluginmanager.register(Pacing(limit_s))
+    if minutes := config.getoption("--within-minutes"):
+        config.pluginmanager.register(Share(config.getoption("--order"), minutes * 60))
 
 
 @pytest.hookimpl(wrapper=True)
