@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coordinator.submodels.packed_tensors import masks_of, split_tensors
+from coordinator.submodels.packed_tensors import changing_layout, constant_tensors, masks_of
 from edge.contracts.packing import KEPT
 from edge.contracts.precision import SCALE, is_coded, scale_shape
 
@@ -54,12 +54,12 @@ class Traffic:
             base: the run's base file, of a submodel that has one.
             manifest: says which tensors travel in fewer bits where the order asks for it; None: none do.
         """
-        changing, constant = split_tensors(submodel)
+        constant = constant_tensors(submodel)
         digest = _digest(constant) if constant else ""
         stays = _file_bytes(_layout(constant)) if constant else 0
         if submodel.program.has_base and base is not None:
             digest, stays = base.digest, base.size
-        down = _file_bytes(_layout(changing)) + (stays if digest not in ("", held) else 0)
+        down = _file_bytes(changing_layout(submodel)) + (stays if digest not in ("", held) else 0)
         masks = masks_of(submodel.tensors)
         sent: list[tuple[str, tuple[int, ...], str]] = []
         for name in order.upload:

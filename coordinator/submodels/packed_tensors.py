@@ -24,21 +24,46 @@ def split_tensors(submodel: Submodel) -> tuple[dict[str, np.ndarray], dict[str, 
 
     Beside a base file, which is what stays, all tensors count as changing.
     """
+    masks = _packing_masks(submodel)
+    packed = {
+        name + KEPT if name in masks else name: kept_values(value, masks[name]) if name in masks else value
+        for name, value in _changing(submodel).items()
+    }
+    return packed, constant_tensors(submodel)
+
+
+def changing_layout(submodel: Submodel) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    """Name, shape and type of the first of :func:`split_tensors`, for who counts and needs no values."""
+    kept = {name: (int(mask.sum()),) for name, mask in _packing_masks(submodel).items()}
+    return tuple(
+        (name + KEPT if name in kept else name, kept.get(name, value.shape), value.dtype.name)
+        for name, value in _changing(submodel).items()
+    )
+
+
+def constant_tensors(submodel: Submodel) -> dict[str, np.ndarray]:
+    """What stays for rounds: frozen tensors, and masks, packed; nothing beside a base file."""
     if submodel.program.has_base:
-        return dict(submodel.tensors), {}
-    masks = masks_of(submodel.tensors)
-    changing: dict[str, np.ndarray] = {}
+        return {}
     constant: dict[str, np.ndarray] = {}
     for name, value in submodel.tensors.items():
         if name.endswith(MASK):
             constant |= pack_mask(name.removesuffix(MASK), value)
         elif name in submodel.program.frozen:
             constant[name] = value
-        elif name in masks:
-            changing[name + KEPT] = kept_values(value, masks[name])
-        else:
-            changing[name] = value
-    return changing, constant
+    return constant
+
+
+def _changing(submodel: Submodel) -> dict[str, np.ndarray]:
+    if submodel.program.has_base:
+        return dict(submodel.tensors)
+    frozen = submodel.program.frozen
+    return {n: v for n, v in submodel.tensors.items() if not (n.endswith(MASK) or n in frozen)}
+
+
+def _packing_masks(submodel: Submodel) -> dict[str, np.ndarray]:
+    """The masks by which tensors are packed: none beside a base file."""
+    return {} if submodel.program.has_base else masks_of(submodel.tensors)
 
 
 def masks_of(tensors: Tensors) -> dict[str, np.ndarray]:
