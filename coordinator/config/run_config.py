@@ -260,6 +260,8 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[simulation]``: how fast simulated devices are, and how steps compute; read by ``apportion simulate`` alone.
 
     Attributes:
+        runtime: what computes the steps: ``torch``, or a device runtime that is installed here, whose artifacts are
+            exported and checked as for devices, and whose results are theirs to the bit. Example: ``"executorch"``.
         precision: of the factors of a training step's products, ``float32`` or ``bfloat16``; sums, weights and updates
             are float32 with either. Example: ``"bfloat16"``.
         time_model: seconds of a round by kept weights instead of by the profile below: a published one of PruneFL's
@@ -276,6 +278,7 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
             ``71``.
     """
 
+    runtime: str = "torch"
     precision: Precision = "float32"
     time_model: str = ""
     profile: str = "raspberry-pi-4"

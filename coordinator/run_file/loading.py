@@ -54,6 +54,7 @@ from coordinator.tracking import TRACKERS
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.evaluation import FEWEST
 from edge.contracts.topics import check_name
+from edge.runtimes import RUNTIMES
 
 DATA_VARIABLE = "APPORTION_DATA"
 _SECTIONS = tuple(RunConfig.__struct_fields__)
@@ -309,6 +310,7 @@ def _store(table: TableReader, folder: Path) -> StoreConfig:
 def _simulation(table: TableReader) -> SimulationConfig:
     default = SimulationConfig()
     return SimulationConfig(
+        runtime=table.choice("runtime", (default.runtime, *RUNTIMES), default.runtime),
         precision=table.choice("precision", choices_of(SimulationConfig, "precision"), default.precision),
         # Checked with the method and the model at hand: its list lies beside torch.
         time_model=table.text("time-model", default.time_model),

@@ -35,6 +35,7 @@ from coordinator.simulation.orders import Simulation
 from coordinator.simulation.record import Record, write_record
 from coordinator.simulation.results import finish
 from coordinator.simulation.round_clock import round_clock
+from coordinator.simulation.runtime_artifacts import check_runtime
 from coordinator.simulation.simulator import run_rounds
 from coordinator.simulation.worker import local_training
 from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers
@@ -104,6 +105,7 @@ def open_simulation(
     if config.aggregation.mode != "synchronous":
         why = "a simulation's rounds are synchronous: its devices finish when its clock says, not when they do"
         raise ConfigError([f'$.aggregation.mode: "{config.aggregation.mode}" given; {why}; use apportion run'])
+    check_runtime(config, options.device)
     with _worker_processes(config, run_dir, options) as processes:
         progress = Progress(
             stream=None if options.quiet else sys.stderr, metrics=run_dir / "metrics.jsonl", form=config.tracking.logs

@@ -16,7 +16,7 @@ from coordinator.ledger.records import Assignment, RecordedUpdate
 from coordinator.methods.method import shape_for
 from coordinator.rounds.federation import Devices, Federation
 from coordinator.rounds.round_clock import RoundClock as TimeLeft
-from coordinator.simulation.orders import RUNTIME, Simulation, Tally, train
+from coordinator.simulation.orders import Simulation, Tally, train
 from coordinator.simulation.spool import Spool
 from coordinator.simulation.workers import Refused
 from coordinator.submodels.values import State, Update
@@ -45,8 +45,9 @@ class SimulatedDevices(Devices):
         self._simulation = simulation
         self._ledger = ledger
         self._spool = spool
-        tags = simulation.config.cohort.local_tags
-        self._hellos = [_hello(d, len(indices), tags.get(d, ())) for d, indices in sorted(simulation.shares.items())]
+        tags, runtime = simulation.config.cohort.local_tags, simulation.config.simulation.runtime
+        shares = sorted(simulation.shares.items())
+        self._hellos = [_hello(d, len(indices), tags.get(d, ()), runtime) for d, indices in shares]
         self._ordered: list[Assignment] = []
 
     def present(self, *, usable_only: bool = True) -> list[Hello]:
@@ -135,13 +136,13 @@ class SimulatedDevices(Devices):
         return None if record.rounds and record.rounds[-1]["program"] == EVAL else record.done
 
 
-def _hello(device: str, examples: int, tags: tuple[str, ...]) -> Hello:
+def _hello(device: str, examples: int, tags: tuple[str, ...], runtime: str) -> Hello:
     profile = DeviceProfile(device=device)
     return Hello(
         device=device,
         agent_version="",
         profile=profile,
-        runtimes={RUNTIME: ""},
+        runtimes={runtime: ""},
         num_examples=examples,
         abilities=(ABILITY, SAMPLES),
         tags=tags or msgspec.UNSET,

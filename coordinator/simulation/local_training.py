@@ -1,4 +1,6 @@
-"""What one simulated device does with an order, and what the coordinator scores, by torch in this process.
+"""What one simulated device does with an order, and what the coordinator scores, in this process.
+
+Steps are torch's, or a device runtime's (:mod:`coordinator.simulation.runtime_artifacts`); scores are torch's.
 
 Batches, their order, augmentation, schedule and scalars are :mod:`edge.training.steps`'s and
 :mod:`edge.training.batches`', as on a device; the step is the exported one. Nothing is carried from one assignment to
@@ -35,7 +37,9 @@ from edge.training.steps import Outcome
 from export.training_step import StepSpec
 
 if TYPE_CHECKING:
+    from coordinator.simulation.runtime_artifacts import RuntimeArtifacts
     from edge.contracts.manifest import ArtifactManifest
+    from edge.runtimes.base import Session
 
 KEPT_SESSIONS = 8
 """Submodels kept ready: the levels of a ladder; a method that cuts every device differently builds each anew."""
@@ -71,6 +75,7 @@ class LocalTraining:
         evaluator: of held-out examples ``x``, ``y``, and whether they are the first ones, with which questions go.
         device: where torch computes, ``cpu`` or ``cuda``.
         precision: of the factors of a step's products.
+        artifacts: sessions of a device runtime, which train in place of torch; it scores all the same.
     """
 
     def __init__(
@@ -83,14 +88,16 @@ class LocalTraining:
         evaluator: Callable[[np.ndarray, np.ndarray, bool], AnyEvaluator],
         device: str = "cpu",
         precision: torch.dtype = torch.float32,
+        artifacts: RuntimeArtifacts | None = None,
     ) -> None:
         self._module = dense()
         self._step = step
         self._data = data
         self._classes = tuple(classes)
         self._evaluator, self._device, self._precision = evaluator, device, precision
+        self._artifacts = artifacts
         self._evaluators: dict[tuple[int, int], AnyEvaluator] = {}
-        self._sessions: OrderedDict[tuple[str, str], tuple[ArtifactManifest, TorchSession]] = OrderedDict()
+        self._sessions: OrderedDict[tuple[str, str], tuple[ArtifactManifest, Session]] = OrderedDict()
 
     def manifest(self, cut: Cut, program: DeviceProgram) -> ArtifactManifest:
         """What an export of the submodel would say of its programs and tensors."""
@@ -130,7 +137,10 @@ class LocalTraining:
         else:
             tensors = out
             for name, array in out.items():
-                session.read_into(name, array)
+                if isinstance(session, TorchSession):
+                    session.read_into(name, array)
+                else:
+                    np.copyto(array, session.read(name))
         return Trained(tensors, run.num_examples, run.outcome, run.labels, run.evaluation)
 
     def layout(self, order: WorkOrder, cut: Cut, program: DeviceProgram) -> Tensors:
@@ -147,20 +157,24 @@ class LocalTraining:
             )
         return self._evaluators[first, last].outputs(Submodel(cut, Level("", 1.0, 1.0), weights, DeviceProgram()))
 
-    def _ready(self, cut: Cut, program: DeviceProgram) -> tuple[ArtifactManifest, TorchSession]:
+    def _ready(self, cut: Cut, program: DeviceProgram) -> tuple[ArtifactManifest, Session]:
         # Shapes alone: a window that moves every round has one session.
         key = (cut_digest(shape_of_cut(self._module, cut)), repr(program))
         if key not in self._sessions:
-            module, step = apply_cut(self._module, cut), self._step(program)
-            if program.has_base:  # its values are constants of the module here, and no parameters
-                own = {name for name, _ in module.named_parameters()}
-                step = msgspec.structs.replace(step, frozen=tuple(name for name in step.frozen if name in own))
-            artifact = TorchArtifact(module, step, classes=self._classes)
-            self._sessions[key] = artifact.manifest, artifact.session(self._device, self._precision)
+            open_session = self._torch_session if self._artifacts is None else self._artifacts.open
+            self._sessions[key] = open_session(cut, program)
         self._sessions.move_to_end(key)
         while len(self._sessions) > KEPT_SESSIONS:
             self._sessions.popitem(last=False)
         return self._sessions[key]
+
+    def _torch_session(self, cut: Cut, program: DeviceProgram) -> tuple[ArtifactManifest, Session]:
+        module, step = apply_cut(self._module, cut), self._step(program)
+        if program.has_base:  # its values are constants of the module here, and no parameters
+            own = {name for name, _ in module.named_parameters()}
+            step = msgspec.structs.replace(step, frozen=tuple(name for name in step.frozen if name in own))
+        artifact = TorchArtifact(module, step, classes=self._classes)
+        return artifact.manifest, artifact.session(self._device, self._precision)
 
 
 def _asked_of(order: WorkOrder) -> list[str]:

@@ -39,7 +39,6 @@ from edge.contracts.tensor_file import check_trained
 from profiles.device import DeviceProfile
 
 _NO_BLOB = BlobRef("", 0, "raw", 0)
-RUNTIME = "torch"
 
 
 @dataclass(frozen=True)
@@ -198,11 +197,11 @@ def _count(simulation: Simulation, state: State, item: Work, result: Trained, ta
     row["bytes_up"] += traffic.up
     row["bytes_down"] += traffic.down
     row["simulated_s"] += seconds
-    return _report(item.order, result, traffic, seconds)
+    return _report(item.order, result, traffic, seconds, manifest.runtime)
 
 
-def _report(order: WorkOrder, result: Trained, traffic: Traffic, seconds: float) -> TrainReport:
-    """What a device would report, as far as torch in its place can say."""
+def _report(order: WorkOrder, result: Trained, traffic: Traffic, seconds: float, runtime: str) -> TrainReport:
+    """What a device would report, as far as who stands in for it can say."""
     return TrainReport(
         assignment_id=order.assignment_id,
         device=order.device,
@@ -219,7 +218,7 @@ def _report(order: WorkOrder, result: Trained, traffic: Traffic, seconds: float)
         budget_bytes=0,
         over_budget=False,
         torch_loaded=True,
-        runtime=RUNTIME,
+        runtime=runtime,
         bytes_down=traffic.down,
         bytes_up=traffic.up,
         update=_NO_BLOB,

@@ -21,6 +21,7 @@ from coordinator.rounds.evaluators import run_evaluator
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.allocator import keep_freed_memory
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, repeatable_torch
+from coordinator.simulation.runtime_artifacts import TORCH, RuntimeArtifacts
 from coordinator.simulation.sent_outputs import encoded_outputs
 from coordinator.simulation.shared_tensors import MappedSlots
 from coordinator.simulation.worker_messages import (
@@ -44,16 +45,20 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 def local_training(config: RunConfig, data: SimulatedData, device: str) -> LocalTraining:
     """The training of a run's simulated devices, with torch set so that results repeat."""
-    repeatable_torch(config.runtime.threads_here, device)
+    threads = config.runtime.threads_here
+    repeatable_torch(threads, device)
     keep_freed_memory()
+    exporter = CutExporter(config)
+    is_torch = config.simulation.runtime == TORCH
     return LocalTraining(
         lambda: computing_module(config, device),
-        CutExporter(config).step,
+        exporter.step,
         data,
         classes=class_names(config),
         evaluator=lambda x, y, is_first: run_evaluator(config, x, y, device=device, has_questions=is_first),
         device=device,
         precision=DTYPES[config.simulation.precision],
+        artifacts=None if is_torch else RuntimeArtifacts(exporter, config, threads=threads),
     )
 
 
