@@ -175,23 +175,25 @@ class Federation:
         *,
         workers: int = 1,
         device: str = "cpu",
+        runtime: str = "",
         on_round: OnRound | None = None,
         on_report: OnReport | None = None,
         on_commit: OnCommit | None = None,
         quiet: bool = False,
     ) -> History:
-        """Train with devices that torch stands in for; goes on with an unfinished simulation in ``run_dir``.
+        """Train with devices that torch or a runtime stands in for; goes on with an unfinished one in ``run_dir``.
 
         Args:
             run_dir: ``runs/<name>-<time>`` unless given.
             workers: processes that train; the result does not depend on it.
             device: where torch computes: cpu or cuda.
+            runtime: what computes the steps; ``executorch`` and ``onnxruntime`` give the bits of devices with it.
             quiet: no progress on stderr.
 
         Raises:
-            ConfigError: several workers for a model that no other process can import.
+            ConfigError: an unknown runtime; several workers for a model that no other process can import.
         """
-        from coordinator.cli.simulate import simulate_in
+        from coordinator.cli.simulate import simulate_in, with_runtime
         from coordinator.simulation.assembly import SimulationOptions
 
         if workers > 1 and given.is_given(self.config.model.build):
@@ -205,7 +207,7 @@ class Federation:
         set_command(COMMAND)
         options = SimulationOptions(workers, device, quiet, watchers_of(on_round, on_report, on_commit))
         with torch_threads_kept():
-            simulate_in(self.config, folder, options)
+            simulate_in(with_runtime(self.config, runtime), folder, options)
         return History(folder, is_own=True)
 
     def run(

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.simulation_rounds import WORKLOADS
+from benchmarks.simulation_rounds import FORMS, WORKLOADS
 from coordinator.cli.simulate import begin
-from coordinator.config.run_config import Precision, RunConfig
+from coordinator.config.run_config import RunConfig
 from coordinator.exporting.cut_exporter import dense_module, run_input_spec
 from coordinator.exporting.run_data import load_run_data
 from coordinator.run_file.loading import load_config
@@ -77,16 +76,12 @@ class PlainDevice:
 
 
 def compare(path: Path, blocks: int) -> None:
-    """Print a line for each precision."""
+    """Print a line for each form of the simulator."""
     config = load_config(path)
     sides: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {}
     with contextlib.ExitStack() as stack:
-        for precision in get_args(Precision):
-            chosen = replace(
-                config,
-                simulation=replace(config.simulation, precision=precision),
-                evaluation=replace(config.evaluation, precision=precision),
-            )
+        for name, form in FORMS.items():
+            chosen = form.of(config)
             run_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="apportion-benchmark-")))
             options = SimulationOptions(quiet=True)
             opened = open_simulation(chosen, run_dir, begin(chosen, run_dir), options)
@@ -98,7 +93,7 @@ def compare(path: Path, blocks: int) -> None:
                 (trained,) = simulation.workers.train([work])
                 assert isinstance(trained, Trained)
 
-            sides[precision] = order, lambda simulation=simulation, state=state: simulation.evaluate(state)
+            sides[name] = order, functools.partial(simulation.evaluate, state)
             share = simulation.shares[device]
         plain = PlainDevice(config, share)
         sides["plain"] = plain.order, plain.score
@@ -123,7 +118,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print two lines per workload."""
+    """Print a line per workload and form."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="+", choices=sorted(path.stem for path in WORKLOADS.glob("*.toml")))
     parser.add_argument("--blocks", type=int, default=5)

@@ -178,12 +178,35 @@ def _between(ends: list[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
+class Form:
+    """What computes the simulator's steps, and in which precision steps and scores multiply."""
+
+    runtime: str
+    steps: Precision
+    scores: Precision
+
+    def of(self, config: RunConfig) -> RunConfig:
+        """The run in this form."""
+        steps = replace(config.simulation, runtime=self.runtime, precision=self.steps)
+        return replace(config, simulation=steps, evaluation=replace(config.evaluation, precision=self.scores))
+
+
+FORMS = {
+    "float32": Form("torch", "float32", "float32"),
+    "bfloat16": Form("torch", "bfloat16", "bfloat16"),
+    "executorch": Form("executorch", "float32", "float32"),
+    "executorch-and-bfloat16-scores": Form("executorch", "float32", "bfloat16"),
+    "onnxruntime": Form("onnxruntime", "float32", "float32"),
+}
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What is run of a workload.
 
     Attributes:
         python: of the peer's environment; empty for the simulator alone.
-        precisions: of the simulator's steps and scores, a run for each in every turn.
+        forms: of the simulator, names in :data:`FORMS`; a run for each in every turn.
         peer_precisions: of the peer's.
     """
 
@@ -191,34 +214,33 @@ class Comparison:
     rounds: int
     processes: int
     turns: int
-    precisions: tuple[Precision, ...]
+    forms: tuple[str, ...]
     peer_precisions: tuple[Precision, ...]
 
     def run(self, path: Path) -> None:
         """Run all sides ``turns`` times in turn, and print a line of each and the ratios."""
-        ours: dict[str, list[Measured]] = {precision: [] for precision in self.precisions}
-        theirs: dict[str, list[Measured]] = {precision: [] for precision in self.peer_precisions if self.python}
+        ours: dict[str, list[Measured]] = {form: [] for form in self.forms}
+        theirs: dict[Precision, list[Measured]] = {precision: [] for precision in self.peer_precisions if self.python}
         config = load_config(path)
         for turn in range(self.turns):
             seeded = replace(config, federation=replace(config.federation, seed=config.federation.seed + turn))
-            for precision in self.precisions:
+            for form in self.forms:
                 with tempfile.TemporaryDirectory(prefix="apportion-benchmark-") as name:
                     run_file = Path(name) / path.name
-                    steps = replace(seeded.simulation, precision=precision)
-                    scores = replace(seeded.evaluation, precision=precision)
-                    run_file.write_text(canonical_toml(replace(seeded, simulation=steps, evaluation=scores)))
+                    run_file.write_text(canonical_toml(FORMS[form].of(seeded)))
                     measured = simulated(run_file, Path(name), rounds=self.rounds, processes=self.processes)
-                    ours[precision].append(measured)
-                    _say(path, f"apportion {precision}", [measured], self.rounds)
+                    ours[form].append(measured)
+                    _say(path, f"apportion {form}", [measured], self.rounds)
             for precision in self.peer_precisions if self.python else ():
                 with tempfile.TemporaryDirectory(prefix="apportion-benchmark-") as name:
                     folder = Path(name)
                     prepare(seeded, folder, rounds=self.rounds, processes=self.processes, precision=precision)
                     theirs[precision].append(peer(self.python, folder))
                     _say(path, f"flower {precision}", theirs[precision][-1:], self.rounds)
-        for side, all_runs in (("apportion", ours), ("flower", theirs)):
-            for precision, runs in all_runs.items() if self.turns > 1 else ():
-                _say(path, f"{side} {precision}, all turns", runs, self.rounds)
+        sides = {f"apportion {form}": runs for form, runs in ours.items()}
+        sides |= {f"flower {precision}": runs for precision, runs in theirs.items()}
+        for side, runs in sides.items() if self.turns > 1 else ():
+            _say(path, f"{side}, all turns", runs, self.rounds)
         for (mine, runs), (other, peers) in itertools.product(ours.items(), theirs.items()):
             print(
                 f"{path.stem}, {mine} beside the peer's {other}: {round_s(peers) / round_s(runs):.2f} times the peer's "
@@ -257,9 +279,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
     precisions = get_args(Precision)
-    one = {"nargs": "+", "default": ["float32"], "choices": precisions}
-    parser.add_argument("--precisions", help="of the simulator's steps and scores, a run for each", **one)
-    parser.add_argument("--peer-precisions", help="of the peer's; bfloat16 is torch.autocast", **one)
+    one: dict[str, Any] = {"nargs": "+", "default": ["float32"]}
+    parser.add_argument("--forms", help="of the simulator, a run for each", choices=list(FORMS), **one)
+    parser.add_argument("--peer-precisions", help="bfloat16 is torch.autocast", choices=precisions, **one)
     parser.add_argument("--turns", type=int, default=3, help="runs of each side, each with a seed of its own")
     arguments = parser.parse_args()
     comparison = Comparison(
@@ -267,7 +289,7 @@ def main() -> None:
         arguments.rounds,
         arguments.processes,
         arguments.turns,
-        tuple(arguments.precisions),
+        tuple(arguments.forms),
         tuple(arguments.peer_precisions),
     )
     for name in arguments.workloads:

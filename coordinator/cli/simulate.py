@@ -12,8 +12,9 @@ import typer
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.run import check_new, default_run_dir, with_seed
 from coordinator.config.canonical import canonical_toml
-from coordinator.config.run_config import RunConfig
-from edge.contracts.errors import ApportionError
+from coordinator.config.run_config import RunConfig, SimulationConfig
+from edge.contracts.errors import ApportionError, ConfigError
+from edge.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from coordinator.simulation.assembly import Engine, SimulationOptions
@@ -39,16 +40,19 @@ def simulate(
     rounds: Annotated[int | None, typer.Option(min=1, help="instead of federation.rounds")] = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="processes that train; results do not depend on it")] = 1,
     device: Annotated[str, typer.Option(help="where torch computes: cpu or cuda")] = "cpu",
+    runtime: Annotated[
+        str, typer.Option(help="what computes the steps, instead of simulation.runtime: torch, or a device's runtime")
+    ] = "",
     engine: Annotated[str, typer.Option(help="whose processes train: processes of this machine, or ray")] = "processes",
     address: Annotated[str, typer.Option(help="of a Ray cluster; unset: one is started here")] = "",
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress on stderr")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
-    """Run a federation with simulated devices: same cuts, batches and aggregation; no broker, no export."""
+    """Run a federation with simulated devices: same cuts, batches and aggregation; no broker, no agents."""
     from coordinator.run_file.loading import load_config
     from coordinator.simulation.assembly import SimulationOptions
 
-    settings = with_rounds(with_seed(load_config(config), seed), rounds)
+    settings = with_runtime(with_rounds(with_seed(load_config(config), seed), rounds), runtime)
     if engine not in ENGINES:
         raise parse_problem("--engine", f"'{engine}' is not known; use {' or '.join(ENGINES)}")
     if address and engine != "ray":
@@ -95,6 +99,20 @@ def with_rounds(config: RunConfig, rounds: int | None) -> RunConfig:
     return msgspec.structs.replace(config, federation=msgspec.structs.replace(config.federation, rounds=rounds))
 
 
+def with_runtime(config: RunConfig, name: str) -> RunConfig:
+    """``config`` with steps by another runtime, or itself.
+
+    Raises:
+        ConfigError: it is not known.
+    """
+    if not name:
+        return config
+    known = (SimulationConfig().runtime, *RUNTIMES)
+    if name not in known:
+        raise parse_problem("--runtime", f"'{name}' is not known; use {', '.join(known)}")
+    return msgspec.structs.replace(config, simulation=msgspec.structs.replace(config.simulation, runtime=name))
+
+
 def begin(config: RunConfig, run_dir: Path) -> Record:
     """The record of the simulation in ``run_dir``, a new one where there is none.
 
@@ -110,9 +128,19 @@ def begin(config: RunConfig, run_dir: Path) -> Record:
         write_atomically(path, text.encode())
         record = Record()
         write_record(run_dir, record)
-    elif not path.exists() or path.read_text(encoding="utf-8") != text:
+    elif not _holds(path, text):
         raise parse_problem("--run-dir", f"{run_dir} holds a simulation of another configuration; name another")
     return record
+
+
+def _holds(path: Path, text: str) -> bool:
+    """Whether a run's file says what ``text`` says; keys that an earlier release did not know have their defaults."""
+    from coordinator.run_file.loading import load_config
+
+    try:
+        return path.read_text(encoding="utf-8") == text or canonical_toml(load_config(path)) == text
+    except (OSError, ConfigError):
+        return False
 
 
 def describe(summary: dict[str, Any]) -> str:

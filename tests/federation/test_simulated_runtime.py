@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from coordinator.cli.assembly import start_run
 from coordinator.cli.open_run import RunOptions
-from coordinator.cli.simulate import begin
+from coordinator.cli.simulate import begin, with_runtime
 from coordinator.config.run_config import RunConfig
-from coordinator.run_file.loading import load_config_text
+from coordinator.run_file.loading import load_config, load_config_text
 from coordinator.simulation.assembly import SimulationOptions, simulate
 from coordinator.simulation.runtime_artifacts import check_runtime
 from edge.contracts.errors import ConfigError
 from tests.federation.small_run import config_text, with_convolutions
+from tests.federation.test_record_of_bits import DEMO, recorded_bits
 
 FINAL = Path("checkpoints") / "final.safetensors"
 
@@ -61,6 +63,14 @@ def test_ends_with_the_bits_of_the_devices(name: str, convolutions: bool, tmp_pa
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("manifest.json")} == kept
 
 
+@pytest.mark.slow
+@pytest.mark.runtime
+def test_the_demo_has_the_bits_of_its_record(tmp_path: Path) -> None:
+    recorded = recorded_bits("demo")
+    _simulated(with_runtime(load_config(DEMO), "onnxruntime"), tmp_path)
+    assert hashlib.sha256((tmp_path / FINAL).read_bytes()).hexdigest() == recorded
+
+
 @pytest.mark.parametrize(
     ("runtime", "device", "more", "words"),
     [
@@ -72,6 +82,14 @@ def test_ends_with_the_bits_of_the_devices(name: str, convolutions: bool, tmp_pa
 def test_what_it_cannot_do_is_refused_and_said(runtime: str, device: str, more: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check_runtime(_with_runtime(config_text(), runtime, more), device)
+
+
+def test_the_command_line_replaces_it_and_knows_the_runtimes() -> None:
+    config = load_config_text(config_text())
+    assert with_runtime(config, "") is config
+    assert with_runtime(config, "onnxruntime").simulation.runtime == "onnxruntime"
+    with pytest.raises(ConfigError, match="'tflite' is not known; use torch, onnxruntime"):
+        with_runtime(config, "tflite")
 
 
 def test_torch_is_the_default_and_needs_nothing() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.cli.simulate import begin
 from coordinator.messaging.cohort import select
 from coordinator.planning.capacity_levels import device_names
 from coordinator.rounds import aggregation
@@ -148,6 +149,19 @@ def test_other_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> No
     simulated(small(federation={"rounds": 1}), tmp_path)
     with pytest.raises(ConfigError, match="simulation of another configuration"):
         simulated(small(federation={"rounds": 2}), tmp_path)
+
+
+def test_run_file_of_an_earlier_release_is_the_same_configuration(tmp_path: Path) -> None:
+    config = small(federation={"rounds": 1})
+    simulated(config, tmp_path)
+    path = tmp_path / "config.toml"
+    without = path.read_text().replace('runtime = "torch"\n', "")
+    assert without != path.read_text()
+    path.write_text(without)
+    assert begin(config, tmp_path).done == 1
+    path.write_text(without.replace("rounds = 1", "rounds = 1\nunknown = 1"))
+    with pytest.raises(ConfigError, match="simulation of another configuration"):
+        begin(config, tmp_path)
 
 
 def test_lost_checkpoint_is_named(tmp_path: Path) -> None:
