@@ -37,7 +37,7 @@ from coordinator.simulation.results import finish
 from coordinator.simulation.round_clock import round_clock
 from coordinator.simulation.runtime_artifacts import check_runtime
 from coordinator.simulation.simulator import run_rounds
-from coordinator.simulation.worker import local_training
+from coordinator.simulation.worker import ARTIFACTS, local_training
 from coordinator.simulation.workers import ThisProcess, WorkerProcesses, Workers
 from coordinator.submodels.costs import cut_costs
 from coordinator.submodels.record import Cut, cut_digest
@@ -126,7 +126,7 @@ def open_simulation(
         dataset = load_run_data(config)
         dataset = open_proxy(method, config, dataset, spec, device=options.device)
         data = SimulatedData(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
-        training = local_training(config, data, options.device)
+        training = local_training(config, data, options.device, artifacts=run_dir / ARTIFACTS)
         workers: Workers = ThisProcess(training, len(data.y_test)) if processes is None else processes
         if processes is not None:
             processes.give(data)

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.data.kept_arrays import cache_folder
 from coordinator.language.source import is_language
 from coordinator.planning.export_cache import MANIFEST, ExportCache
 from edge.contracts.errors import ConfigError
@@ -53,17 +52,20 @@ def check_runtime(config: RunConfig, device: str) -> None:
 
 
 class RuntimeArtifacts:
-    """Sessions of a run's device runtime, by what they train.
+    """Sessions of a run's device runtime, by what they train; they need this object for as long as they are used.
 
     Args:
+        kept: folder in which the run's artifacts stay, unless the run file names one for all runs; None: none does.
         threads: of each session.
     """
 
-    def __init__(self, exporter: CutExporter, config: RunConfig, *, threads: int) -> None:
+    def __init__(self, exporter: CutExporter, config: RunConfig, kept: Path | None, *, threads: int) -> None:
         self._exporter, self._name, self._threads = exporter, config.simulation.runtime, threads
         self._folder = Path(tempfile.mkdtemp(prefix="apportion-simulate-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._cache = _cache(config, self._folder / "cache")
+        # Not one folder for all runs by default: a key covers a model's classes, not the functions that they call.
+        named = Path(config.planner.export_cache) if config.planner.export_cache else kept
+        self._cache = ExportCache(self._folder / "kept" if named is None else named)
 
     def open(self, cut: Cut, program: DeviceProgram) -> tuple[ArtifactManifest, Session]:
         """The artifact of a submodel, exported now where it is not at hand, and a session of it.
@@ -79,13 +81,3 @@ class RuntimeArtifacts:
             manifest = self._cache.get(key, folder, partial(self._exporter.export, cut, program, self._name, folder))
         files = {file.name: folder / file.name for file in manifest.files}
         return manifest, runtime(self._name).load(manifest, files, threads=self._threads)
-
-
-def _cache(config: RunConfig, folder: Path) -> ExportCache:
-    """Artifacts of earlier runs: where the run file says, else in this user's cache, else none yet, in ``folder``."""
-    if config.planner.export_cache:
-        return ExportCache(Path(config.planner.export_cache))
-    try:
-        return ExportCache(cache_folder() / "artifacts")
-    except (ConfigError, RuntimeError):
-        return ExportCache(folder)

@@ -40,11 +40,19 @@ from edge.contracts.errors import ApportionError
 from edge.system.pipe_frames import write_frame
 from edge.trainer import follow_parent
 
+ARTIFACTS = "artifacts"
+"""Folder in a run's directory."""
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def local_training(config: RunConfig, data: SimulatedData, device: str) -> LocalTraining:
-    """The training of a run's simulated devices, with torch set so that results repeat."""
+def local_training(
+    config: RunConfig, data: SimulatedData, device: str, *, artifacts: Path | None = None
+) -> LocalTraining:
+    """The training of a run's simulated devices, with torch set so that results repeat.
+
+    Args:
+        artifacts: folder of those that a device runtime's steps were exported to; None: each process exports its own.
+    """
     threads = config.runtime.threads_here
     repeatable_torch(threads, device)
     keep_freed_memory()
@@ -58,7 +66,7 @@ def local_training(config: RunConfig, data: SimulatedData, device: str) -> Local
         evaluator=lambda x, y, is_first: run_evaluator(config, x, y, device=device, has_questions=is_first),
         device=device,
         precision=DTYPES[config.simulation.precision],
-        artifacts=None if is_torch else RuntimeArtifacts(exporter, config, threads=threads),
+        artifacts=None if is_torch else RuntimeArtifacts(exporter, config, artifacts, threads=threads),
     )
 
 
@@ -111,7 +119,9 @@ def main(arguments: list[str]) -> int:
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), "rb")
     if requests.peek(1):  # comes when the examples are there
-        training = local_training(load_config(Path(config)), mapped_data(Path(folder)), device)
+        run_file = Path(config)
+        artifacts = run_file.parent / ARTIFACTS
+        training = local_training(load_config(run_file), mapped_data(Path(folder)), device, artifacts=artifacts)
         serve(training, requests, replies)
     return 0
 

@@ -32,12 +32,6 @@ def _simulated(config: RunConfig, folder: Path, workers: int = 1) -> bytes:
     return (folder / FINAL).read_bytes()
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "apportion" / "artifacts"
-
-
 @pytest.fixture(params=["onnxruntime", "executorch"])
 def name(request: pytest.FixtureRequest) -> str:
     if request.param == "executorch":
@@ -49,7 +43,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.mark.broker
 @pytest.mark.runtime
 @pytest.mark.parametrize("convolutions", [False, True], ids=["factors", "norms"])
-def test_ends_with_the_bits_of_the_devices(name: str, convolutions: bool, tmp_path: Path, cache: Path) -> None:
+def test_ends_with_the_bits_of_the_devices(name: str, convolutions: bool, tmp_path: Path) -> None:
     text = config_text(runtimes=[name])
     if convolutions:
         text = with_convolutions(text)
@@ -57,10 +51,19 @@ def test_ends_with_the_bits_of_the_devices(name: str, convolutions: bool, tmp_pa
     config = _with_runtime(text, name)
     simulated = _simulated(config, tmp_path / "one")
     assert simulated == (tmp_path / "run" / FINAL).read_bytes()
-    kept = {path: path.stat().st_mtime_ns for path in cache.rglob("manifest.json")}
-    assert kept
+    assert list((tmp_path / "one" / "artifacts").rglob("manifest.json"))
     assert _simulated(config, tmp_path / "two", workers=2) == simulated
-    assert {path: path.stat().st_mtime_ns for path in cache.rglob("manifest.json")} == kept
+
+
+@pytest.mark.slow
+@pytest.mark.runtime
+def test_runs_that_name_a_folder_export_once(tmp_path: Path) -> None:
+    text = f'{config_text(rounds=1)}\n[planner]\nexport-cache = "{tmp_path / "kept"}"\n'
+    first = _simulated(_with_runtime(text, "onnxruntime"), tmp_path / "one")
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("manifest.json")}
+    assert made
+    assert _simulated(_with_runtime(text, "onnxruntime"), tmp_path / "two") == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("manifest.json")} == made
 
 
 @pytest.mark.slow
