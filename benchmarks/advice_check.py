@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.advice_earlier import EARLIER, Earlier
-from benchmarks.advice_map import CANDIDATES, HELD, ROOT, SEEDS, SETTINGS, Held, held_config, read_lines
-from benchmarks.advice_map import setting_config as config_of
+from benchmarks.advice_settings import CANDIDATES, HELD, ROOT, SEEDS, SETTINGS, Held, held_config, read_lines
+from benchmarks.advice_settings import setting_config as config_of
 from coordinator.advice.features import Population, population
 from coordinator.advice.ranking import Advice, By, advise
 from coordinator.advice.recorded import PACKAGED, SCHEMA, AdviceMap, Course, Setting, read_map

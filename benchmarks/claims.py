@@ -16,7 +16,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.orderings import SEEDS, Comparison, Entry, configuration, grid, measure, read_results, result_path
+from benchmarks.comparisons import SEEDS, Comparison, Entry
+from benchmarks.orderings import configuration, grid, measure, read_results, result_path
+from benchmarks.orderings_page import page
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "claims"
 
@@ -131,8 +133,6 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="the page of what is there, on stdout")
     chosen = parser.parse_args()
     if chosen.page:
-        from benchmarks.orderings_page import page
-
         print(page(CLAIMS, read_results(chosen.folder, CLAIMS)), end="")
         return
     wanted = [c for c in CLAIMS if not chosen.only or c.name in chosen.only]

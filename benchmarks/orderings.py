@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from benchmarks.comparisons import SEEDS, Comparison, Entry
+from benchmarks.orderings_page import page
 from coordinator.cli.simulate import begin
 from coordinator.config.run_config import RunConfig
 from coordinator.rounds.global_model import write_atomically
@@ -28,47 +29,6 @@ from coordinator.simulation.assembly import SimulationOptions, simulate
 from coordinator.simulation.record import Record
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "orderings"
-SEEDS = (1, 2, 3)
-TARGETS = (0.8, 0.9)
-"""Accuracies to which PruneFL and FedAvg are timed; 0.8 is the higher one of the paper's two, the first that counts."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One method of a comparison.
-
-    Attributes:
-        file: its run file's name.
-        model: label of the evaluated model that stands for the method.
-        method, options: instead of those of the file, when given.
-        rounds: instead of those of the file, where a method's rounds take less of the budget.
-    """
-
-    label: str
-    file: str
-    model: str = "server"
-    method: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    rounds: int = 0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Methods under one budget.
-
-    Attributes:
-        claims: (better, worse) by entry label, as the papers order them.
-        is_timed: whether seconds to :data:`TARGETS` are compared, and not final accuracies.
-        share: of the second method's seconds that the first may take, where they are compared.
-    """
-
-    name: str
-    title: str
-    entries: tuple[Entry, ...]
-    claims: tuple[tuple[str, str], ...]
-    is_timed: bool = False
-    share: float = 0.5
-
 
 _QUARTER = {"levels": [0.25], "norm": "batch"}
 _FIFTH = {"levels": [0.2], "norm": "batch"}
@@ -181,8 +141,6 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="the page of what is there, on stdout")
     chosen = parser.parse_args()
     if chosen.page:
-        from benchmarks.orderings_page import page
-
         print(page(COMPARISONS, read_results(chosen.folder)), end="")
         return
     wanted = [c for c in COMPARISONS if not chosen.only or c.name in chosen.only]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.orderings import SEEDS, TARGETS, Comparison, Entry
+from benchmarks.comparisons import SEEDS, TARGETS, Comparison, Entry
 
 Run = Mapping[str, Any]
 Results = Mapping[tuple[str, str, int], Run]

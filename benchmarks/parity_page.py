@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.parity_table import BATCH, CALM, FORMS, LORA, MODELS, PATIENCE, STEPS, Cell, blocks_to_freeze
+from benchmarks.parity_cells import BATCH, CALM, FORMS, LORA, MODELS, PATIENCE, STEPS, Cell, blocks_to_freeze
 from coordinator.models.catalog import build_model
 from coordinator.submodels.freeze import block_names
 from export.gate_values import ORDINARY

@@ -20,56 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.parity_cells import BATCH, CALM, LORA, PATIENCE, STEPS, Cell, blocks_to_freeze, cells
+from benchmarks.parity_page import page
 
 if TYPE_CHECKING:
     from coordinator.cli.model_arguments import Prepared
 
-MODELS = ("mlp", "conv2", "resnet20", "resnet18", "vgg11", "depthwise", "vit", "vit+lora", "lstm")
-"""``vit+lora``: the vision transformer under ``fedlora:8``."""
-FORMS = ("full", "frozen", "fedhm:4")
-"""Whole; stem and the first two thirds of the blocks frozen, to the nearest block; FedHM level 4."""
-LORA = "fedlora:8"
-STEPS = 5
-BATCH = 32
-CALM = 1e-5
-"""Loss errors up to here are roundings; a flipped rectifier moves a loss by 1e-4 and more."""
-PATIENCE = 3
 TIMEOUT_S = 1800
 ROWS = "cells.jsonl"
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One line of the table."""
-
-    model: str
-    form: str
-    runtime: str
-
-    def matches(self, wanted: dict[str, str]) -> bool:
-        return all(getattr(self, key) == value for key, value in wanted.items())
-
-
-def cells() -> Iterator[Cell]:
-    """All of them, cheap models first within a runtime. Graphs of another runtime's are measured there."""
-    from edge.runtimes import RUNTIMES
-
-    for runtime in RUNTIMES:
-        for model in MODELS:
-            for form in FORMS:
-                yield Cell(model, form, runtime)
-
-
-def blocks_to_freeze(model: str) -> tuple[int, int]:
-    """Two thirds of the model's blocks, rounded, and how many it has."""
-    from coordinator.models.catalog import build_model
-    from coordinator.submodels.freeze import block_names
-
-    count = len(block_names(build_model(model)))
-    return round(2 * count / 3), count
 
 
 def prepare(cell: Cell) -> Prepared:
@@ -262,8 +223,6 @@ def main() -> None:
         figures = f"{row['max_grad_rel_err']:.1e}" if "max_grad_rel_err" in row else row.get("reason", "")
         print(f"{cell.model} {cell.form} {cell.runtime}: {row['outcome']} {figures}", file=sys.stderr, flush=True)
     if chosen.page:
-        from benchmarks.parity_page import page
-
         chosen.page.write_text(page(read_rows(chosen.folder), list(cells()), str(chosen.folder)))
 
 

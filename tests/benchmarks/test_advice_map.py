@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.advice_earlier import EARLIER
-from benchmarks.advice_map import CANDIDATES, HELD, SETTINGS, held_config, read_lines, setting_config, with_candidate
+from benchmarks.advice_settings import (
+    CANDIDATES,
+    HELD,
+    SETTINGS,
+    held_config,
+    read_lines,
+    setting_config,
+    with_candidate,
+)
 from coordinator.advice.recorded import read_map
 
 ROOT = Path(__file__).parents[2]

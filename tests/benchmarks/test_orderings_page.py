@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks import claims, orderings
-from benchmarks.orderings import COMPARISONS, SEEDS, Comparison, Entry, configuration, grid
+from benchmarks.comparisons import SEEDS, Comparison, Entry
+from benchmarks.orderings import COMPARISONS, configuration, grid
 from benchmarks.orderings_page import accuracy_within, page, reach
 from coordinator.exporting.cut_exporter import dense_module
 from coordinator.methods import build_method

@@ -7,19 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.parity_cells import MODELS, STEPS, Cell, blocks_to_freeze, cells
 from benchmarks.parity_page import page
-from benchmarks.parity_table import (
-    MODELS,
-    ROWS,
-    STEPS,
-    Cell,
-    blocks_to_freeze,
-    cells,
-    losses_beside_torch,
-    measure,
-    prepare,
-    read_rows,
-)
+from benchmarks.parity_table import ROWS, losses_beside_torch, measure, prepare, read_rows
 from coordinator.cli.model_arguments import ModelArguments
 from edge.runtimes import RUNTIMES
 from export.bundle import export_artifact
