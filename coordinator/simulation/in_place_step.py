@@ -98,7 +98,7 @@ class InPlaceStep:
                     values[square_name(name)].addcmul_(gradients[name], gradients[name])
             for name in spec.masked:
                 if name in gradients:
-                    gradients[name] = self._masked(name, gradients[name], values)
+                    gradients[name] = _masked(gradients[name], values[mask_name(name)])
             if spec.clip_norm:
                 gradients = clipped(gradients, values["clip_norm"])
             decay = float(values["momentum"]) if spec.optimizer.momentum else None
@@ -131,16 +131,6 @@ class InPlaceStep:
 
         result: Tensor = _Product.apply(x, layer.weight, layer.bias, name, self._weights, take)
         return result
-
-    def _masked(self, name: str, gradient: Tensor, values: dict[str, Tensor]) -> Tensor:
-        """A gradient's kept entries, 0 elsewhere, in a tensor of its own: two weights may share one gradient.
-
-        NumPy reads the mask as it is; torch makes float32 of it first, which takes twice as long (x86-64).
-        """
-        mask = values[mask_name(name)]
-        if gradient.device.type != "cpu" or gradient.dtype != torch.float32:
-            return gradient * mask.to(gradient.dtype)
-        return torch.from_numpy(np.multiply(gradient.numpy(), mask.numpy()))
 
     def _penalise(self, gradients: dict[str, Tensor], values: dict[str, Tensor]) -> None:
         spec = self._spec
@@ -250,6 +240,16 @@ class _Reads(TorchDispatchMode):  # type: ignore[misc]
                 if name is not None:
                     self.counts[name] += 1
         return func(*args, **(kwargs or {}))
+
+
+def _masked(gradient: Tensor, mask: Tensor) -> Tensor:
+    """The entries under ``mask``, 0 elsewhere, in a tensor of its own: two weights may share one gradient.
+
+    NumPy reads the mask as it is; torch makes float32 of it first, which takes twice as long (x86-64).
+    """
+    if gradient.device.type != "cpu" or gradient.dtype != torch.float32:
+        return gradient * mask.to(gradient.dtype)
+    return torch.from_numpy(np.multiply(gradient.numpy(), mask.numpy()))
 
 
 def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
