@@ -187,7 +187,7 @@ class Federation:
             run_dir: ``runs/<name>-<time>`` unless given.
             workers: processes that train; the result does not depend on it.
             device: where torch computes: cpu or cuda.
-            runtime: what computes the steps; ``executorch`` and ``onnxruntime`` give the bits of devices with it.
+            runtime: what computes the steps: torch, or a device runtime by name, with the bits of devices that have it.
             quiet: no progress on stderr.
 
         Raises:

@@ -76,7 +76,7 @@ class MethodCost:
         for index in range(max(1, rounds)):
             cut = self._method.cut_shape(self._level, round_index=index, device="", seed=0)
             growths.add(self._exporter.growth_bytes(cut, self._method.program(cut), runtime))
-        return predicted_bytes(self.config, max(growths)) / MB
+        return predicted_bytes(self.config, runtime, max(growths)) / MB
 
     def spent(self, rounds: int, speed: DeviceSpeed, devices: Population) -> Spent:
         """What the first ``rounds`` rounds take, by ``speed`` of every device."""

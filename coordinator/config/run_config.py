@@ -261,7 +261,7 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         runtime: what computes the steps: ``torch``, or a device runtime that is installed here, whose artifacts are
-            exported and checked as for devices, and whose results are theirs to the bit. Example: ``"executorch"``.
+            exported and checked as for devices, and whose results are theirs to the bit. Example: ``"torch"``.
         precision: of the factors of a training step's products, ``float32`` or ``bfloat16``; sums, weights and updates
             are float32 with either. Example: ``"bfloat16"``.
         time_model: seconds of a round by kept weights instead of by the profile below: a published one of PruneFL's
@@ -274,8 +274,8 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
         step_overhead_ms: what every step takes beside that. Example: ``2.0``.
         link_mbit: 10^6 bits per second between a device and the coordinator, each way. Example: ``20``.
         latency_ms: added to a round for each device. Example: ``40``.
-        idle_mb: memory of supervisor and trainer before any step, for groups with a budget and no level; the default
-            is measured with ONNX Runtime, ExecuTorch's trainer without Python has some 29 with it. Example: ``29``.
+        idle_mb: memory of supervisor and trainer before any step, for groups with a budget and no level; 0 = what
+            an agent of the group's runtime weighs, as measured on x86-64. Example: ``71``.
     """
 
     runtime: str = "torch"
@@ -286,7 +286,7 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
     step_overhead_ms: float = 0.0
     link_mbit: float = 0.0
     latency_ms: float = 0.0
-    idle_mb: float = 75.0
+    idle_mb: float = 0.0
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from coordinator.planning.planner import MB
 from coordinator.submodels.values import Level
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.streams import stream_seed, uniform
+from edge.runtimes import traits_of
 
 GrowthOf = Callable[[Level, str], float]
 """Bytes of a level's step on a runtime above an idle trainer."""
@@ -106,7 +107,7 @@ def _level_of_group(
         return given or levels[0]
     runtime = config.runtime.of_group(group)
     tried = [given] if given else levels
-    needs = {level: predicted_bytes(config, growth_of(level, runtime)) / MB for level in tried}
+    needs = {level: predicted_bytes(config, runtime, growth_of(level, runtime)) / MB for level in tried}
     for level, needed_mb in needs.items():
         if needed_mb <= group.budget_mb:
             return level
@@ -117,12 +118,13 @@ def _level_of_group(
     )
 
 
-def predicted_bytes(config: RunConfig, growth_bytes: float) -> float:
+def predicted_bytes(config: RunConfig, runtime: str, growth_bytes: float) -> float:
     """Peak of supervisor and trainer: both of them idle, what a step takes, and the headroom of that.
 
     A plan does the same with the idle sizes and the correction that a device measured.
     """
-    return config.simulation.idle_mb * MB + growth_bytes * (1 + config.planner.headroom)
+    idle_bytes = config.simulation.idle_mb * MB or traits_of(runtime).agent_bytes
+    return idle_bytes + growth_bytes * (1 + config.planner.headroom)
 
 
 def _number(text: str) -> float | None:

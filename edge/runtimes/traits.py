@@ -19,6 +19,8 @@ class RuntimeTraits:
             :class:`edge.runtimes.base.NativeTrainers`; empty: there is none.
         usual_idle_bytes: what its Python trainer weighs before data and order, for a device where none has run yet;
             0: there always has one.
+        agent_bytes: what an agent, supervisor and trainer, weighs before any step, for devices that are imagined;
+            measured on x86-64.
         is_in_browser: a page brings it; it sends what it trained as it is.
         checked_by: the runtime that runs the same graphs here, where it does not run itself: artifacts are checked with
             it, and never trained.
@@ -37,6 +39,7 @@ class RuntimeTraits:
     native_build: str = ""
     native_trainer: str = ""
     usual_idle_bytes: int = 0
+    agent_bytes: int = 75 << 20
     is_in_browser: bool = False
     checked_by: str = ""
     max_threads: int = 0

@@ -13,6 +13,7 @@ TRAITS = RuntimeTraits(
     native_build="edge.runtimes.executorch.build",
     native_trainer="edge.runtimes.executorch.installed",
     usual_idle_bytes=41 << 20,  # measured, x86-64: 40.8 MB (docs/runtimes.md)
+    agent_bytes=29 << 20,  # with the trainer without Python
     inference="pte",
     why_no_language="its programs hold weights as float32 in memory of their own, and map no base",
 )

@@ -124,7 +124,7 @@ def check(case: Case, folder: Path) -> None:
     A first estimate never rules out what the export then allows.
     """
     told, stated, config = predicted(case, folder)
-    peaks = [predicted_bytes(config, growth * MB) for growth in (told, stated)]
+    peaks = [predicted_bytes(config, case.runtime, growth * MB) for growth in (told, stated)]
     assert peaks[0] == pytest.approx(peaks[1], rel=0.1)
     assert told == pytest.approx(stated, rel=case.growth)
     first = first_estimate(case)
@@ -151,7 +151,7 @@ def test_state_is_counted_once() -> None:
     """The demo's network: 16.6 MB of weights, as much momentum and gradients, and 1.05 times that for the runtime."""
     told, _, config = predicted(TABLE["digits"], None)
     assert told == pytest.approx(52.3, rel=0.01)  # what its export states
-    assert predicted_bytes(config, told * MB) / MB < 130  # 163 with the state counted twice
+    assert predicted_bytes(config, TABLE["digits"].runtime, told * MB) / MB < 135  # 163 with the state counted twice
 
 
 def test_peak_is_the_sum_of_what_is_held_at_once() -> None:
