@@ -22,10 +22,11 @@ NO_DATA = f"{DATA_VARIABLE} is not set to the folder with the datasets"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--limit-s``: see :mod:`tests.pacing`; the two others: :mod:`tests.shares`."""
+    """``--limit-s``: see :mod:`tests.pacing`; the others: :mod:`tests.shares`."""
     parser.addoption("--limit-s", type=float, default=0.0, help="the most a test without a mark for it may take")
     parser.addoption("--within-minutes", type=float, default=0.0, help="tests that have not begun by then are skipped")
     parser.addoption("--order", default="", help="draws the order of the files, with --within-minutes")
+    parser.addoption("--first", default="", help="folders and files that come first, commas between them")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if limit_s := config.getoption("--limit-s"):
         config.pluginmanager.register(Pacing(limit_s))
     if minutes := config.getoption("--within-minutes"):
-        config.pluginmanager.register(Share(config.getoption("--order"), minutes * 60))
+        first = config.getoption("--first").split(",")
+        config.pluginmanager.register(Share(config.getoption("--order"), minutes * 60, first))
 
 
 @pytest.hookimpl(wrapper=True)

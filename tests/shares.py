@@ -1,12 +1,14 @@
 """A part of a long tier: ``--within-minutes 8 --order COMMIT`` runs what fits, in an order drawn by each commit.
 
-Files stay together, so that what one of them sets up is set up once. What does not fit is skipped, and counted as that.
+Tests of what changed come first: ``--first`` names folders and files. Files stay together, so that what one of them
+sets up is set up once. What does not fit is skipped, and counted as that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Collection
 
 import pytest
 
@@ -17,16 +19,23 @@ class Share:
     Args:
         order: draws the order; the same text, the same order, in every process of a run.
         within_s: seconds from now after which no test begins.
+        first: folders, whose own files are meant and not those below, and files.
     """
 
-    def __init__(self, order: str, within_s: float) -> None:
-        self._order = order
+    def __init__(self, order: str, within_s: float, first: Collection[str] = ()) -> None:
+        self._order, self._first = order, frozenset(first)
         self._minutes = within_s / 60
         self._ends = time.monotonic() + within_s
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Files by the digest of the order's text and their name; within a file as before."""
-        items.sort(key=lambda item: hashlib.sha256(f"{self._order} {item.location[0]}".encode()).digest())
+
+        def place(item: pytest.Item) -> tuple[bool, bytes]:
+            file = item.location[0]
+            is_first = file in self._first or file.rpartition("/")[0] in self._first
+            return not is_first, hashlib.sha256(f"{self._order} {file}".encode()).digest()
+
+        items.sort(key=place)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
