@@ -12,7 +12,7 @@ import typer
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.run import check_new, default_run_dir, with_seed
 from coordinator.config.canonical import canonical_toml
-from coordinator.config.run_config import RunConfig, SimulationConfig
+from coordinator.config.run_config import TORCH, RunConfig
 from edge.contracts.errors import ApportionError, ConfigError
 from edge.runtimes import RUNTIMES
 
@@ -107,7 +107,7 @@ def with_runtime(config: RunConfig, name: str) -> RunConfig:
     """
     if not name:
         return config
-    known = (SimulationConfig().runtime, *RUNTIMES)
+    known = (TORCH, *RUNTIMES)
     if name not in known:
         raise parse_problem("--runtime", f"'{name}' is not known; use {', '.join(known)}")
     return msgspec.structs.replace(config, simulation=msgspec.structs.replace(config.simulation, runtime=name))

@@ -256,6 +256,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     shards: int = 1
 
 
+TORCH = "torch"
+"""Computes a simulation's steps where no device runtime does."""
+
+
 class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``[simulation]``: how fast simulated devices are, and how steps compute; read by ``apportion simulate`` alone.
 
@@ -278,7 +282,7 @@ class SimulationConfig(msgspec.Struct, frozen=True, kw_only=True):
             an agent of the group's runtime weighs, as measured on x86-64. Example: ``71``.
     """
 
-    runtime: str = "torch"
+    runtime: str = TORCH
     precision: Precision = "float32"
     time_model: str = ""
     profile: str = "raspberry-pi-4"

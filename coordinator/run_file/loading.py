@@ -17,6 +17,7 @@ from coordinator.config.device_speed import SPEEDS
 from coordinator.config.personal import read_personal
 from coordinator.config.privacy import read_privacy
 from coordinator.config.run_config import (
+    TORCH,
     DataConfig,
     EvaluationConfig,
     FederationConfig,
@@ -310,7 +311,7 @@ def _store(table: TableReader, folder: Path) -> StoreConfig:
 def _simulation(table: TableReader) -> SimulationConfig:
     default = SimulationConfig()
     return SimulationConfig(
-        runtime=table.choice("runtime", (default.runtime, *RUNTIMES), default.runtime),
+        runtime=table.choice("runtime", (TORCH, *RUNTIMES), default.runtime),
         precision=table.choice("precision", choices_of(SimulationConfig, "precision"), default.precision),
         # Checked with the method and the model at hand: its list lies beside torch.
         time_model=table.text("time-model", default.time_model),

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordinator.config.run_config import TORCH
 from coordinator.language.source import is_language
 from coordinator.planning.export_cache import MANIFEST, ExportCache
 from edge.contracts.errors import ConfigError
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from coordinator.submodels.record import Cut
     from coordinator.submodels.values import DeviceProgram
     from edge.runtimes.base import Session
-
-TORCH = "torch"
-"""Stands for no device runtime: the step's functions, eagerly."""
 
 
 def check_runtime(config: RunConfig, device: str) -> None:

@@ -14,14 +14,14 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
-from coordinator.config.run_config import RunConfig
+from coordinator.config.run_config import TORCH, RunConfig
 from coordinator.exporting.base_file import computing_module
 from coordinator.exporting.cut_exporter import CutExporter, class_names
 from coordinator.rounds.evaluators import run_evaluator
 from coordinator.run_file.loading import load_config
 from coordinator.simulation.allocator import keep_freed_memory
 from coordinator.simulation.local_training import LocalTraining, SimulatedData, repeatable_torch
-from coordinator.simulation.runtime_artifacts import TORCH, RuntimeArtifacts
+from coordinator.simulation.runtime_artifacts import RuntimeArtifacts
 from coordinator.simulation.sent_outputs import encoded_outputs
 from coordinator.simulation.shared_tensors import MappedSlots
 from coordinator.simulation.worker_messages import (
