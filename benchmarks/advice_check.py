@@ -27,14 +27,24 @@ LINKS_MB_S = (0.1, 1.0, 10.0)
 
 
 def pack(folder: Path) -> None:
-    """Write the package's map from the runs in ``folder``; settings without any run are left out."""
-    runs = read_lines(folder / "runs.jsonl")
-    new = (found for name in SETTINGS if (found := _setting(name, runs)) is not None)
-    settings = (*new, *(_earlier_setting(earlier) for earlier in EARLIER))
+    """Write the package's map from the runs in ``folder``; settings without any run stay as they are in it."""
+    runs, before = read_lines(folder / "runs.jsonl"), {setting.name: setting for setting in read_map().settings}
+    found = (_setting(name, runs) or before.get(name) for name in SETTINGS)
+    settings = (*(s for s in found if s is not None), *(_earlier_setting(earlier) for earlier in EARLIER))
     made = AdviceMap(schema=SCHEMA, settings=settings)
-    PACKAGED.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+    PACKAGED.write_text("\n".join(_lines(made)) + "\n", encoding="utf-8")
     for setting in settings:
         print(f"{setting.name}: {len(setting.courses)} courses, {len(setting.refused)} refused")
+
+
+def _lines(made: AdviceMap) -> Iterator[str]:
+    """The map as JSON, a line for each setting and each course."""
+    yield f'{{"schema": {json.dumps(made.schema)}, "settings": ['
+    for place, setting in enumerate(made.settings):
+        fields = msgspec.to_builtins(setting)
+        courses = ",\n".join(json.dumps(course) for course in fields.pop("courses"))
+        yield f'{json.dumps(fields)[:-1]}, "courses": [\n{courses}\n]}}' + "," * (place + 1 < len(made.settings))
+    yield "]}"
 
 
 def _setting(name: str, runs: dict[tuple[str, str, int], dict[str, Any]]) -> Setting | None:

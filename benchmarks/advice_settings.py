@@ -15,8 +15,11 @@ from coordinator.run_file.loading import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "benchmarks" / "advice"
-SETTINGS = ("activities", "digits", "mnist", "cifar10")
-SEEDS = (1, 2, 3)
+RECORDED = ("activities", "digits", "mnist", "cifar10")
+"""Settings as a federation of their data has them."""
+SETTINGS = (*RECORDED, *(f"{name}-two" for name in RECORDED[:3]), "activities-by-class", "mnist-by-class")
+"""With them the same with two devices in a round, and dealt by class."""
+SEEDS = (1, 2, 3, 4, 5, 6)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ HELD = (
         {"data": {"partition": "dirichlet-equal", "alpha": 0.5, "devices": 500}, "cohort": {"size": 8}},
     ),
 )
-HELD_SEEDS = (11, 12, 13)
+HELD_SEEDS = (21, 22, 23, 24, 25, 26, 27, 28)
 
 
 def setting_config(name: str, seed: int) -> RunConfig:

@@ -8,9 +8,9 @@
 Tasks are those of ``benchmarks.sparse_update_data``. All variants of a seed begin with the same weights, trained in
 plain torch on other data, and are simulated with the same devices, rounds and draws; head and sparse updates with the
 statistics of norms on 512 of the devices' examples. Every variant has the best of the same rates, found on a seed of
-its own. An accuracy is the mean after the last three rounds. A scheme is chosen by first-order contributions on the
-same examples. Steps of batch 32 run in trainers of one thread, blocks of ten alternate, and ratios are those of medians
-of processor time.
+its own. An accuracy is the final model's, behind the statistics round that variants with trained norms have. A scheme
+is chosen by first-order contributions on the same examples. Steps of batch 32 run in trainers of one thread, blocks of
+ten alternate, and ratios are those of medians of processor time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ import torch
 
 from benchmarks import sparse_update_data
 from benchmarks.orderings import measure
+from benchmarks.sparse_update_variants import BEFORE, OTHERS, RATES, TASKS, VARIANTS, run_text
 from coordinator.cli.bench_device import EXAMPLE_BATCHES, exported_inputs, measure_agent
 from coordinator.cli.bench_sides import DeviceSide
 from coordinator.cli.model_arguments import ModelArguments
@@ -40,7 +39,6 @@ from coordinator.contributions.measure import Tuning, measured
 from coordinator.contributions.operations import forward_operations, step_work
 from coordinator.contributions.scheme import Layer, Scheme, ordered_layers, trained_names
 from coordinator.contributions.statistics import gathered
-from coordinator.data.datasets import Dataset
 from coordinator.data.inputs import prepare_inputs
 from coordinator.exporting.cut_exporter import dense_module, run_input_spec
 from coordinator.methods.sparse_update import SparseUpdate
@@ -55,112 +53,9 @@ from edge.contracts.tensor_file import encode_tensors
 SEEDS = (1, 2, 3)
 RUNTIMES = ("executorch", "onnxruntime")
 EXAMPLES = 512
-LAST = 3
-RATES = (0.02, 0.05, 0.1, 0.2, 0.4)
 RATES_SEED = 11
 """On which every variant's rate is found; none of those that are shown."""
 RATES_FILE = "rates.json"
-
-
-@dataclass(frozen=True)
-class Task:
-    """One task.
-
-    Attributes:
-        model: lines of ``[model]``.
-        data: lines of ``[data]``.
-        before: the data that the model is trained on first, and for how many passes.
-        head: pattern of the tensors that begin anew; empty where the classes stay.
-        devices: all of them in every round.
-    """
-
-    model: str
-    data: str
-    before: Callable[[], Dataset]
-    passes: int
-    head: str
-    devices: int
-    rounds: int
-
-
-TASKS = {
-    "images": Task(
-        'build = "resnet20"\ninput = [3, 16, 16]\nclasses = 5',
-        'source = "benchmarks.sparse_update_data:images"\nscale = 0.00392156862745098\n'
-        "mean = [0.4914, 0.4822, 0.4465]\nstd = [0.2470, 0.2435, 0.2616]",
-        sparse_update_data.images_before,
-        3,
-        "fc.*",
-        10,
-        10,
-    ),
-    "activities": Task(
-        'build = "benchmarks.sparse_update_data:signal_network"\ninput = [6, 100]\nclasses = 5',
-        'source = "benchmarks.sparse_update_data:activities"\npartition = "writer"',
-        sparse_update_data.activities_before,
-        15,
-        "",
-        18,
-        15,
-    ),
-}
-
-VARIANTS: dict[str, Mapping[str, Any]] = {
-    "full": {},
-    "head": {"levels": 0.9, "contributions": {}, "begin": "gathered"},
-    "sparse 0.3": {"levels": 0.3, "compute": 0.5, "norms": "static", "begin": "gathered"},
-    "sparse 0.15": {"levels": 0.15, "compute": 0.4, "norms": "static", "begin": "gathered"},
-    "sparse 0.3, memory alone": {"levels": 0.3, "compute": 1.0, "norms": "static", "begin": "gathered"},
-    "sparse 0.3, norms": {"levels": 0.3, "compute": 0.5, "norms": "trained", "begin": "gathered"},
-    "sparse 0.5, norms": {"levels": 0.5, "compute": 0.6, "norms": "trained", "begin": "gathered"},
-}
-"""Options of ``sparse_update`` and, as ``begin``, the file that a variant's weights are from; ``full`` is FedAvg."""
-BEFORE = ", statistics as before"
-OTHERS: dict[str, Mapping[str, Any]] = {
-    f"{name}{BEFORE}": {**options, "begin": "before"}
-    for name, options in VARIANTS.items()
-    if options and "alone" not in name and options.get("norms") != "trained"
-}
-"""The same with the statistics of norms that the model was trained with before."""
-
-
-def run_text(name: str, seed: int, variant: str, folder: Path, rate: float = RATES[0]) -> str:
-    """The run file of a variant; what is not trained is the same at every rate."""
-    task, options = TASKS[name], {**VARIANTS, **OTHERS}[variant]
-    begin = options.get("begin", "before")
-    method = 'name = "fedavg"'
-    if options:
-        gains = "{}" if "contributions" in options else f'"{folder / begin}-gains.json"'
-        compute = f"\ncompute = {options['compute']}" if "compute" in options else ""
-        norms = f'\nnorms = "{options["norms"]}"' if "norms" in options else ""
-        method = f'name = "sparse_update"\nlevels = [{options["levels"]}]\ncontributions = {gains}{compute}{norms}'
-    weights = f'\nweights = "{folder / begin}.safetensors"' if (folder / "before.safetensors").exists() else ""
-    new = f'\nweights-except = ["{task.head}"]' if weights and task.head else ""
-    return f"""
-[federation]
-name = "sparse-updates"
-seed = {seed}
-rounds = {task.rounds}
-[model]
-{task.model}{weights}{new}
-[method]
-{method}
-[training]
-epochs = 1
-batch = 32
-last-batch = "keep"
-lr = {rate}
-momentum = 0.9
-[data]
-{task.data}
-[evaluation]
-batch = 1000
-every = 1
-[cohort]
-size = {task.devices}
-[[cohort.local]]
-count = {task.devices}
-"""
 
 
 def train_before(name: str, seed: int, folder: Path) -> None:
@@ -243,9 +138,9 @@ def accuracies(folder: Path, name: str, seed: int, variant: str, rate: float) ->
     return [float(value) for value in curve]
 
 
-def end_of(name: str, curve: list[float]) -> float:
-    """The mean after the last three rounds of training."""
-    return statistics.mean(curve[: TASKS[name].rounds][-LAST:])
+def end_of(curve: list[float]) -> float:
+    """Of the model that the run ends with, behind its statistics round where there is one."""
+    return curve[-1]
 
 
 def find_rates(folder: Path, tasks: list[str], variants: list[str]) -> None:
@@ -254,7 +149,7 @@ def find_rates(folder: Path, tasks: list[str], variants: list[str]) -> None:
     found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
     for name in tasks:
         for variant in variants:
-            ends = {r: end_of(name, accuracies(folder, name, RATES_SEED, variant, r)) for r in RATES}
+            ends = {r: end_of(accuracies(folder, name, RATES_SEED, variant, r)) for r in RATES}
             best = max(ends, key=lambda rate: ends[rate])
             shown = {str(rate): round(end, 4) for rate, end in ends.items()}
             found.setdefault(name, {})[variant] = {"rate": best, "accuracies": shown}
@@ -287,9 +182,9 @@ def arguments_of(name: str, variant: str, folder: Path) -> ModelArguments:
         empty = {"measure": "gradient", "model": "", "examples": 0, "layers": {}}
         gains.write_text(json.dumps(empty))
     cut = f"sparse_update:{options['levels']},contributions={gains}" if options else ""
-    cut += "".join(f",{name}={options[name]}" for name in ("compute", "norms") if name in options)
+    cut += "".join(f",{key}={options[key]}" for key in ("compute", "norms", "features") if key in options)
     model, shape = ("resnet20", (3, 16, 16)) if name == "images" else (signal_model(), (6, 100))
-    return ModelArguments(model, shape, 5, 32, cut=cut)
+    return ModelArguments(model, shape, 5, 32, cut=cut, cached_features="float32" if "features" in options else "")
 
 
 def signal_model() -> str:
@@ -352,19 +247,14 @@ def show(folder: Path, tasks: list[str]) -> None:
         for variant in (*VARIANTS, *OTHERS):
             rate = rate_of(folder, name, variant)
             ends: list[float] = []
-            after: list[float] = []
             for seed in SEEDS:
                 if (path := folder / name / str(seed) / f"{variant}, {rate}.json").exists():
                     curve = json.loads(path.read_text())
-                    ends.append(end_of(name, curve))
-                    # FedAvg's statistics round after the last one is one more.
-                    after += curve[TASKS[name].rounds :] if variant == "full" else []
+                    ends.append(end_of(curve))
             scheme, kept = scheme_of(name, 1, variant, folder)
             shown = " ".join(f"{end:.4f}" for end in ends)
             mean = statistics.mean(ends) if ends else 0
             print(f"{name:12}{variant:36}{rate:5} {shown}  mean {mean:.4f}  kept {kept:,} bytes")
-            if after:
-                print(f"{'':12}after a statistics round {' '.join(f'{value:.4f}' for value in after)}")
             if scheme is not None:
                 rows = {path: "all" if r is None else len(r) for path, r in scheme.rows.items()}
                 print(f"{'':12}biases from {scheme.first}, weights {rows}")

@@ -31,7 +31,7 @@ class Option:
     Attributes:
         memory_mb: predicted peak of a device; 0 where the method does not go with the model.
         rounds: until the target was reached in the setting; None: it was not.
-        last: mean accuracy after the last recorded round.
+        last: accuracy that is expected after the last recorded round.
     """
 
     course: Course
@@ -111,7 +111,7 @@ def advise(
             cost = MethodCost(config, dense, course.method, course.options)
             options.append(_option(course, cost, aim, budget_mb, speed, devices))
         except (ConfigError, PlanError) as error:
-            options.append(Option(course, "refused", last=course.mean()[-1], reason=str(error)))
+            options.append(Option(course, "refused", last=course.expected()[-1], reason=str(error)))
     order = {"fits": 0, "too-slow": 1, "too-large": 2, "refused": 3}
     options.sort(key=lambda option: (order[option.outcome], option.cost(by), -option.last))
     thin = tuple(differences(devices.features, setting))
@@ -122,8 +122,8 @@ def advise(
 def _option(
     course: Course, cost: MethodCost, target: float, budget_mb: float, speed: DeviceSpeed, devices: Population
 ) -> Option:
-    rounds, mean = course.rounds_to(target), course.mean()
+    rounds = course.rounds_to(target)
     memory = cost.memory_mb(rounds or course.rounds[-1])
     spent = cost.spent(rounds, speed, devices) if rounds is not None else None
     outcome: Outcome = "too-large" if 0 < budget_mb < memory else "too-slow" if rounds is None else "fits"
-    return Option(course, outcome, memory, rounds, spent, mean[-1])
+    return Option(course, outcome, memory, rounds, spent, course.expected()[-1])

@@ -2,13 +2,14 @@
 
 The forward pass runs once, on the meta device, with norms that use fixed statistics; what is trained is then a question
 to the list of its operations. Counted is what the backward pass reads, which is less than what autograd saves: of a
-convolution with a frozen weight nothing, of a norm with a frozen scale nothing, of a ReLU its output.
+convolution with a frozen weight nothing, of a norm with a frozen scale nothing, of a ReLU its output. Where devices
+keep what frozen layers give for an example, a step's forward pass begins behind them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ from edge.contracts.manifest import InputSpec
 ATEN = torch.ops.aten
 BATCH = 32
 """The batch that figures are of, as that of :mod:`coordinator.submodels.costs`."""
+_BATCH = -1
+"""In place of an operation's number: what the step is given."""
 
 Kind = Literal["product", "norm", "positive", "linear", "other"]
 _KINDS: dict[Any, Kind] = {
@@ -72,7 +75,7 @@ class Work:
         kept: bytes of each value that the backward pass reads, at BATCH.
         input_macs: multiply-accumulates of the gradients of products' inputs, for one example.
         weight_macs: of those of a product's weight, by the weight's name.
-        forward_macs: of the forward pass.
+        forward_macs: of the forward pass, or of the part that a step runs where features are kept.
     """
 
     kept: Mapping[int, int]
@@ -101,12 +104,17 @@ def forward_operations(module: nn.Module, spec: InputSpec) -> tuple[Operation, .
 
 
 def step_work(
-    operations: Collection[Operation], trained: Collection[str], shares: Mapping[str, float] | None = None
+    operations: Sequence[Operation],
+    trained: Collection[str],
+    shares: Mapping[str, float] | None = None,
+    *,
+    keeps_features: bool = False,
 ) -> Work:
     """The step that trains the parameters ``trained``.
 
     Args:
         shares: of the output channels trained, by the name of the weight; 1 of those not named.
+        keeps_features: whether devices keep what frozen layers give, so that steps do not run them.
     """
     needs: set[int] = set()
     kept: dict[int, int] = {}
@@ -133,7 +141,39 @@ def step_work(
                 kept.update(dict.fromkeys(computed[:1], operation.input_bytes))
         elif operation.kind == "positive" or operation.kind == "other":
             kept[operation.output] = operation.output_bytes
-    return Work(kept, input_macs, weight_macs, sum(operation.macs for operation in operations))
+    macs = _macs_behind_features(operations, trained) if keeps_features else sum(op.macs for op in operations)
+    return Work(kept, input_macs, weight_macs, macs)
+
+
+def _macs_behind_features(operations: Sequence[Operation], trained: Collection[str]) -> int:
+    """Of the forward pass that begins at the kept value, where :func:`export.features.split.split` divides a step."""
+    latest: dict[int, int] = {}
+    parents: list[tuple[int, ...]] = []
+    is_frozen: list[bool] = []
+    for number, operation in enumerate(operations):
+        parents.append(tuple(latest.get(value, _BATCH) for value in operation.values))
+        is_frozen.append(
+            not any(name in trained for name in operation.parameters.values())
+            and all(parent == _BATCH or is_frozen[parent] for parent in parents[number])
+        )
+        latest[operation.output] = number
+    trained_macs = sum(op.macs for op, frozen in zip(operations, is_frozen, strict=True) if not frozen)
+    frozen_macs = sum(op.macs for op in operations) - trained_macs
+    read = {
+        parent
+        for own, frozen in zip(parents, is_frozen, strict=True)
+        for parent in own
+        if not frozen and (parent == _BATCH or is_frozen[parent])
+    }
+    for boundary in reversed([number for number, frozen in enumerate(is_frozen) if frozen]):
+        again, front = set[int](), list(read)
+        while front and _BATCH not in again:
+            if (number := front.pop()) != boundary and number not in again:
+                again.add(number)
+                front += parents[number] if number != _BATCH else ()
+        if _BATCH not in again:
+            frozen_macs = min(frozen_macs, sum(operations[number].macs for number in again))
+    return trained_macs + frozen_macs
 
 
 def _is_weight(name: str) -> bool:

@@ -8,7 +8,7 @@ budget to the byte.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,54 +42,74 @@ class Cost:
         return self.memory <= limit.memory and self.macs <= limit.macs
 
 
-def full_cost(operations: Collection[Operation], sizes: Mapping[str, int]) -> Cost:
+def full_cost(operations: Sequence[Operation], sizes: Mapping[str, int]) -> Cost:
     """Of the step that trains every parameter; ``sizes`` are their elements."""
     work = step_work(operations, sizes)
     return Cost(work.kept_bytes + WEIGHT_BYTES * sum(sizes.values()), work.macs)
 
 
 def scheme_cost(
-    operations: Collection[Operation], layers: Collection[Layer], scheme: Scheme, sizes: Mapping[str, int]
+    operations: Sequence[Operation],
+    layers: Collection[Layer],
+    scheme: Scheme,
+    sizes: Mapping[str, int],
+    *,
+    keeps_features: bool = False,
 ) -> Cost:
-    """Of the step that trains ``scheme``."""
+    """Of the step that trains ``scheme``; with ``keeps_features`` of one that begins at what frozen layers gave."""
     shares = {
         layer.weight: 1.0 if rows is None else len(rows) / layer.channels
         for layer in layers
         if (rows := scheme.rows.get(layer.path, ())) != ()
     }
     trained = trained_names(layers, scheme)
-    work = step_work(operations, trained, shares)
+    work = step_work(operations, trained, shares, keeps_features=keeps_features)
     held = sum(round(sizes[name] * shares.get(name, 1.0)) for name in trained)
     return Cost(work.kept_bytes + WEIGHT_BYTES * held, work.macs)
 
 
 def best_scheme(
-    operations: Collection[Operation],
+    operations: Sequence[Operation],
     layers: Collection[Layer],
     sizes: Mapping[str, int],
     contributions: Contributions,
     limit: Cost,
     *,
     trains_norms: bool = False,
+    keeps_features: bool = False,
 ) -> Scheme | None:
-    """The scheme within ``limit`` that contributes most; None where the head alone is above it."""
+    """The scheme within ``limit`` that contributes most; None where the head alone is above it.
+
+    Args:
+        trains_norms: whether norms from the first trained layer on are trained.
+        keeps_features: whether devices keep what frozen layers give, so that ``limit`` is of a step without these.
+    """
+
+    def cost(scheme: Scheme) -> Cost:
+        return scheme_cost(operations, layers, scheme, sizes, keeps_features=keeps_features)
+
     head = head_of(layers)
     best: tuple[float, Scheme] | None = None
     weighted = [layer for layer in layers if layer.weight]
     for depth, first in reversed([*enumerate(weighted)]):  # of equal schemes the one whose backward pass is shorter
         base = Scheme(first.path, {head.path: None}, trains_norms)
-        free = scheme_cost(operations, layers, base, sizes)
+        free = cost(base)
         if not free.fits(limit):
             continue
-        work = step_work(operations, trained_names(layers, base))
-        choices = [
-            _options(operations, layer, work, contributions) for layer in weighted[depth:] if layer.path != head.path
-        ]
+        trained = trained_names(layers, base)
+        work = step_work(operations, trained, keeps_features=keeps_features)
+        choices = []
+        for layer in weighted[depth:]:
+            if layer.path == head.path:
+                continue
+            wider = step_work(operations, trained | {layer.weight}, keeps_features=keeps_features)
+            more = wider.forward_macs - work.forward_macs
+            choices.append(_options(operations, layer, work, contributions, more))
         for share in TIGHTER:
             room = Cost(round((limit.memory - free.memory) * share), round((limit.macs - free.macs) * share))
             gain, chosen = _knapsack(choices, room)
             scheme = Scheme(first.path, {**chosen, head.path: None}, trains_norms)
-            if scheme_cost(operations, layers, scheme, sizes).fits(limit):
+            if cost(scheme).fits(limit):
                 break
         gain += contributions.of(first.path).biases
         if best is None or gain > best[0]:
@@ -106,9 +126,13 @@ class _Option:
 
 
 def _options(
-    operations: Collection[Operation], layer: Layer, base: Work, contributions: Contributions
+    operations: Sequence[Operation], layer: Layer, base: Work, contributions: Contributions, forward_macs: int
 ) -> list[_Option]:
-    """What of a layer's weight can be trained, with what it adds to the step whose biases alone are."""
+    """What of a layer's weight can be trained, with what it adds to the step whose biases alone are.
+
+    Args:
+        forward_macs: of the forward pass, which a step on kept features then runs too.
+    """
     alone = step_work(operations, {layer.weight})
     kept = sum(
         size for value, size in alone.kept.items() if value not in base.kept and value in _inputs(operations, layer)
@@ -118,7 +142,7 @@ def _options(
     options = []
     for share in layer.shares:
         memory = kept + WEIGHT_BYTES * round(layer.size * share)
-        cost = Cost(memory, round(alone.weight_macs.get(layer.weight, 0) * share))
+        cost = Cost(memory, forward_macs + round(alone.weight_macs.get(layer.weight, 0) * share))
         if share == 1.0:
             options.append(_Option(layer.path, None, sum(found.blocks), cost))
             continue
@@ -129,7 +153,7 @@ def _options(
     return [option for option in options if option.gain > 0]
 
 
-def _inputs(operations: Collection[Operation], layer: Layer) -> set[int]:
+def _inputs(operations: Sequence[Operation], layer: Layer) -> set[int]:
     return {value for op in operations if layer.weight in op.parameters.values() for value in op.values}
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 _NORMS = ("trained", "static")
+_FEATURES = ("computed", "kept")
 
 
 class SparseUpdate:
@@ -44,6 +45,8 @@ class SparseUpdate:
     - ``levels``: shares of the bytes that a full step keeps for its backward pass and for trained weights, counted at
       batch 32; (0.3). 1 is the whole model, trained as FedAvg does. Devices get the largest that fits.
     - ``compute``: share of a full step's multiply-accumulates that a level below 1 may have; 1, no bound.
+    - ``features``: ``kept`` where devices keep what frozen layers give (``[training] cached-features``), so that
+      ``compute`` is of a step without these layers; (``computed``).
     - ``contributions``: a file that ``apportion contributions`` wrote, or a table of gains by layer; needed.
     - ``norms``: (``trained``), those from the first trained layer on have the batch's statistics, as in full training,
       and are trained whole; ``static``, as MCUNetV3's, all have the model's statistics and frozen scales.
@@ -65,6 +68,7 @@ class SparseUpdate:
         compute = read.number("compute", 1.0, low=0, strict=True) or 1.0
         given = read.text_or_numbers("contributions")
         self._trains_norms = read.choice("norms", _NORMS, _NORMS[0]) == "trained"
+        self.counts_on_features = read.choice("features", _FEATURES, _FEATURES[0]) == "kept"
         self._loss = read.choice("loss", LOSSES, "cross_entropy")
         read.finish()
         if compute > 1:
@@ -100,7 +104,15 @@ class SparseUpdate:
             if level == FULL:
                 continue
             limit = Cost(int(full.memory * level.value), int(full.macs * compute))
-            scheme = best_scheme(operations, layers, sizes, contributions, limit, trains_norms=self._trains_norms)
+            scheme = best_scheme(
+                operations,
+                layers,
+                sizes,
+                contributions,
+                limit,
+                trains_norms=self._trains_norms,
+                keeps_features=self.counts_on_features,
+            )
             if scheme is None:
                 raise PlanError(
                     f"{self.name} {level.name}: training the last layer alone takes more than {limit.memory:,} bytes "

@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 
 
 def state_with_statistics(method: Method, state: State, updates: Iterable[Update]) -> State:
-    """The state with the static statistics that devices gathered; a method may keep them in its own way."""
+    """The state with the static statistics that devices gathered; a method may keep them in its own way.
+
+    Those of norms that some level has fixed stay as they are.
+    """
     if isinstance(method, KeepsStatistics):
         return method.with_statistics(state, updates)
-    return replace(state, tensors={**state.tensors, **mean_statistics(updates, state.tensors)})
+    fixed = fixed_norms(method)
+    means = mean_statistics(updates, state.tensors)
+    return replace(state, tensors={**state.tensors, **{n: v for n, v in means.items() if _path(n) not in fixed}})
 
 
 def mean_statistics(updates: Iterable[Update], whole: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
@@ -66,15 +71,28 @@ def needs_statistics(federation: Federation, state: State) -> bool:
 
     Frozen norms with ``frozen-norm = "static"`` are not among them: the ``stats`` program leaves theirs as they are.
     """
-    if federation.config.evaluation.norm != "static" or trains_with_static_norms(federation.method):
+    fixed = fixed_norms(federation.method)
+    is_free = any(name.endswith("running_mean") and _path(name) not in fixed for name in state.tensors)
+    if federation.config.evaluation.norm != "static" or (fixed and not is_free):
         return False
     return federation.devices.gathers_statistics(federation, state)
 
 
-def trains_with_static_norms(method: Method) -> bool:
-    """Whether some level's trained layers lie behind norms with the model's own statistics: others would move them."""
-    cuts = [method.cut_shape(level, round_index=0, device="", seed=0) for level in method.levels()]
-    return any(method.program(cut).frozen_norm == "static" for cut in cuts)
+def fixed_norms(method: Method) -> set[str]:
+    """Paths of norms that some level has with the model's own statistics: its trained layers lie behind them.
+
+    Were they gathered anew, by devices of another level, what lies below trained weights would change.
+    """
+    fixed = set[str]()
+    for level in method.levels():
+        program = method.program(method.cut_shape(level, round_index=0, device="", seed=0))
+        if program.frozen_norm == "static":
+            fixed |= {_path(name) for name in program.frozen}
+    return fixed
+
+
+def _path(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def gathered_by_artifacts(federation: Federation) -> bool:

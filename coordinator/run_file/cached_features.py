@@ -39,6 +39,11 @@ def check_cached_features(config: RunConfig, problems: list[str]) -> None:
 def check_frozen_layers(config: RunConfig, module: nn.Module, method: Method, problems: list[str]) -> None:
     """Add what model and method show to ``problems``: norms of the batch, or nothing that is frozen."""
     training = config.training
+    if getattr(method, "counts_on_features", False) and not training.cached_features:
+        problems.append(
+            '$.method.features: "kept" counts on devices that keep what frozen layers give; set cached-features in '
+            "[training], or leave it out"
+        )
     if is_language(config.model.build) or not (training.cached_features or training.frozen_norm == "static"):
         return
     from export.prepared_module import batch_norms

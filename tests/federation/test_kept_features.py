@@ -1,7 +1,8 @@
-"""Layers that SLT has frozen run once per example on its devices: the same bits as without, after a crash too."""
+"""Layers that a cut freezes run once per example on its devices: the same bits as without, after a crash too."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,16 @@ FEATURES = (4, 4, 4)
 """Behind the first convolution, its norm, ReLU and pooling."""
 
 
-def kept(features: str) -> str:
-    return PLAIN.replace("[data]", f'cached-features = "{features}"\n[data]')
+SPARSE = (
+    PLAIN[: PLAIN.index("[method]")].replace("rounds = 6", "rounds = 2")
+    + '[method]\nname = "sparse_update"\nlevels = [0.9]\ncontributions = { "4" = 1.0 }\n'
+    + PLAIN[PLAIN.index("[training]") :]
+)
+"""The second convolution, its norm and the head are trained, and after two rounds that norm's statistics gathered."""
+
+
+def kept(features: str, text: str = PLAIN) -> str:
+    return text.replace("[data]", f'cached-features = "{features}"\n[data]')
 
 
 def run(text: str, run_dir: Path) -> bytes:
@@ -83,6 +92,20 @@ def test_devices_compute_them_once_and_the_model_has_the_same_bits(plain: bytes,
     assert len({path.parts[-4] for path in found}) == len(found) == 2  # one file of each device, for both rounds
     record = 24 + 4 * int(np.prod(FEATURES))
     assert all(path.stat().st_size % record == 0 and path.stat().st_size >= 500 * record for path in found)
+
+
+def test_sparse_updates_begin_behind_frozen_layers_and_gather_statistics_of_trained_norms(tmp_path: Path) -> None:
+    plain = run(SPARSE, tmp_path / "plain")
+    text = kept("float32", SPARSE).replace("contributions", 'features = "kept"\ncontributions')
+    assert run(text, tmp_path / "run") == plain
+    assert len(files(tmp_path / "run")) == 2
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["program"] for line in lines if line["event"] == "round"] == ["train", "train", "stats"]
+    simulated(load_config_text(SPARSE), tmp_path / "simulated")
+    got, expected = (decode_tensors(data, where="final") for data in (final_bytes(tmp_path / "simulated"), plain))
+    for name in ("5.running_mean", "5.running_var", "4.weight"):
+        assert np.abs(got[name] - expected[name]).max() <= 1e-3 * np.abs(expected[name]).max()
+    assert np.array_equal(expected["1.running_var"], np.ones(4))  # as it was built
 
 
 def test_killed_in_the_rounds_that_keep_them_it_ends_with_the_same_bits(plain: bytes, tmp_path: Path) -> None:

@@ -24,6 +24,12 @@ def test_rounds_are_those_in_which_the_model_was_scored() -> None:
     assert [scored.rounds_to(target) for target in (0.5, 0.6, 0.8)] == [20, 40, None]
 
 
+def test_one_lucky_round_is_no_arrival() -> None:
+    jumping = course("x", "fedavg", {}, [0.5, 0.9, 0.6, 0.8, 0.8])
+    assert jumping.expected() == pytest.approx([0.5, 0.75, 0.75, 0.8, 0.8])
+    assert [jumping.rounds_to(target) for target in (0.75, 0.8, 0.9)] == [2, 4, None]
+
+
 def test_a_mean_ends_where_the_shortest_seed_does() -> None:
     assert course("x", "fedavg", {}, [0.5, 0.7], [0.5]).mean() == [0.5]
 

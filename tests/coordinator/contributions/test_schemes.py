@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,10 +18,15 @@ from coordinator.contributions.record import Contributions, LayerGain, read_cont
 from coordinator.contributions.scheme import Layer, Scheme, frozen_names, ordered_layers, scheme_cut
 from coordinator.contributions.search import Cost, best_scheme, full_cost, scheme_cost
 from coordinator.contributions.statistics import gathered
+from coordinator.models.catalog import build_model
 from coordinator.submodels.build import apply_cut
 from coordinator.submodels.record import LayerCut
 from edge.contracts.errors import ConfigError, PlanError
 from edge.contracts.manifest import InputSpec
+from export.capture import Capture
+from export.features.split import split
+from export.programs import capture_programs
+from export.training_step import StepSpec
 
 SPEC = InputSpec(layout="NCHW", shape=(2, 4, 4), dtype="float32")
 
@@ -76,6 +82,50 @@ def test_weight_of_one_layer_keeps_its_input_and_computes_its_share() -> None:
     assert step_work(OPERATIONS, {"7.weight"}).kept_bytes == SECOND
 
 
+@pytest.mark.parametrize(
+    ("trained", "left"),
+    [
+        (["4.weight"], ["7"]),  # the norm's input is kept, behind the second convolution
+        (["3.weight"], ["3", "7"]),
+        (["0.weight"], ["0", "3", "7"]),
+        (["7.weight"], ["7"]),
+    ],
+)
+def test_step_on_kept_features_runs_what_comes_after_them(trained: list[str], left: list[str]) -> None:
+    macs = {"0": 16 * 8 * 18, "3": 16 * 16 * 72, "7": 256 * 3}
+    work = step_work(OPERATIONS, trained, keeps_features=True)
+    assert work.forward_macs == sum(macs[path] for path in left)
+    assert replace(work, forward_macs=0) == replace(step_work(OPERATIONS, trained), forward_macs=0)
+
+
+@pytest.mark.parametrize("first", ["layer2.0.conv1", "layer2.0.bn1", "layer2.0.conv2", "layer3.0.bn2", "fc"])
+def test_kept_features_are_those_that_the_export_divides_at(first: str) -> None:
+    module = build_model("resnet8", input_shape=(3, 8, 8), classes=4)
+    operations = forward_operations(module, module.input_spec)  # type: ignore[arg-type]
+    names = [name for operation in operations for name in operation.parameters.values()]
+    trained = set(names[names.index(f"{first}.weight") :])
+    frozen = tuple(name for name, _ in module.named_parameters() if name not in trained)
+    spec = StepSpec(
+        input=module.input_spec,  # type: ignore[arg-type]
+        classes=4,
+        batch=2,
+        frozen=frozen,
+        frozen_norm="static",
+        cached_features="float32",
+    )
+    parts = split(capture_programs(module, spec)["train"])
+    assert parts is not None
+    whole = sum(operation.macs for operation in operations)
+    left = step_work(operations, trained, keeps_features=True).forward_macs
+    assert 0 < whole - left == _product_macs(parts[0])
+
+
+def _product_macs(features: Capture) -> int:
+    """Of one example; a program's batch norms and ReLUs are not products."""
+    nodes = [n for n in features.graph.graph.nodes if n.target is torch.ops.aten.convolution.default]
+    return sum(n.meta["val"][0].numel() * n.args[1].meta["val"][0].numel() for n in nodes)
+
+
 def test_cut_of_a_scheme_freezes_all_else() -> None:
     scheme = Scheme("3", {"3": (0, 1, 2, 3), "7": None})
     cut = scheme_cut(NETWORK, LAYERS, scheme)
@@ -98,8 +148,9 @@ def gains(layer: Layer, *, weight: float, biases: float) -> LayerGain:
 
 
 @pytest.mark.parametrize("share", [0.25, 0.4, 0.6, 0.9])
-@pytest.mark.parametrize("compute", [0.55, 0.8, 1.0])
-def test_best_scheme_is_the_best_of_all(share: float, compute: float) -> None:
+@pytest.mark.parametrize("compute", [0.3, 0.55, 0.8, 1.0])
+@pytest.mark.parametrize("keeps_features", [False, True])
+def test_best_scheme_is_the_best_of_all(share: float, compute: float, keeps_features: bool) -> None:
     by_path = {layer.path: layer for layer in LAYERS if layer.weight}
     contributions = Contributions(
         {"0": gains(by_path["0"], weight=0.2, biases=3.0), "3": gains(by_path["3"], weight=0.3, biases=1.0)}
@@ -112,14 +163,14 @@ def test_best_scheme_is_the_best_of_all(share: float, compute: float) -> None:
         if (low != () and first != "0") or (high != () and first == "7"):
             continue
         rows = {path: rows for path, rows in (("0", low), ("3", high), ("7", None)) if rows != ()}
-        if scheme_cost(OPERATIONS, LAYERS, Scheme(first, rows), SIZES).fits(limit):
+        if scheme_cost(OPERATIONS, LAYERS, Scheme(first, rows), SIZES, keeps_features=keeps_features).fits(limit):
             best = max(best, _gain(Scheme(first, rows), contributions, by_path))
-    found = best_scheme(OPERATIONS, LAYERS, SIZES, contributions, limit)
+    found = best_scheme(OPERATIONS, LAYERS, SIZES, contributions, limit, keeps_features=keeps_features)
     if best < 0:
         assert found is None
         return
     assert found is not None
-    assert scheme_cost(OPERATIONS, LAYERS, found, SIZES).fits(limit)
+    assert scheme_cost(OPERATIONS, LAYERS, found, SIZES, keeps_features=keeps_features).fits(limit)
     assert _gain(found, contributions, by_path) == pytest.approx(best)
 
 

@@ -77,6 +77,16 @@ def test_norms_that_take_statistics_of_the_batch_are_refused_by_name() -> None:
     assert text.endswith('set frozen-norm = "static" in [training]')
 
 
+def test_sparse_update_that_counts_on_kept_features_needs_them() -> None:
+    name = 'name = "sparse_update"\nlevels = [0.5]\ncontributions = { "0" = 1.0 }\nfeatures = "kept"'
+    text = TEXT[: TEXT.index("[method]")] + f"[method]\n{name}\n" + TEXT[TEXT.index("[training]") :]
+    assert method_of_run(parse(text), dense_module(parse(text))).name == "sparse_update"
+    assert refused(text.replace('cached-features = "int8"', "")) == (
+        '$.method.features: "kept" counts on devices that keep what frozen layers give; set cached-features in '
+        "[training], or leave it out"
+    )
+
+
 def test_static_norms_need_statistics_that_are_trained() -> None:
     text = refused(TEXT.replace('norm = "running"', 'norm = "batch"'))
     assert text.startswith("$.training.frozen-norm: 'static' normalises with running statistics, and slt trains")
