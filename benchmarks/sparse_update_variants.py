@@ -40,7 +40,7 @@ TASKS = {
         'source = "benchmarks.sparse_update_data:images"\nscale = 0.00392156862745098\n'
         "mean = [0.4914, 0.4822, 0.4465]\nstd = [0.2470, 0.2435, 0.2616]",
         sparse_update_data.images_before,
-        3,
+        20,
         "fc.*",
         10,
         10,
