@@ -40,7 +40,7 @@ TASKS = {
         'source = "benchmarks.sparse_update_data:images"\nscale = 0.00392156862745098\n'
         "mean = [0.4914, 0.4822, 0.4465]\nstd = [0.2470, 0.2435, 0.2616]",
         sparse_update_data.images_before,
-        20,
+        3,
         "fc.*",
         10,
         10,
@@ -66,7 +66,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "sparse 0.3, memory alone": {"levels": 0.3, "compute": 1.0, "norms": "static", "begin": "gathered"},
     "sparse 0.3, norms": {"levels": 0.3, "compute": 0.5, "norms": "trained", "begin": "gathered"},
     "sparse 0.5, norms": {"levels": 0.5, "compute": 0.6, "norms": "trained", "begin": "gathered"},
-    "sparse 0.33, features": {"levels": 0.33, "compute": 0.45, **_FEATURES},
+    "sparse 0.44, features": {"levels": 0.44, "compute": 0.55, **_FEATURES},
     "sparse 0.4, features": {"levels": 0.4, "compute": 0.5, **_FEATURES},
 }
 """Options of ``sparse_update`` and, as ``begin``, the file that a variant's weights are from; ``full`` is FedAvg."""

@@ -192,17 +192,18 @@ def signal_model() -> str:
     return "benchmarks.sparse_update_data:signal_network"
 
 
-def run_steps(folder: Path, blocks: int, names: list[str], runtimes: list[str]) -> None:
-    """Time and memory of every variant's step on every runtime; a line of ``steps.jsonl`` each."""
+def run_steps(folder: Path, blocks: int, names: list[str], runtimes: list[str], variants: list[str]) -> None:
+    """Time and memory of each variant's step on every runtime, beside a full one; a line of ``steps.jsonl`` each."""
+    variants = ["full", *(variant for variant in VARIANTS if variant in variants and variant != "full")]
     for name in names:
         for runtime in runtimes:
             with tempfile.TemporaryDirectory(prefix="apportion-sparse-") as made, ExitStack() as stack:
                 inputs = {}
-                for variant in VARIANTS:
+                for variant in variants:
                     (path := Path(made) / variant.replace(" ", "-")).mkdir()
                     inputs[variant] = exported_inputs(arguments_of(name, variant, folder), runtime, path)
                 sides = {v: stack.enter_context(DeviceSide(form, 1)) for v, form in inputs.items()}
-                times: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+                times: dict[str, list[float]] = {variant: [] for variant in variants}
                 for side in sides.values():
                     side.block(EXAMPLE_BATCHES), side.block()
                 for _ in range(blocks):
@@ -283,7 +284,7 @@ def main() -> None:
     if chosen.accuracy:
         run_accuracy(folder, chosen.seeds, chosen.tasks, chosen.variants)
     if chosen.steps:
-        run_steps(folder, chosen.blocks, chosen.tasks, chosen.runtimes)
+        run_steps(folder, chosen.blocks, chosen.tasks, chosen.runtimes, chosen.variants)
     if chosen.table:
         show(folder, chosen.tasks)
 

@@ -30,8 +30,12 @@ def headline(advice: Advice) -> str:
         return f"nothing recorded is like this run; by the nearest setting, as a guess: {named(choice)}"
     if choice is not None:
         return f"run {named(choice)}"
-    if any(option.outcome == "too-slow" for option in advice.options):
-        return f"nothing that fits reached accuracy {advice.target:.3f} in the rounds that were recorded"
+    nearest = next((option for option in advice.options if option.outcome == "too-slow"), None)
+    if nearest is not None:
+        return (
+            f"nothing that fits reached accuracy {advice.target:.3f} in the rounds that were recorded; nearest, at "
+            f"{nearest.last:.3f}: {named(nearest)}"
+        )
     return f"nothing in the map fits {advice.budget_mb:g} MB with this model"
 
 

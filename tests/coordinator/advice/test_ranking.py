@@ -93,7 +93,9 @@ def test_advice_from_afar_is_called_a_guess() -> None:
 
 
 def test_the_words_say_that_nothing_does_it() -> None:
-    assert words.headline(found(target=0.99)).startswith("nothing that fits reached accuracy 0.990")
+    told = words.headline(found(target=0.99))
+    assert told.startswith("nothing that fits reached accuracy 0.990")
+    assert told.endswith('nearest, at 0.950: name = "fedavg"')
     assert words.headline(found(budget_mb=10.0)) == "nothing in the map fits 10 MB with this model"
 
 
