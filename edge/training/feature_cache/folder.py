@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("apportion.features")
 
-_VERSION = "apportion.features/1"
+_VERSION = "apportion.features/2"
 _ENCRYPTED = ".encrypted"
 
 
