@@ -86,6 +86,14 @@ class ShapesFollowState(Protocol):
 
 
 @runtime_checkable
+class CountsOnFeatures(Protocol):
+    """A method that may choose its cuts for devices that keep what frozen layers give (sparse updates)."""
+
+    counts_on_features: bool
+    """Whether it did, so that the run has to have ``[training] cached-features``."""
+
+
+@runtime_checkable
 class MovesProducts(Protocol):
     """A method whose devices train factors, in a basis that a decomposition of each state gives them anew.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.config.run_config import RunConfig
 from coordinator.language.source import is_language
-from coordinator.methods.method import ShapesFollowState
+from coordinator.methods.method import CountsOnFeatures, ShapesFollowState
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +39,8 @@ def check_cached_features(config: RunConfig, problems: list[str]) -> None:
 def check_frozen_layers(config: RunConfig, module: nn.Module, method: Method, problems: list[str]) -> None:
     """Add what model and method show to ``problems``: norms of the batch, or nothing that is frozen."""
     training = config.training
-    if getattr(method, "counts_on_features", False) and not training.cached_features:
+    counts = isinstance(method, CountsOnFeatures) and method.counts_on_features
+    if counts and not training.cached_features:
         problems.append(
             '$.method.features: "kept" counts on devices that keep what frozen layers give; set cached-features in '
             "[training], or leave it out"
