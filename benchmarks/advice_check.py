@@ -170,7 +170,7 @@ def outcome(held: Held, runs: dict[tuple[str, str, int], dict[str, Any]], by: By
     told = _advice(config, devices, found, held.budget_mb, held.link_mb_s, held.target, by)
     known: dict[str, dict[str, list[float]]] = {}
     for (name, label, seed), entry in runs.items():
-        if name == held.name and "accuracy" in entry:
+        if name == held.name and seed in held.seeds and "accuracy" in entry:
             known.setdefault(label, {})[str(seed)] = entry["accuracy"]
     courses = [
         Course(
@@ -193,7 +193,7 @@ def check(folder: Path) -> None:
     """One JSON line for every held setting and each of time and bytes."""
     runs = read_lines(folder / "held.jsonl")
     for held in HELD:
-        found_runs = [seed for name, _, seed in runs if name == held.name]
+        found_runs = [seed for name, _, seed in runs if name == held.name and seed in held.seeds]
         if not found_runs:
             print(json.dumps({"held": held.name, "runs": 0}))
             continue

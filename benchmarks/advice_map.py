@@ -24,7 +24,6 @@ from benchmarks.advice_check import check, pack, table
 from benchmarks.advice_settings import (
     CANDIDATES,
     HELD,
-    HELD_SEEDS,
     SEEDS,
     SETTINGS,
     Candidate,
@@ -41,10 +40,11 @@ from edge.contracts.errors import ApportionError
 def grid(is_held: bool) -> Iterator[tuple[str, RunConfig, Candidate, int]]:
     """All runs: every setting has a method before the next method, and every method a seed before the next seed."""
     if is_held:
-        for seed in HELD_SEEDS:
+        for place in range(max(len(held.seeds) for held in HELD)):
             for candidate in CANDIDATES:
                 for held in HELD:
-                    yield held.name, held_config(held, seed), candidate, seed
+                    if place < len(held.seeds):
+                        yield held.name, held_config(held, held.seeds[place]), candidate, held.seeds[place]
         return
     for seed in SEEDS:
         for candidate in CANDIDATES:

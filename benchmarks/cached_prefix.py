@@ -23,7 +23,7 @@ from coordinator.cli.model_arguments import ModelArguments
 from coordinator.planning.planner import MB
 from coordinator.reporting.environment import environment
 from edge.contracts.manifest import ArtifactManifest
-from edge.training.feature_cache.rounding import kept_bytes
+from edge.training.feature_cache.artifact import kept_bytes
 from export.training_step import CachedFeatures
 
 WHOLE, KEPT, RUN = "whole", "kept", "run"

@@ -22,6 +22,7 @@ import statistics
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +276,10 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=9)
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--runtimes", nargs="*", default=list(RUNTIMES))
+    parser.add_argument("--longer", type=int, default=1, help="times the rounds of every run; in a folder of their own")
     chosen = parser.parse_args()
+    for name, task in TASKS.items():
+        TASKS[name] = replace(task, rounds=chosen.longer * task.rounds)
     folder = chosen.folder.resolve()
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")

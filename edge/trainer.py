@@ -172,11 +172,12 @@ class Trainer:
         if not manifest.specs("features") or not request.features:
             yield None
             return
-        from edge.training.feature_cache.folder import features_key, open_records
-        from edge.training.feature_cache.rounding import kept_bytes
+        from edge.training.feature_cache.artifact import features_key, kept_bytes
+        from edge.training.feature_cache.folder import open_records
+        from edge.training.feature_cache.source import frozen_bytes
 
         runtime = f"{self._runtime.NAME} {self._runtime.version()}"
-        key = features_key(manifest, request.order, session, runtime)
+        key = features_key(manifest, request.order, partial(frozen_bytes, session), runtime)
         records = open_records(
             Path(request.features),
             key,

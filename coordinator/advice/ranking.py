@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from coordinator.advice.between import between
 from coordinator.advice.device_cost import MethodCost, Spent
 from coordinator.advice.features import Population
 from coordinator.advice.nearest import FAR, differences, distance, nearest
@@ -55,12 +56,15 @@ class Advice:
 
     Attributes:
         options: those that fit and reach the target, cheapest first; then the others.
+        setting: the recorded one that is nearest to the run, or what is expected between two.
+        recorded: that one, or the two.
         distance: of the run from the setting.
         thin: in what the run is far from the setting.
         budget_mb: of the smallest device; 0: none is given.
     """
 
     setting: Setting
+    recorded: tuple[Setting, ...]
     target: float
     by: By
     budget_mb: float
@@ -102,7 +106,7 @@ def advise(
     """
     if target is not None and not 0 < target <= 1:
         raise ConfigError([f"--target: {target:g} given, an accuracy above 0 and up to 1 expected"])
-    setting = nearest(found, devices.features)
+    setting, recorded = between(found, nearest(found, devices.features), devices.features)
     aim = SHARE * setting.best() if target is None else target
     dense = dense_module(config)
     options = []
@@ -116,7 +120,7 @@ def advise(
     options.sort(key=lambda option: (order[option.outcome], option.cost(by), -option.last))
     thin = tuple(differences(devices.features, setting))
     away = distance(devices.features, setting.features)
-    return Advice(setting, aim, by, budget_mb, speed, devices, tuple(options), away, thin)
+    return Advice(setting, recorded, aim, by, budget_mb, speed, devices, tuple(options), away, thin)
 
 
 def _option(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coordinator.advice.ranking import Advice, Option
+from coordinator.advice.recorded import Setting
 
 UNITS = {"time": "time", "bytes": "bytes", "cpu": "processor time"}
 
@@ -47,19 +48,18 @@ def named(option: Option) -> str:
 
 def reasons(advice: Advice) -> Iterator[str]:
     """Why, one sentence each."""
-    choice, setting = advice.choice, advice.setting
-    seeds = setting.seeds()
-    yield (
-        f"the nearest recorded setting is '{setting.name}' ({setting.features.devices} devices, "
-        f"{setting.features.participants} in a round, {seeds} seed{'s' if seeds > 1 else ''}); "
-        f"target: accuracy {advice.target:.3f}"
-    )
+    choice = advice.choice
+    named_settings = " and ".join(_setting(setting) for setting in advice.recorded)
+    is_between = len(advice.recorded) > 1
+    told = "the run is between the recorded settings" if is_between else "the nearest recorded setting is"
+    yield f"{told} {named_settings}; target: accuracy {advice.target:.3f}"
     if choice is None or choice.spent is None:
         return
     yield (
-        f"there it took {choice.rounds} rounds; with this model, {advice.speed.link_mbit / 8:g} MB/s and "
-        f"{advice.speed.gmac_per_s:g} GMAC/s that is {choice.spent.time_s:,.0f} s, "
-        f"{choice.spent.bytes / 1e6:,.1f} MB and {choice.spent.cpu_s:,.0f} processor seconds of all devices"
+        f"{'between them' if is_between else 'there'} it took {choice.rounds} rounds; with this model, "
+        f"{advice.speed.link_mbit / 8:g} MB/s and {advice.speed.gmac_per_s:g} GMAC/s that is "
+        f"{choice.spent.time_s:,.0f} s, {choice.spent.bytes / 1e6:,.1f} MB and {choice.spent.cpu_s:,.0f} processor "
+        "seconds of all devices"
     )
     if advice.budget_mb:
         yield f"its step is predicted at {choice.memory_mb:.0f} MB; the smallest device has {advice.budget_mb:g} MB"
@@ -80,13 +80,19 @@ def values(advice: Advice) -> dict[str, Any]:
         "by": advice.by,
         "budget_mb": advice.budget_mb,
         "link_mb_s": round(advice.speed.link_mbit / 8, 4),
-        "setting": advice.setting.name,
+        "setting": " and ".join(setting.name for setting in advice.recorded),
         "distance": round(advice.distance, 2),
         "is_guess": advice.is_far,
         "thin": list(advice.thin),
         "reasons": list(reasons(advice)),
         "options": [_values(option) for option in advice.options],
     }
+
+
+def _setting(setting: Setting) -> str:
+    seeds, features = setting.seeds(), setting.features
+    counts = f"{features.devices} devices, {features.participants} in a round"
+    return f"'{setting.name}' ({counts}, {seeds} seed{'s' if seeds > 1 else ''})"
 
 
 def _values(option: Option) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from edge.contracts.plan import WorkOrder
 from edge.contracts.tensor_file import SAFETENSORS_NAMES
 from edge.contracts.tensors import TensorSpec
 from edge.flat_orders.examples import write_examples
+from edge.flat_orders.features import write_features
 from edge.flat_orders.programs import Programs
 from edge.flat_orders.request import FlatRequest
 from edge.flat_orders.state import State, in_file_order
@@ -71,6 +72,8 @@ def _written(request: FlatRequest, manifest: ArtifactManifest) -> bytes:
     turns.each(order.schedule.turns, lambda t: _write_turn(turns, manifest, programs, t.program, t.advance_batch))
     _write_held_out(held_out, order, manifest, programs)
     _write_sample(held_out, order)
+    features = FlatWriter()
+    write_features(features, request, manifest, programs, state)
     # What follows gives tensors their numbers, and so comes before they are written.
     steps, update = FlatWriter(), FlatWriter()
     programs.write(steps)
@@ -90,7 +93,7 @@ def _written(request: FlatRequest, manifest: ArtifactManifest) -> bytes:
     scalars, files = FlatWriter(), FlatWriter()
     programs.write_scalars(scalars)
     files.integer(order.report_labels, 1)
-    parts = (head, steps, turns, scalars, held_out, files, update)
+    parts = (head, steps, turns, scalars, held_out, features, files, update)
     return b"".join(part.to_bytes() for part in parts)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from edge.contracts.manifest import ArtifactManifest, GraphOutput, Program
 from edge.contracts.packing import MASK
 from edge.contracts.plan import WorkOrder
-from edge.contracts.tensors import BATCH, GRADIENT_SUM, TensorSpec, is_carried
+from edge.contracts.tensors import BATCH, FEATURES, GRADIENT_SUM, TensorSpec, is_carried
 from edge.flat_orders.state import State
 from edge.flat_orders.writing import KINDS, Feed, FlatWriter, Result, Unable
 from edge.runtimes.micro_batches import ACCUMULATE
@@ -36,6 +36,13 @@ class Programs:
     def number(self, program: Program) -> int:
         """Of ``program``."""
         return self._numbers.setdefault(program.name, len(self._numbers))
+
+    def read_features(self) -> bool:
+        """Whether a program that has a number reads features in place of the input."""
+        taken = {
+            name for program in self._manifest.programs if program.name in self._numbers for name in program.inputs
+        }
+        return any(self._specs[name].role == "features" for name in taken)
 
     def write(self, writer: FlatWriter) -> None:
         """Every program that has a number."""
@@ -75,6 +82,8 @@ class Programs:
             feed = Feed.INPUT
         elif (spec.role, spec.name, spec.dtype) == ("target", "target", "int64"):
             feed = Feed.TARGET
+        elif (spec.role, spec.dtype) == ("features", "float32"):
+            feed = Feed.FEATURES
         elif spec.role == "label_mask":
             feed = Feed.LABEL_MASK
         elif spec.role == "hyper" and spec.name == _STATS_MOMENTUM:
@@ -98,6 +107,8 @@ class Programs:
             result = Result.GRADIENT
         elif output.name.startswith(_NEXT):
             result, place = Result.NEXT, self._state.number(output.name.removeprefix(_NEXT))
+        elif output.name == FEATURES:
+            result = Result.FEATURES
         elif output.name in self._specs and self._specs[output.tensor].shape == ():
             result, place = Result.SCALAR, self._scalars.setdefault(output.name, len(self._scalars))
         writer.integer(result, place)

@@ -46,3 +46,15 @@ class FlatRequest(Protocol):
     @property
     def self_test(self) -> bool:
         """Whether the artifact's self-test is to be repeated."""
+
+    @property
+    def features(self) -> str:
+        """Folder of kept features; empty: none are kept."""
+
+    @property
+    def features_bytes(self) -> int:
+        """What they may take."""
+
+    @property
+    def features_key(self) -> str:
+        """File of the device's private key, with a secret of which they are encrypted; empty: it has none."""

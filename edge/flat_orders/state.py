@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.tensor_file import read_header
 from edge.contracts.tensors import DTYPE_BYTES, TEACHER, TensorSpec, is_carried
 from edge.flat_orders.writing import KINDS, FlatWriter, Unable
+
+_PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,22 @@ class State:
     def number_if_there(self, name: str) -> int:
         """Of tensor ``name``; -1 where no step has it."""
         return self.number(name) if name in self else -1
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The first value of tensor ``name``, as it lies in its file.
+
+        Raises:
+            Unable: it is not there as it is; OSError: it cannot be read.
+        """
+        spec = self.spec(name)
+        stored, left = self._source(spec), spec.byte_count()
+        if stored is None:
+            raise Unable(f"'{name}' is not among the weights")
+        with Path(stored.path).open("rb") as file:
+            file.seek(stored.offset)
+            while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
+                left -= len(piece)
+                yield piece
 
     def write(self, writer: FlatWriter) -> None:
         """Every tensor that has a number, and where its first value is from: slots that did not come become zero.

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-MAGIC = "apportion-flat-order/2"
+MAGIC = "apportion-flat-order/3"
 
 
 class Unable(Exception):
@@ -27,13 +27,13 @@ KINDS = {"float32": 0, "int64": 1, "bool": 2, "int32": 3, "uint8": 4, "float64":
 class Feed(IntEnum):
     """What an input of a program is fed."""
 
-    STATE, INPUT, TARGET, LABEL_MASK, FIXED, COUNTED, DRAW = range(7)
+    STATE, INPUT, TARGET, LABEL_MASK, FIXED, COUNTED, DRAW, FEATURES = range(8)
 
 
 class Result(IntEnum):
     """What becomes of a program's output."""
 
-    GRADIENT, NEXT, SCALAR, UNUSED, SUM = range(5)
+    GRADIENT, NEXT, SCALAR, UNUSED, SUM, FEATURES = range(6)
 
 
 class FlatWriter:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from coordinator.cli.assembly import resume_run, start_run
 from coordinator.cli.open_run import RunOptions
 from coordinator.run_file.loading import load_config_text
+from edge.contracts.report import TrainReport
 from edge.contracts.tensor_file import decode_tensors
 from tests.coordinator.simulation.small_simulation import simulated
 from tests.federation.small_run import crash
@@ -106,6 +110,17 @@ def test_sparse_updates_begin_behind_frozen_layers_and_gather_statistics_of_trai
     for name in ("5.running_mean", "5.running_var", "4.weight"):
         assert np.abs(got[name] - expected[name]).max() <= 1e-3 * np.abs(expected[name]).max()
     assert np.array_equal(expected["1.running_var"], np.ones(4))  # as it was built
+
+
+def test_trainers_without_python_keep_them_too(tmp_path: Path) -> None:
+    text = SPARSE.replace("[method]", '[runtime]\nname = "executorch"\n[method]')
+    plain = run(text, tmp_path / "plain")
+    behind = kept("float32", text).replace("contributions", 'features = "kept"\ncontributions')
+    assert run(behind, tmp_path / "run") == plain
+    assert len(files(tmp_path / "run")) == 2
+    with contextlib.closing(sqlite3.connect(tmp_path / "run" / "ledger.sqlite")) as ledger:
+        reports = [row[0] for row in ledger.execute("SELECT report FROM updates")]
+    assert {msgspec.json.decode(report, type=TrainReport).trainer_kind for report in reports} == {"native"}
 
 
 def test_killed_in_the_rounds_that_keep_them_it_ends_with_the_same_bits(plain: bytes, tmp_path: Path) -> None:

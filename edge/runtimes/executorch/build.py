@@ -130,7 +130,7 @@ def _compile_trainer(wheel: Path, library: Path, trainer: Path, *, compiler: str
         compiler, "-std=c++20", "-O2", "-ffp-contract=off", "-Wno-psabi", "-pthread",
         *map(str, sorted(TRAINER_SOURCES.glob("*.cpp"))), "-o", str(unfinished),
         f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,$ORIGIN:{search}",
-        f"-Wl,-rpath-link,{wheel / 'lib'}", "-Wl,--allow-shlib-undefined",
+        f"-Wl,-rpath-link,{wheel / 'lib'}", "-Wl,--allow-shlib-undefined", "-ldl",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:

@@ -13,9 +13,8 @@ import numpy as np
 
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
+from edge.training.feature_cache.artifact import FLOAT16, SCALE_BYTES, rounded_bytes
 
-FLOAT16, INT8 = "float16", "int8"
-_SCALE_BYTES = 8
 _STEPS = 255
 
 
@@ -25,11 +24,14 @@ class Rounding:
     Args:
         kind: ``float16`` or ``int8``.
         elements: of one example.
+
+    Raises:
+        DeviceRefused: a type that this agent does not know.
     """
 
     def __init__(self, kind: str, elements: int) -> None:
         self._kind, self._elements = kind, elements
-        self.size = 2 * elements if kind == FLOAT16 else _SCALE_BYTES + elements
+        self.size = rounded_bytes(kind, elements)
 
     def kept(self, features: np.ndarray) -> np.ndarray:
         """What is kept of ``features`` float32 [B, ...].
@@ -50,11 +52,11 @@ class Rounding:
         low = flat.min(1, keepdims=True)
         step = (flat.max(1, keepdims=True) - low) / np.float32(_STEPS)
         found = np.empty((len(flat), self.size), np.uint8)
-        found[:, :_SCALE_BYTES] = np.concatenate([low, step], 1).view(np.uint8)
+        found[:, :SCALE_BYTES] = np.concatenate([low, step], 1).view(np.uint8)
         with np.errstate(invalid="ignore", divide="ignore"):
             places = np.where(step > 0, (flat - low) / step, np.float32(0))
         np.rint(places, out=places)
-        found[:, _SCALE_BYTES:] = np.clip(places, 0, _STEPS, out=places)
+        found[:, SCALE_BYTES:] = np.clip(places, 0, _STEPS, out=places)
         return found
 
     def given_back(self, kept: np.ndarray, features: np.ndarray) -> None:
@@ -63,8 +65,8 @@ class Rounding:
         if self._kind == FLOAT16:
             flat[...] = kept.view(np.float16)
             return
-        scale = np.ascontiguousarray(kept[:, :_SCALE_BYTES]).view(np.float32)
-        np.multiply(kept[:, _SCALE_BYTES:], scale[:, 1:], out=flat)
+        scale = np.ascontiguousarray(kept[:, :SCALE_BYTES]).view(np.float32)
+        np.multiply(kept[:, SCALE_BYTES:], scale[:, 1:], out=flat)
         flat += scale[:, :1]
 
 
@@ -75,15 +77,4 @@ def rounding_of(manifest: ArtifactManifest, elements: int) -> Rounding | None:
         DeviceRefused: a type that this agent does not know.
     """
     kind = manifest.features_kept_as
-    if not isinstance(kind, str):
-        return None
-    if kind not in (FLOAT16, INT8):
-        raise DeviceRefused(f"features are to be kept as {kind}, this agent knows {FLOAT16} and {INT8}; update it")
-    return Rounding(kind, elements)
-
-
-def kept_bytes(manifest: ArtifactManifest) -> int:
-    """Bytes that the features of one example take, of an artifact that has some."""
-    (spec,) = manifest.specs("features")
-    found = rounding_of(manifest, spec.element_count())
-    return spec.byte_count() if found is None else found.size
+    return Rounding(kind, elements) if isinstance(kind, str) else None

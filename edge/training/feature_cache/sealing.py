@@ -12,7 +12,6 @@ keeps that elsewhere.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import struct
@@ -87,7 +86,7 @@ class Encryption:
             from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
         except ImportError as error:
             raise DeviceRefused(f"features cannot be encrypted ({error}); install the extra identity") from error
-        self._cipher = ChaCha20Poly1305(_expanded(secret, key))
+        self._cipher = ChaCha20Poly1305(cipher_key(secret, key))
         self._invalid = InvalidTag
 
     def closed(self, place: int, example: bytes, features: memoryview) -> tuple[bytes, memoryview | bytes]:
@@ -115,9 +114,10 @@ def secret_of(key_file: Path) -> bytes:
     return hmac.digest(_SALT, key_file.read_bytes(), "sha256")
 
 
-def _expanded(secret: bytes, info: bytes) -> bytes:
-    return hmac.digest(secret, info + b"\x01", "sha256")
+def cipher_key(secret: bytes, key: bytes) -> bytes:
+    """32 bytes to encrypt the records of ``key`` with; ``secret`` is that of :func:`secret_of`."""
+    return hmac.digest(secret, key + b"\x01", "sha256")
 
 
 def _bound(place: int, example: bytes) -> bytes:
-    return place.to_bytes(8, "little") + hashlib.blake2b(example, digest_size=32).digest()
+    return place.to_bytes(8, "little") + example

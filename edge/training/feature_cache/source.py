@@ -10,7 +10,7 @@ from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.tensors import FEATURES, concrete_shape
 from edge.runtimes.base import ComputesFeatures
-from edge.training.feature_cache.folder import features_spec
+from edge.training.feature_cache.artifact import features_spec
 from edge.training.feature_cache.record_file import RecordFile
 from edge.training.feature_cache.rounding import rounding_of
 from edge.training.task_tensors import INPUT
@@ -74,3 +74,8 @@ class FeatureSource:
                 f"{float(np.finfo(self._spec.dtype).max):g}; the run's [training] cached-features has to be float32"
             )
         return features
+
+
+def frozen_bytes(session: Session, name: str) -> tuple[memoryview]:
+    """What ``session`` holds as tensor ``name``, for :func:`edge.training.feature_cache.artifact.features_key`."""
+    return (np.ascontiguousarray(session.read(name)).reshape(-1).view(np.uint8).data,)

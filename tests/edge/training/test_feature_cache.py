@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,10 +17,11 @@ import pytest
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, GraphOutput, Program
 from edge.contracts.tensors import TensorSpec
-from edge.training.feature_cache.folder import features_key, open_records
+from edge.training.feature_cache.artifact import features_key, kept_bytes
+from edge.training.feature_cache.folder import open_records
 from edge.training.feature_cache.record_file import RecordFile
-from edge.training.feature_cache.rounding import Rounding, kept_bytes
-from edge.training.feature_cache.source import FeatureSource
+from edge.training.feature_cache.rounding import Rounding
+from edge.training.feature_cache.source import FeatureSource, frozen_bytes
 from tests.edge.tiny_artifact import FEATURES, softmax_graph, softmax_manifest, tiny_job
 
 KEY, SHAPE = bytes(range(32)), (3, 5)
@@ -328,7 +330,7 @@ def test_key_is_of_graph_base_values_and_runtime() -> None:
 
     def key(**changes: object) -> bytes:
         of = {"manifest": made, "order": order, "runtime": "onnxruntime 1.23"} | changes
-        return features_key(session=session, **of)  # type: ignore[arg-type]
+        return features_key(values=partial(frozen_bytes, session), **of)  # type: ignore[arg-type]
 
     first = key()
     assert key(order=msgspec.structs.replace(order, round=order.round + 1)) == first

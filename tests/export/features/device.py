@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from edge.runtimes import runtime as load_runtime
 from edge.runtimes.base import Session
 from edge.training.artifact_folder import read_artifact_folder
 from edge.training.batches import Examples
-from edge.training.feature_cache.folder import features_key, open_records
-from edge.training.feature_cache.rounding import kept_bytes
+from edge.training.feature_cache.artifact import features_key, kept_bytes
+from edge.training.feature_cache.folder import open_records
+from edge.training.feature_cache.source import frozen_bytes
 from edge.training.local_data import LocalData
 from edge.training.steps import train
 from export.bundle import export_artifact
@@ -50,7 +52,7 @@ class Device:
         )
         kept = None
         if folder is not None:
-            key = features_key(self.manifest, order, self.session, "here")
+            key = features_key(self.manifest, order, partial(frozen_bytes, self.session), "here")
             size = kept_bytes(self.manifest)
             kept = open_records(folder, key, size, examples=self.examples.in_data, limit_bytes=limit)
         compute, self.computed = getattr(self.session, "compute", None), 0

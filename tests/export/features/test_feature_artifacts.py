@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edge.contracts.errors import ExportRefused, ParityError
 from edge.contracts.manifest import ArtifactManifest
-from edge.training.feature_cache.rounding import kept_bytes
+from edge.training.feature_cache.artifact import kept_bytes
 from edge.training.self_test import check_self_test
 from export.bundle import artifact_key, export_artifact, verify_artifact
 from export.formats.onnx_step.format import OnnxStep

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from edge.runtimes.onnxruntime import session as onnxruntime
 from edge.runtimes.weights_file import WeightsFile
 from edge.training.artifact_folder import read_artifact_folder
 from edge.training.batches import Examples
-from edge.training.feature_cache.folder import features_key, open_records
-from edge.training.feature_cache.rounding import kept_bytes
+from edge.training.feature_cache.artifact import features_key, kept_bytes
+from edge.training.feature_cache.folder import open_records
+from edge.training.feature_cache.source import frozen_bytes
 from edge.training.local_data import LocalData
 from edge.training.self_test import check_self_test
 from edge.training.steps import Outcome, train
@@ -122,7 +124,7 @@ class Device:
         order = msgspec.structs.replace(self.order, **changes)
         kept = None
         if folder is not None:
-            key = features_key(self.manifest, order, self.session, "here")
+            key = features_key(self.manifest, order, partial(frozen_bytes, self.session), "here")
             kept = open_records(
                 folder, key, kept_bytes(self.manifest), examples=self.examples.in_data, limit_bytes=limit
             )

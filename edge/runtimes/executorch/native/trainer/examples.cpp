@@ -117,7 +117,7 @@ void Examples::batch(const std::vector<int64_t>& indices, std::optional<uint64_t
   std::vector<uint8_t> raw(std::max(x_elements_ * bytes_of(x_.kind), y_elements_ * bytes_of(y_.kind)));
   std::vector<float> turned(input_.channels_last ? x_elements_ : 0);
   for (int64_t i = 0; i < size; ++i) {
-    const int64_t row = rows_ ? (*rows_)[indices[i]] : indices[i];
+    const int64_t row = place(indices[i]);
     read(x_files_, row, x_elements_ * bytes_of(x_.kind), raw.data());
     uint8_t* x = out.x.data() + i * x_elements_ * width;
     if (input_.kind == Kind::Int64) {
@@ -180,7 +180,7 @@ std::vector<int64_t> Examples::labels() const {
   std::vector<uint8_t> raw(y_elements_ * bytes_of(y_.kind));
   std::vector<int64_t> values(y_elements_);
   for (int64_t i = 0; i < count(); ++i) {
-    read(y_files_, rows_ ? (*rows_)[i] : i, static_cast<int64_t>(raw.size()), raw.data());
+    read(y_files_, place(i), static_cast<int64_t>(raw.size()), raw.data());
     convert(y_.kind, raw.data(), y_elements_, values.data());
     found.insert(values.begin(), values.end());
   }

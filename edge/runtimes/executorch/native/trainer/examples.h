@@ -25,6 +25,9 @@ class Examples {
   Examples(const Array& x, const Array& y, const Input& input, int64_t classes);
 
   int64_t count() const { return rows_ ? static_cast<int64_t>(rows_->size()) : all_; }
+  // Where the example at `index` is in the device's data, of which these may be a part; of `in_data` examples.
+  int64_t place(int64_t index) const { return rows_ ? (*rows_)[index] : index; }
+  int64_t in_data() const { return all_; }
   // Those at `rows`, numbered anew; they share the files.
   Examples part(std::vector<int64_t> rows) const;
   // Inputs and targets of the examples at `indices`; without a seed nothing is augmented.

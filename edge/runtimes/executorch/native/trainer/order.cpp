@@ -8,7 +8,7 @@ namespace trainer {
 
 namespace {
 
-constexpr char kMagic[] = "apportion-flat-order/2";
+constexpr char kMagic[] = "apportion-flat-order/3";
 constexpr int64_t kMost = 1 << 20;  // entries of a list
 
 class Reader {
@@ -176,6 +176,12 @@ Order read_order(const std::vector<uint8_t>& data) {
   order.held_out.least = in.integer(), order.held_out.program = in.integer(), order.held_out.batch = in.integer();
   order.sample.size = in.integer();
   order.sample.seed = in.number<uint64_t>();
+  Features& features = order.features;
+  features.program = in.integer(), features.elements = in.integer();
+  features.rounded = in.one_of<Rounded>();
+  features.most = in.integer();
+  features.path = in.text(), features.key = in.text(), features.cipher = in.text();
+  features.limit_bytes = in.integer();
   order.reports_labels = in.integer();
   order.files = in.list([&] {
     TensorFile file;

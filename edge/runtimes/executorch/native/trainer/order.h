@@ -48,7 +48,7 @@ struct Input {
   int64_t flips, crops;
 };
 
-enum class Feed : int64_t { State, Input, Target, LabelMask, Fixed, Counted, Draw };
+enum class Feed : int64_t { State, Input, Target, LabelMask, Fixed, Counted, Draw, Features };
 
 struct ProgramInput {
   Feed feed;
@@ -60,7 +60,7 @@ struct ProgramInput {
 };
 
 // Sum and Next take a state tensor, Scalar one of the order's scalars.
-enum class Result : int64_t { Gradient, Next, Scalar, Unused, Sum };
+enum class Result : int64_t { Gradient, Next, Scalar, Unused, Sum, Features };
 
 struct ProgramOutput {
   Result result;
@@ -123,6 +123,20 @@ struct FixedSample {
   uint64_t seed;
 };
 
+// How features are rounded before steps read them.
+enum class Rounded : int64_t { No, Float16, Int8 };
+
+// What frozen layers give for each example, which steps read in place of the input.
+struct Features {
+  int64_t program;   // that gives them; -1: no step reads any
+  int64_t elements;  // of one example
+  Rounded rounded;
+  int64_t most;              // examples that are computed at a time
+  std::string path;          // of those that are kept; empty: none are
+  std::string key, cipher;   // what they are computed with; what they are encrypted with, empty: they are not
+  int64_t limit_bytes;       // of the file
+};
+
 struct Order {
   std::string assignment;
   double progress_s;
@@ -139,6 +153,7 @@ struct Order {
   std::vector<Scalar> scalars;
   HeldOut held_out;
   FixedSample sample;
+  Features features;
   int64_t reports_labels;
   std::vector<TensorFile> files;  // the update first
 };

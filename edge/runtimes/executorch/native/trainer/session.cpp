@@ -87,6 +87,49 @@ void Session::run(const Program& program, const Feeds& feeds, std::map<int64_t, 
     for (const Move& move : program.rule.moves) std::memset(floats(move.sum), 0, order_.state[move.sum].bytes());
     return;
   }
+  void* handle = execute(program, feeds);
+  std::vector<float*> gradients;
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const ProgramOutput& output = program.outputs[i];
+    if (output.result == Result::Unused || output.result == Result::Features) continue;
+    int64_t elements = 0;
+    int32_t is_integer = 0;
+    void* found = apportion_output(handle, static_cast<int64_t>(i), &elements, &is_integer);
+    if (!found) throw Unable("program '" + program.name + "' gives no output " + std::to_string(i));
+    if (output.result == Result::Scalar) {
+      scalars[output.index] += is_integer ? static_cast<double>(*static_cast<int64_t*>(found)) : *static_cast<float*>(found);
+      continue;
+    }
+    const Tensor* target = output.result == Result::Gradient ? &order_.state[program.rule.moves[gradients.size()].value]
+                                                             : &order_.state[output.index];
+    if (elements != target->elements()) throw Unable("an output of program '" + program.name + "' of another size");
+    if (output.result == Result::Gradient) {
+      gradients.push_back(static_cast<float*>(found));
+    } else if (output.result == Result::Next) {
+      std::memcpy(state_[output.index].get(), found, target->bytes());
+    } else {
+      float* sums = floats(output.index);
+      for (int64_t e = 0; e < elements; ++e) sums[e] += static_cast<float*>(found)[e];
+    }
+  }
+  if (!gradients.empty()) move(program.rule, gradients);
+}
+
+void Session::compute(const Program& program, const Feeds& feeds, int64_t elements, float* out) {
+  void* handle = execute(program, feeds);
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    if (program.outputs[i].result != Result::Features) continue;
+    int64_t found = 0;
+    int32_t is_integer = 0;
+    const void* values = apportion_output(handle, static_cast<int64_t>(i), &found, &is_integer);
+    if (!values || is_integer || found != feeds.examples * elements) throw Unable("features of another size");
+    std::memcpy(out, values, found * sizeof(float));
+    return;
+  }
+  throw Unable("program '" + program.name + "' gives no features");
+}
+
+void* Session::execute(const Program& program, const Feeds& feeds) {
   void* handle = loaded_.open(program);
   const auto count = static_cast<int64_t>(program.inputs.size());
   if (apportion_inputs(handle) != count) throw Unable("program '" + program.name + "' takes another number of inputs");
@@ -116,6 +159,9 @@ void Session::run(const Program& program, const Feeds& feeds, std::map<int64_t, 
       case Feed::Target:
         data.push_back(const_cast<int64_t*>(feeds.y));
         break;
+      case Feed::Features:
+        data.push_back(const_cast<float*>(feeds.features));
+        break;
       case Feed::LabelMask:
         data.push_back(const_cast<float*>(feeds.label_mask));
         break;
@@ -140,31 +186,7 @@ void Session::run(const Program& program, const Feeds& feeds, std::map<int64_t, 
   }
   const int error = apportion_run(handle, threads_.handle(), count, data.data(), kinds.data(), ranks.data(), sizes.data());
   if (error) fail("failed in mid-step", error);
-  std::vector<float*> gradients;
-  for (size_t i = 0; i < program.outputs.size(); ++i) {
-    const ProgramOutput& output = program.outputs[i];
-    if (output.result == Result::Unused) continue;
-    int64_t elements = 0;
-    int32_t is_integer = 0;
-    void* found = apportion_output(handle, static_cast<int64_t>(i), &elements, &is_integer);
-    if (!found) throw Unable("program '" + program.name + "' gives no output " + std::to_string(i));
-    if (output.result == Result::Scalar) {
-      scalars[output.index] += is_integer ? static_cast<double>(*static_cast<int64_t*>(found)) : *static_cast<float*>(found);
-      continue;
-    }
-    const Tensor* target = output.result == Result::Gradient ? &order_.state[program.rule.moves[gradients.size()].value]
-                                                             : &order_.state[output.index];
-    if (elements != target->elements()) throw Unable("an output of program '" + program.name + "' of another size");
-    if (output.result == Result::Gradient) {
-      gradients.push_back(static_cast<float*>(found));
-    } else if (output.result == Result::Next) {
-      std::memcpy(state_[output.index].get(), found, target->bytes());
-    } else {
-      float* sums = floats(output.index);
-      for (int64_t e = 0; e < elements; ++e) sums[e] += static_cast<float*>(found)[e];
-    }
-  }
-  if (!gradients.empty()) move(program.rule, gradients);
+  return handle;
 }
 
 void Session::move(const Rule& rule, const std::vector<float*>& gradients) {

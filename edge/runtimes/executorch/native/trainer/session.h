@@ -17,6 +17,7 @@ struct Feeds {
   const uint8_t* x = nullptr;
   const int64_t* y = nullptr;
   const float* label_mask = nullptr;
+  const float* features = nullptr;
   int64_t step = 0;
   // Draws by name, and where this part of the batch begins in them.
   const std::map<std::string, std::vector<uint8_t>>* draws = nullptr;
@@ -54,6 +55,8 @@ class Session {
 
   // One execution: the state takes what the program gives, `scalars` its loss and metrics by their places.
   void run(const Program& program, const Feeds& feeds, std::map<int64_t, double>& scalars);
+  // What a program gives as features, `elements` values for each example, to `out`; the state stays as it is.
+  void compute(const Program& program, const Feeds& feeds, int64_t elements, float* out);
   void forget() { loaded_.forget(); }
   const void* value(int64_t tensor) const { return state_[tensor].get(); }
 
@@ -63,6 +66,8 @@ class Session {
   };
   using Buffer = std::unique_ptr<uint8_t[], Free>;
 
+  // Runs the program's graph; its outputs are there until the next one runs.
+  void* execute(const Program& program, const Feeds& feeds);
   float* floats(int64_t tensor) const { return tensor < 0 ? nullptr : reinterpret_cast<float*>(state_[tensor].get()); }
   void move(const Rule& rule, const std::vector<float*>& gradients);
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "errors.h"
+#include "features.h"
 #include "streams.h"
 
 namespace trainer {
@@ -73,20 +74,24 @@ class Stepper {
  public:
   Stepper(const Order& order, Session& session) : order_(order), session_(session) {}
 
-  std::map<int64_t, double> step(const Turn& turn, const Batch& batch, const std::vector<float>& label_mask, int64_t number) {
+  // features: of the batch, where a program reads them; null: none does.
+  std::map<int64_t, double> step(const Turn& turn, const Batch& batch, const float* features,
+                                 const std::vector<float>& label_mask, int64_t number) {
     std::map<int64_t, double> scalars;
     if (batch.size % turn.parts) throw Unable("a batch that has no equal parts");
     draw(turn, batch.size, number);
     const int64_t size = batch.size / turn.parts, x_bytes = static_cast<int64_t>(batch.x.size()) / batch.size,
                   targets = static_cast<int64_t>(batch.y.size()) / batch.size;
-    for (int64_t p = 0; p < turn.parts; ++p)
+    for (int64_t p = 0; p < turn.parts; ++p) {
+      const float* part = features ? features + p * size * order_.features.elements : nullptr;
       session_.run(order_.programs[turn.programs[0]],
-                   {size, batch.x.data() + p * size * x_bytes, batch.y.data() + p * size * targets, label_mask.data(), number,
-                    &draws_, p * size},
+                   {size, batch.x.data() + p * size * x_bytes, batch.y.data() + p * size * targets, label_mask.data(), part,
+                    number, &draws_, p * size},
                    scalars);
+    }
     for (size_t i = 1; i < turn.programs.size(); ++i)
       session_.run(order_.programs[turn.programs[i]],
-                   {batch.size, batch.x.data(), batch.y.data(), label_mask.data(), number, &draws_, 0}, scalars);
+                   {batch.size, batch.x.data(), batch.y.data(), label_mask.data(), features, number, &draws_, 0}, scalars);
     return scalars;
   }
 
@@ -143,15 +148,20 @@ void train(const Order& order, Session& session, const Examples& examples, Outco
   const int64_t count = plan.total(), total = steps_of(order, count);
   const std::vector<float> label_mask = examples.label_mask();
   Stepper stepper(order, session);
+  std::optional<FeatureSource> source;
+  if (order.features.program >= 0) source.emplace(order, session, examples.in_data());
   Means means(order);
   std::vector<double> step_ms, step_cpu_ms;
   Batch batch;
   for (int64_t number = 0; number < count; ++number) {
     double started = seconds(CLOCK_MONOTONIC), cpu_started = processor_s();
-    examples.batch(plan.batch(number), plan.augment_seed(number), batch);
+    std::vector<int64_t> indices = plan.batch(number);
+    examples.batch(indices, plan.augment_seed(number), batch);
+    for (int64_t& index : indices) index = examples.place(index);
+    const float* features = source ? source->batch(indices, batch) : nullptr;
     for (bool advances = false; !advances;) {
       const Turn& turn = order.turns[outcome.steps % order.turns.size()];
-      const auto scalars = stepper.step(turn, batch, label_mask, outcome.steps);
+      const auto scalars = stepper.step(turn, batch, features, label_mask, outcome.steps);
       const double finished = seconds(CLOCK_MONOTONIC), cpu_finished = processor_s();
       step_ms.push_back((finished - started) * 1000), step_cpu_ms.push_back((cpu_finished - cpu_started) * 1000);
       started = finished, cpu_started = cpu_finished;
@@ -184,7 +194,7 @@ Evaluation evaluate(const Order& order, Session& session, const Examples& exampl
     std::vector<int64_t> indices;
     for (int64_t i = start; i < std::min(start + rule.batch, examples.count()); ++i) indices.push_back(i);
     examples.batch(indices, std::nullopt, batch);
-    for (const auto& [place, value] : stepper.step(turn, batch, label_mask, 0)) found.sums[order.scalars[place].name] += value;
+    for (const auto& [place, value] : stepper.step(turn, batch, nullptr, label_mask, 0)) found.sums[order.scalars[place].name] += value;
     found.targets += static_cast<int64_t>(batch.y.size());
   }
   session.forget();
