@@ -12,18 +12,22 @@ import numpy as np
 import pytest
 
 from coordinator.fleet.device_wheel import PROGRAM, write_device_wheel
-from edge.contracts.tensor_file import read_tensor_file
+from edge.contracts.tensor_file import decode_tensors, read_tensor_file
 from edge.flat_orders.order import flat_order
 from edge.runtimes.executorch.session import native_trainer
 from edge.supervisor.trainer_messages import Progress, Ready, Trained, read_reply
 from tests.arm.boards import EmulatedDevice
 from tests.arm.session_library import trainer_of
+from tests.export.executorch.test_native_features import EXAMPLES, HEAD, VALUES, asked, update
+from tests.export.executorch.test_native_features import job_of as features_job
 from tests.export.executorch.test_native_trainer import Job, by_native, job_of
 from tests.export.test_step import step
 
 pytestmark = [pytest.mark.slow, pytest.mark.runtime]
 
 EQUAL = 1e-5
+ROUNDED = 1e-3
+"""Of features in float16 that two processors round apart."""
 AARCH64 = 183
 """The machine of an ELF file's header."""
 
@@ -40,6 +44,21 @@ def starter(device: EmulatedDevice, program: Path, folder: Path) -> str:
     path.write_text(f'#!/bin/sh\nexec {shlex.join(device.emulator)} {shlex.quote(str(program))} "$@"\n')
     path.chmod(0o755)
     return str(path)
+
+
+def test_features_are_kept_and_read(device: EmulatedDevice, session_library: Path, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    job = features_job(tmp_path / "job", "float16")
+    program = starter(device, trainer_of(session_library), tmp_path)
+    requests = [asked(job, name, folder) for name, folder in (("bare", None), ("first", tmp_path / "kept"))]
+    bare, first, again = (update(r, by_native(program, flat_order(r, job.manifest))) for r in (*requests, requests[1]))
+    assert bare == first == again
+    (file,) = (tmp_path / "kept").iterdir()
+    assert file.stat().st_size == EXAMPLES * (HEAD["plain"] + 2 * VALUES)
+    here = asked(job, "here", None)
+    ours = decode_tensors(update(here, by_native(native_trainer(), flat_order(here, job.manifest))), where="here")
+    for name, value in decode_tensors(first, where="there").items():
+        assert np.abs(value - ours[name]).max() <= ROUNDED * np.abs(ours[name]).max(), name
 
 
 def test_an_order_is_carried_out_as_here(
