@@ -68,6 +68,8 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "sparse 0.5, norms": {"levels": 0.5, "compute": 0.6, "norms": "trained", "begin": "gathered"},
     "sparse 0.44, features": {"levels": 0.44, "compute": 0.55, **_FEATURES},
     "sparse 0.4, features": {"levels": 0.4, "compute": 0.5, **_FEATURES},
+    "sparse 0.4, features, 0.6": {"levels": 0.4, "compute": 0.6, **_FEATURES},
+    "sparse 0.5, features": {"levels": 0.5, "compute": 0.5, **_FEATURES},
 }
 """Options of ``sparse_update`` and, as ``begin``, the file that a variant's weights are from; ``full`` is FedAvg."""
 BEFORE = ", statistics as before"

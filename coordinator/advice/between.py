@@ -1,13 +1,13 @@
 """A run whose devices in a round lie between those of two recorded settings: what is expected between their courses.
 
-The fewer devices a round has, the more rounds an accuracy takes, and more so at few than at many. So courses are
-averaged by the logarithm of the devices in a round; that accuracy goes by the logarithm is an assumption
-(docs/advise.md says how it held).
+A round's devices are drawn without replacement, so their mean update differs from that of all devices by a variance of
+(1 - K / N) / (N - 1) * N / K at K of N, which is what partial participation costs in bounds on convergence (Li et al.,
+On the Convergence of FedAvg on Non-IID Data, 2020, theorem 3). Courses are averaged by that; how well it holds says
+docs/advise.md.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -29,17 +29,17 @@ def between(found: AdviceMap, setting: Setting, here: Features) -> tuple[Setting
         ``setting`` alone where it has as many, or where no recorded setting is on the run's other side and else alike;
         made of two, the one with fewer devices in a round comes first.
     """
-    mine, wanted = math.log(setting.features.participants), math.log(here.participants)
+    mine, wanted = drawn_variance(setting.features), drawn_variance(here)
     others = [
         other
         for other in found.settings
         if distance(replace(other.features, participants=setting.features.participants), setting.features) <= ALIKE
-        and (mine - wanted) * (math.log(other.features.participants) - wanted) < 0
+        and (mine - wanted) * (drawn_variance(other.features) - wanted) < 0
     ]
     if not others:
         return setting, (setting,)
     other = min(others, key=lambda one: distance(here, one.features))
-    weight = (wanted - mine) / (math.log(other.features.participants) - mine)
+    weight = (wanted - mine) / (drawn_variance(other.features) - mine)
     theirs = {course.label: course for course in other.courses}
     mixed = replace(
         setting,
@@ -53,6 +53,12 @@ def between(found: AdviceMap, setting: Setting, here: Features) -> tuple[Setting
     )
     fewer, more = sorted((setting, other), key=lambda one: one.features.participants)
     return mixed, (fewer, more)
+
+
+def drawn_variance(features: Features) -> float:
+    """Of a round's mean update, in that of one device; 0 where all take part."""
+    devices, drawn = features.devices, features.participants
+    return (devices - drawn) / (max(1, devices - 1) * drawn)
 
 
 def _mixed(mine: Course, theirs: Course, weight: float) -> Course:

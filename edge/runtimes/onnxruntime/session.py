@@ -155,6 +155,7 @@ class OnnxSession:
             ask_for_file_order(options)
         path = self._files[program.file]
         check_is_whole(path, program.file)
+        release_startup_pages()  # what importing needed, before what a session's start needs comes on top
         try:
             session = ort.InferenceSession(
                 str(path),

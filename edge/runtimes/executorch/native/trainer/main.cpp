@@ -2,6 +2,7 @@
 // than the runtime and one artifact. It reads flat orders from stdin and answers on stdout until its supervisor closes
 // the pipe or dies. A native crash or a kernel kill ends this process only, and the supervisor reports it. PROGRAM hello:
 // says what the Python trainer says when it is ready, its own resident memory before any order among it, and ends.
+#include <malloc.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -34,6 +35,7 @@ constexpr unsigned kWriteAgainS = 2;      // between tries to write an update to
 // Code and tables of the runtime that any step touches and starting does not. Source: measured, x86-64, artifacts whose
 // step takes nothing to speak of.
 constexpr int64_t kStepPages = 2 << 20;
+constexpr int kLarge = 1 << 20;  // bytes
 const char* const kUnable = "trainer-unable";
 const char* const kOutOfMemory = "out-of-memory";
 
@@ -214,6 +216,10 @@ int main(int count, char** words) {
   const int out = ::dup(STDOUT_FILENO);
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   release_startup_pages();
+#ifdef M_MMAP_THRESHOLD
+  // What is large comes from the system and goes back to it: programs that take turns leave no holes.
+  ::mallopt(M_MMAP_THRESHOLD, kLarge);
+#endif
   Loaded loaded;
   Requests requests;
   while (true) answer(requests.next(), loaded, idle_bytes, out);
