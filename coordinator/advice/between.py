@@ -1,9 +1,9 @@
 """A run whose devices in a round lie between those of two recorded settings: what is expected between their courses.
 
 A round's devices are drawn without replacement, so their mean update differs from that of all devices by a variance of
-(1 - K / N) / (N - 1) * N / K at K of N, which is what partial participation costs in bounds on convergence (Li et al.,
-On the Convergence of FedAvg on Non-IID Data, 2020, theorem 3). Courses are averaged by that; how well it holds says
-docs/advise.md.
+(N - K) / ((N - 1) K) with K of N, which is what partial participation costs in bounds on convergence (Li et al., On the
+Convergence of FedAvg on Non-IID Data, 2020, theorem 3). Courses are averaged by that; docs/advise.md says how well it
+held.
 """
 
 from __future__ import annotations
