@@ -27,7 +27,12 @@ FeatureRecords::FeatureRecords(const std::string& path, std::unique_ptr<Sealing>
       record_bytes_(head_bytes_ + bytes), most_(limit_bytes / record_bytes_), slots_(examples, kNone), head_(head_bytes_),
       file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
   if (file_ < 0) fail(path);
-  read_places();
+  try {
+    read_places();
+  } catch (...) {
+    ::close(file_);
+    throw;
+  }
 }
 
 FeatureRecords::~FeatureRecords() { ::close(file_); }
