@@ -16,8 +16,8 @@ _AUGMENTATIONS = frozenset({"flip", "crop4"})
 _WHOLE = frozenset({"int64", "int32", "uint8", "int8", "bool"})
 
 
-def write_examples(writer: FlatWriter, source: str, manifest: ArtifactManifest) -> None:
-    """Where the arrays ``x`` and ``y`` lie, and the manifest's input.
+def write_examples(writer: FlatWriter, source: str, manifest: ArtifactManifest) -> int:
+    """Where the arrays ``x`` and ``y`` lie, and the manifest's input; how many examples there are.
 
     Raises:
         Unable: data of another kind, or that do not fit the artifact as they are.
@@ -32,6 +32,7 @@ def write_examples(writer: FlatWriter, source: str, manifest: ArtifactManifest) 
     _write_array(writer, y, limit=len(manifest.classes))
     _write_input(writer, spec, channels_last=is_last)
     writer.integer(len(manifest.classes))
+    return sum(part.shape[0] for part in x)
 
 
 def read_arrays(source: str) -> list[StoredArray]:

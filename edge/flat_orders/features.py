@@ -8,7 +8,6 @@ from pathlib import Path
 from edge.contracts.errors import DeviceRefused
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.tensors import FEATURES
-from edge.flat_orders.examples import read_arrays
 from edge.flat_orders.programs import Programs
 from edge.flat_orders.request import FlatRequest
 from edge.flat_orders.state import State
@@ -23,9 +22,18 @@ _ROUNDED_TO = {FLOAT16: 1, INT8: 2}
 
 
 def write_features(
-    writer: FlatWriter, request: FlatRequest, manifest: ArtifactManifest, programs: Programs, state: State
+    writer: FlatWriter,
+    request: FlatRequest,
+    manifest: ArtifactManifest,
+    programs: Programs,
+    state: State,
+    *,
+    examples: int,
 ) -> None:
     """What steps read features from; programs and state may get numbers by it.
+
+    Args:
+        examples: in the local data.
 
     Raises:
         Unable: features of another kind than the native trainer knows.
@@ -46,16 +54,15 @@ def write_features(
     writer.integer(max(1, manifest.batch // manifest.micro_batches))  # examples at a time, as memory is predicted for
     runtime = f"{manifest.runtime} {manifest.minimum_runtime_version}"
     key = features_key(manifest, request.order, state.pieces, runtime)
-    path, cipher = _kept(request, key, size)
+    path, cipher = _kept(request, key, size, examples)
     writer.text(path, key, cipher)
     writer.integer(request.features_bytes)
 
 
-def _kept(request: FlatRequest, key: bytes, size: int) -> tuple[str, bytes]:
+def _kept(request: FlatRequest, key: bytes, size: int, examples: int) -> tuple[str, bytes]:
     """Path of the records, and what they are encrypted with: empty where they are not, or where none are kept."""
     if not request.features:
         return "", b""
-    examples = sum(x.shape[0] for x in read_arrays(request.data)[0::2])
     try:
         cipher = cipher_key(secret_of(Path(request.features_key)), key) if request.features_key else b""
         path = record_path(
