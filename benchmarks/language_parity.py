@@ -31,7 +31,7 @@ def exported(shape: str, base: str) -> dict[str, Any]:
     from coordinator.cli.model_arguments import ModelArguments
     from coordinator.language.source import PREFIX
     from export.bundle import export_artifact
-    from export.step_form import PLAIN
+    from export.forms.step_form import PLAIN
 
     arguments = ModelArguments(PREFIX + shape, (128,), 0, 1, 0, "fedlora:8", "adam", PLAIN, (f"base={base}",))
     prepared = arguments.prepare()

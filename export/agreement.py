@@ -26,6 +26,7 @@ from torch import nn
 
 from edge.contracts.errors import ParityError
 from edge.contracts.tensors import TensorSpec
+from export.forms.kept_activations import NARROWING_NOISE
 from export.gate_values import ORDINARY, SETTINGS, Setting, gate_batch, gate_values
 from export.reference import ReferenceStep
 from export.tensor_error import Disagreement, relative_errors, vanishing
@@ -81,7 +82,7 @@ class Reference:
         setting: Setting = SETTINGS[0],
     ) -> None:
         self._spec = spec
-        self.noise = 0.0
+        self.noise = NARROWING_NOISE if spec.kept_activations else 0.0
         self.about = f"seed {seed}, batch {gate_batch(spec, setting)}, bias {setting.bias:g}, gain {setting.gain:g}"
         self.values = gate_values(spec, tensors, seed=seed, setting=setting)
         self._steps = [ReferenceStep(module, spec, self.values, d) for d in (torch.float64, torch.float32)]
@@ -214,11 +215,11 @@ def _agreeing_in_noise(
         )
     for _, seed in sorted((own, seed) for own, s, seed in noisy if s == setting)[:PATIENCE]:
         values = references.values(setting, seed)
-        values.noise = usual
+        before, values.noise = values.noise, max(values.noise, usual)
         try:
             return compare(values), setting
         except Disagreement as error:
             failures.append(error)
         finally:  # of these steps alone: the same values are asked for again, of steps that may be quiet
-            values.noise = 0.0
+            values.noise = before
     raise failures[0]

@@ -17,7 +17,10 @@ from onnx import TensorProto, shape_inference
 
 from edge.contracts.tensors import STATE_ROLES, TensorSpec
 
-_BYTES = {TensorProto.FLOAT: 4, TensorProto.INT64: 8, TensorProto.INT32: 4, TensorProto.BOOL: 1, TensorProto.DOUBLE: 8}
+_BYTES = {
+    TensorProto.FLOAT: 4, TensorProto.FLOAT16: 2, TensorProto.DOUBLE: 8, TensorProto.INT64: 8, TensorProto.INT32: 4,
+    TensorProto.BOOL: 1,
+}  # fmt: skip
 _ALIAS = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"}
 """Operators whose output shares the bytes of its first input."""
 REUSING = frozenset({

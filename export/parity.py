@@ -25,6 +25,7 @@ from edge.contracts.tensors import FEATURES, GRADIENT_SUM, STATE_ROLES, TensorSp
 from export.agreement import Reference, References, agreeing
 from export.draws import DRAW
 from export.features.run import FeatureRun, FromFeatures, check_alone
+from export.forms.rounding_check import check_rounding
 from export.gate_values import SETTINGS, gate_values
 from export.graph_session import GraphSession
 from export.loss_probe import LOSSES, reference_losses
@@ -145,6 +146,8 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable]
         named = exact.keys() - vanishing(exact)
         errors = (relative_errors(g, exact) for g in (got, single))
         error, own = (max(of[name] for name in named) for of in errors)
+        if spec.kept_activations:
+            check_rounding(module, spec, values.values, got)
         loss_error = _check_step(session, outputs, tensors, values, 1)
         _check_evaluation(module, spec, programs, values.values)
         if "stats" in programs:
@@ -157,7 +160,7 @@ def _checked(module: nn.Module, spec: StepSpec, programs: Mapping[str, Openable]
             max_grad_rel_err=error,
             torch_fp32_rel_err=own,
             loss_rel_err=loss_error,
-            tolerance=FACTOR * max(own, FLOOR),
+            tolerance=FACTOR * max(own, values.noise, FLOOR),
             steps=STEPS,
         )
 

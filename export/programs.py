@@ -20,6 +20,7 @@ from edge.runtimes.micro_batches import ACCUMULATE, gradient_sum
 from export import loss_probe, norm_statistics
 from export.capture import Capture, StepFunction, StepInput, capture
 from export.draws import Draws, draws_of, fed, undrawn
+from export.forms.kept_activations import keeping_activations, kept_once
 from export.prepared_module import batch_norms, moving_norms, prepared_module, with_statistics
 from export.program_inputs import (
     correction_name,
@@ -83,7 +84,8 @@ def capture_programs(
         ExportRefused: as :func:`export.prepared_module.prepared_module` and :func:`export.capture.capture`.
     """
     programs = program_functions(module, spec, loops=loops)
-    return {name: capture(p.function, p.inputs, p.module, whole) for name, p in programs.items()}
+    captures = {name: capture(p.function, p.inputs, p.module, whole) for name, p in programs.items()}
+    return {name: kept_once(program) for name, program in captures.items()} if spec.kept_activations else captures
 
 
 def program_functions(
@@ -254,7 +256,8 @@ def _reached_gradients(
     leaves = {n: values[n].detach().requires_grad_(n not in spec.frozen) for n in names}
     live = {n: values[n] for n in state_buffers(module)}
     with fed(draws, values):
-        loss, reported = objective_of(spec).training(module, spec, draws, {**leaves, **live}, values)
+        with keeping_activations(spec, [*leaves.values(), *values.values()]):
+            loss, reported = objective_of(spec).training(module, spec, draws, {**leaves, **live}, values)
         loss = loss / spec.micro_batches if spec.accumulates else loss
         flat = torch.autograd.grad(loss, [leaves[n] for n in trained], allow_unused=True)
     return {"loss": loss.detach(), **reported}, dict(zip(trained, flat, strict=True))

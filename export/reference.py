@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from export.draws import Draws, draws_of, fed, has_draws, without_draws
+from export.forms.kept_activations import keeping_activations
 from export.model_call import ModelCall
 from export.parameter_groups import rates
 from export.prepared_module import prepared_module
@@ -89,7 +90,8 @@ class ReferenceStep:
         for _ in range(steps):
             self.optimizer.zero_grad(set_to_none=True)
             with fed(self.draws, self.drawn):
-                loss = self._objective()
+                with keeping_activations(self.spec, self._there()):
+                    loss = self._objective()
                 (loss + self._penalty()).backward()
             for parameter in self.trained.values():
                 if parameter.grad is None:
@@ -121,6 +123,11 @@ class ReferenceStep:
         slots = [self.optimizer.state[p] for p in self.trained.values()]
         values = [v for slot in slots for _, v in sorted(slot.items()) if isinstance(v, Tensor)]
         return [*self.module.parameters(), *self.module.buffers(), *values, *self.squares.values()]
+
+    def _there(self) -> list[Tensor]:
+        """Parameters, buffers and batch."""
+        batch = [self.x, *self.drawn.values(), *(self.batch.values() if self.spec.task else [self.target])]
+        return [*self.module.parameters(), *self.module.buffers(), *batch]
 
     def _objective(self) -> Tensor:
         """The loss without penalties."""

@@ -33,6 +33,11 @@ def traceable_module(module: nn.Module, loops: frozenset[str] = LOOPS) -> nn.Mod
     return module
 
 
+def is_loop(part: nn.Module) -> bool:
+    """Whether the layer goes over time, as one operation or step by step."""
+    return isinstance(part, nn.RNNBase | LSTMLoop)
+
+
 def replaced_forwards(module: nn.Module, loops: frozenset[str] = LOOPS) -> dict[str, Callable[..., Any]]:
     """Path -> the forward that :func:`traceable_module` puts in place of the layer's own."""
     found = {name: _replacement(part, loops) for name, part in module.named_modules()}

@@ -16,6 +16,7 @@ from edge.contracts.tensors import FEATURES
 Loss = Literal["cross_entropy", "bce_one_hot", "label_masked_cross_entropy"]
 
 CachedFeatures = Literal["", "float32", "float16", "int8"]
+KeptActivations = Literal["", "float16"]
 
 INPUT, TARGET = "input", "target"
 """Tensors of the programs that hold ``x`` and ``y`` of the data."""
@@ -198,7 +199,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         sparse: masked weights of linear layers and plain convolutions that are held as kept entries alone: masks are
             values still, any that keeps at most ``capacity`` entries. What a mask drops is 0.
         probe: whether there is a program that compares losses before the first step, see :mod:`export.loss_probe`.
-        micro_batches, recompute: as in :class:`export.step_form.StepForm`.
+        micro_batches, recompute, kept_activations: as in :class:`export.forms.step_form.StepForm`.
         task: name of the task as :mod:`export.tasks` has it; empty: classification by ``loss``.
         task_options: handed to the task's class.
         tensors: of a batch beside ``x``, as the task says.
@@ -228,6 +229,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     sparse: tuple[SparseWeight, ...] = ()
     micro_batches: int = 1
     recompute: bool = False
+    kept_activations: KeptActivations = ""
     proximal: bool = False
     task: str = ""
     task_options: dict[str, Any] = {}
@@ -304,7 +306,7 @@ def symbols_of(spec: StepSpec) -> dict[str, int]:
 def step_values(spec: StepSpec) -> dict[str, Any]:
     """The step as manifests and keys have it: what came after the first releases is left out where it is not used."""
     values: dict[str, Any] = msgspec.to_builtins(spec)
-    for later in ("proximal", "corrected", "cached_features"):
+    for later in ("proximal", "corrected", "cached_features", "kept_activations"):
         if not values[later]:
             del values[later]
     if not spec.task:

@@ -17,7 +17,7 @@ from coordinator.planning.estimate import CountedStep
 from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram
 from edge.contracts.manifest import ArtifactManifest
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 
 EXPORTS_VARIABLE = "APPORTION_TEST_EXPORTS"
 """Names the folder to the processes of a test that run a coordinator."""

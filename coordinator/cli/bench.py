@@ -43,7 +43,7 @@ from edge.measuring.report import LadderArguments
 from edge.runtimes import DEFAULT
 from edge.sharing.sharing import DESCRIPTION, SHARE_HELP, YES_HELP, ShareArguments, share
 from edge.sharing.sharing import EXAMPLE as DEVICE_EXAMPLE
-from export.step_form import StepForm
+from export.forms.step_form import StepForm
 
 if TYPE_CHECKING:
     from coordinator.cli.bench_device import BenchInputs
@@ -84,6 +84,7 @@ def bench_step(
     recompute: Annotated[
         bool, typer.Option("--recompute", help="compute again in the backward pass, keep less")
     ] = False,
+    keep: Annotated[str, typer.Option(help="activations wait for the backward pass in this type: float16")] = "",
     base: Annotated[str, typer.Option(help="of a language model: float32, float16, int8 or int4")] = "",
     seq: Annotated[int, typer.Option(min=0, help="symbols of an example of a language model; 0: 128")] = 0,
     ceiling_mb: Annotated[float, typer.Option(metavar="N", min=0, help=AGENT_CEILING_HELP)] = 0.0,
@@ -97,12 +98,12 @@ def bench_step(
     A language model has random values in its public shape, and the ratio is one of processor time. With --cached steps
     are those after the first epoch, and those of the same cut without kept features alternate with them.
     """
-    from coordinator.cli.model_arguments import ModelArguments, parse_shape
+    from coordinator.cli.model_arguments import ModelArguments, kept_type, parse_shape
     from coordinator.language.source import PREFIX
     from export.language.architecture import PUBLIC
     from export.training_step import CachedFeatures
 
-    form = StepForm(micro_batches, recompute)
+    form = StepForm(micro_batches, recompute, kept_type(keep))
     model = PREFIX + model if model in PUBLIC else model
     options = (*(option or ()), *([f"base={base}"] if base else []))
     shape = (seq,) if seq else parse_shape(input_shape)

@@ -10,7 +10,7 @@ import typer
 from coordinator.cli.command import parse_problem, verb
 from coordinator.cli.waiting import waiting
 from edge.runtimes import DEFAULT
-from export.step_form import StepForm
+from export.forms.step_form import StepForm
 
 if TYPE_CHECKING:
     from coordinator.cli.model_arguments import ModelArguments
@@ -43,12 +43,13 @@ def export(
     recompute: Annotated[
         bool, typer.Option("--recompute", help="compute again in the backward pass, keep less")
     ] = False,
+    keep: Annotated[str, typer.Option(help="activations wait for the backward pass in this type: float16")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line on stdout at the end")] = False,
 ) -> dict[str, Any]:
     """Export the whole training step of a model, check it against torch, and write it."""
-    from coordinator.cli.model_arguments import ModelArguments, parse_shape
+    from coordinator.cli.model_arguments import ModelArguments, kept_type, parse_shape
 
-    form = StepForm(micro_batches, recompute)
+    form = StepForm(micro_batches, recompute, kept_type(keep))
     arguments = ModelArguments(
         model, parse_shape(input_shape), classes, batch, freeze, cut, form=form, options=tuple(option or ())
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from coordinator.cli.command import parse_problem
 from coordinator.exporting.step import rebuilt_from, step_of
@@ -19,14 +19,27 @@ from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import InputSpec
-from export.step_form import PLAIN, StepForm, in_form
+from export.forms.step_form import PLAIN, StepForm, in_form
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from export.training_step import CachedFeatures, StepSpec
+    from export.training_step import CachedFeatures, KeptActivations, StepSpec
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
+
+
+def kept_type(value: str) -> KeptActivations:
+    """What ``--keep`` says.
+
+    Raises:
+        ConfigError: no such type.
+    """
+    from export.training_step import KeptActivations
+
+    if value not in (known := get_args(KeptActivations)):
+        raise parse_problem("--keep", f"'{value}' is unknown, known are {' and '.join(filter(None, known))}")
+    return cast("KeptActivations", value)
 
 
 @dataclass(frozen=True)

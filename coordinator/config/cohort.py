@@ -92,6 +92,8 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
             Example: ``false``.
         recompute: whether a step that does not fit may compute activations again in the backward pass (activation
             checkpointing). Example: ``false``.
+        float16_activations: whether a step that does not fit may keep activations for the backward pass in float16;
+            its gradients have the rounding. Example: ``true``.
         max_step_s: cuts whose predicted step takes longer are passed over; 0 = none. Example: ``2.0``.
         export_cache: folder that artifacts are kept in across runs; empty = a run keeps its own alone. Example:
             ``"exports"``.
@@ -106,6 +108,7 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True):
     runtimes: Literal["first", "best"] = "best"
     micro_batches: bool = True
     recompute: bool = True
+    float16_activations: bool = False
     max_step_s: float = 0.0
     export_cache: str = ""
     windows: tuple[int, ...] = ()

@@ -20,7 +20,7 @@ from coordinator.submodels.width import shape_of_cut
 from edge.contracts.errors import ConfigError, ExportRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest, Cost, InputSpec
 from edge.runtimes import traits_of
-from export.step_form import PLAIN, StepForm, in_form
+from export.forms.step_form import PLAIN, StepForm, in_form
 
 if TYPE_CHECKING:
     from torch import nn
@@ -101,7 +101,7 @@ class CutExporter:
         """See :class:`coordinator.planning.artifacts.Exporter`."""
         if (exporter := self._of_model(form)) is not self:
             return exporter.refused_form(cut, program, runtime, form.of_step)
-        from export.form_refusal import refused_form
+        from export.forms.refusal import refused_form
 
         if form.micro_batches > 1 and self._config.training.last_batch == "keep":
             return (
@@ -110,7 +110,7 @@ class CutExporter:
         shape, batch = shape_of_cut(self._dense, cut), self._config.training.batch
         # Any number of parts that divides the batch is refused for the same reason, or none is.
         parts = min(form.micro_batches, 2) if batch % form.micro_batches == 0 else form.micro_batches
-        memo = (cut_digest(shape), repr(program), runtime, f"{parts} {form.recompute}")
+        memo = (cut_digest(shape), repr(program), runtime, f"{parts} {form.recompute} {form.keep}")
         if memo not in self._refused_forms:
             module, step = apply_cut(self._dense, shape), in_form(self.step(program), form)
             self._refused_forms[memo] = refused_form(module, step, runtime)

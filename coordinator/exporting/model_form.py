@@ -11,7 +11,7 @@ from coordinator.language.source import BASE, is_language, source_of_build
 
 if TYPE_CHECKING:
     from coordinator.config.run_config import RunConfig
-    from export.step_form import StepForm
+    from export.forms.step_form import StepForm
 
 
 def in_model_form(config: RunConfig, form: StepForm) -> RunConfig:

@@ -16,7 +16,7 @@ from coordinator.history.records import Counts, DeviceRecord, Presence
 from coordinator.ledger.read_only import ReadOnlyLedger
 from coordinator.planning.prediction import step_ms
 from edge.contracts.manifest import ArtifactManifest
-from export.step_form import PLAIN
+from export.forms.step_form import PLAIN
 from profiles.device import DeviceProfile
 
 Tallies = dict[str, dict[str, int]]

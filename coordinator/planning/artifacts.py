@@ -23,7 +23,7 @@ from coordinator.tracking.timing import timed
 from edge.contracts.errors import ArtifactCorrupt, ExportRefused, ParityError
 from edge.contracts.manifest import ArtifactManifest, Cost
 from edge.contracts.plan import BlobRef
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 
 
 class Exporter(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coordinator.submodels.record import Cut, cut_digest
 from coordinator.submodels.values import DeviceProgram
 from edge.contracts.manifest import Cost
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 
 WEIGHTS_HELD, ACTIVATIONS_HELD = 1.1, 0.75
 """Bytes that a manifest predicts per counted byte. Source: measured on the steps of
@@ -22,6 +22,9 @@ a browser, whose memory grows by leaps."""
 
 RECOMPUTED_SHARE = 0.5
 """Of the activations that stay when the rest is computed again, until a step in that form was exported."""
+
+NARROWED_SHARE = 0.6
+"""Of the activations, in float16: half of those that wait, and whole ones of the layer that is being computed."""
 
 TOLERANCE = 0.15
 """How far an estimate may be above what the manifest then says, where a step like it was exported before."""
@@ -53,9 +56,9 @@ class CountedStep:
         sums = self.trained_bytes if form.micro_batches > 1 else 0
         if self.twice_bytes:
             sums *= 2
-        share = (RECOMPUTED_SHARE if form.recompute else 1.0) / form.micro_batches
+        share = RECOMPUTED_SHARE if form.recompute else NARROWED_SHARE if form.keep else 1.0
         weights = WEIGHTS_HELD * (self.state_bytes + self.twice_bytes + self.trained_bytes + sums)
-        return weights + ACTIVATIONS_HELD * share * self.activation_bytes
+        return weights + ACTIVATIONS_HELD * share * self.activation_bytes / form.micro_batches
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from coordinator.planning.trial import Trial
 from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.errors import PlanError
 from edge.runtimes import DEFAULT
-from export.step_form import StepForm
+from export.forms.step_form import StepForm
 from profiles.device import DeviceProfile
 
 __all__ = ["MB", "NothingFits", "Placement", "choose_runtimes", "keep", "place", "require_able"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from coordinator.planning.prediction import forms_of
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 
 if TYPE_CHECKING:
     from coordinator.config.run_config import RunConfig
@@ -52,6 +52,7 @@ class Requests:
                 config.training.batch,
                 micro_batches=planner.micro_batches,
                 recompute=planner.recompute and not bases,  # a language model's step always does
+                float16_activations=planner.float16_activations and not bases,
             ),
             windows=planner.windows,
             bases=bases,

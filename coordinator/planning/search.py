@@ -12,7 +12,7 @@ from coordinator.planning.steps import PlannedSteps
 from coordinator.planning.trial import Trial
 from coordinator.submodels.values import Level
 from edge.contracts.errors import ExportRefused, ParityError, PlanError
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 from profiles.device import DeviceProfile
 
 

@@ -10,7 +10,7 @@ from coordinator.planning.estimate import Estimate
 from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.manifest import Cost
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 
 
 class PlannedSteps(Protocol):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from coordinator.planning.prediction import Prediction
 from coordinator.submodels.values import Level
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 
 Outcome = Literal[
     "fits", "too-large", "too-slow", "refused", "failed-before", "estimated-too-large", "estimated-too-slow"

@@ -15,7 +15,7 @@ from coordinator.methods.method import KeepsStatistics, Method
 from coordinator.submodels.record import cut_from_json
 from coordinator.submodels.values import State, Update
 from edge.contracts.errors import ArtifactCorrupt
-from export.step_form import form_named
+from export.forms.step_form import form_named
 
 if TYPE_CHECKING:
     from coordinator.ledger.records import RecordedUpdate

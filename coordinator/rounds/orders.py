@@ -23,7 +23,7 @@ from edge.contracts.errors import PlanError
 from edge.contracts.evaluation import ABILITY
 from edge.contracts.fixed_sample import ABILITY as SAMPLES
 from edge.contracts.messages import Hello
-from export.step_form import PLAIN
+from export.forms.step_form import PLAIN
 
 
 def orders_for(

@@ -22,7 +22,7 @@ from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.packing import unpacked
 from edge.contracts.plan import read_order
 from edge.contracts.tensor_file import encode_tensors, read_tensor_file
-from export.step_form import form_named
+from export.forms.step_form import form_named
 
 if TYPE_CHECKING:
     import numpy as np

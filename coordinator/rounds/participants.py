@@ -25,7 +25,7 @@ from edge.contracts.packing import unpacked
 from edge.contracts.plan import read_order
 from edge.contracts.precision import restored
 from edge.contracts.tensor_file import decode_tensors
-from export.step_form import form_named
+from export.forms.step_form import form_named
 from profiles.bounds import MOST_EXAMPLES
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.messages import Hello
 from edge.contracts.plan import BlobRef, WorkOrder
 from edge.contracts.tensor_file import encode_tensors
-from export.step_form import PLAIN, StepForm, form_named
+from export.forms.step_form import PLAIN, StepForm, form_named
 from profiles.device import DeviceProfile
 
 if TYPE_CHECKING:

@@ -263,6 +263,7 @@ def _planner(table: TableReader, folder: Path) -> PlannerConfig:
         runtimes=table.choice("runtimes", choices_of(PlannerConfig, "runtimes"), default.runtimes),
         micro_batches=table.flag("micro-batches", default.micro_batches),
         recompute=table.flag("recompute", default.recompute),
+        float16_activations=table.flag("float16-activations", default.float16_activations),
         max_step_s=table.number("max-step-s", default.max_step_s, low=0.0),
         export_cache=absolute(table.text("export-cache", ""), folder),
         windows=table.list_of("windows", int, "whole numbers", default.windows),

@@ -97,6 +97,7 @@ FEATURES = {
     "probe": "a comparison of losses before the first step",
     "accumulates": "gradients added up over micro-batches",
     "recompute": "values computed again in the backward pass",
+    "kept_activations": "activations kept in float16",
     "task": "a task of one's own batch and loss",
     "cached_features": "features of frozen layers, computed once per example",
 }

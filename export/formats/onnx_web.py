@@ -32,8 +32,8 @@ class OnnxWeb(OnnxStep):
     minimum_runtime_version = "1.30.0"
     writes_over = False
     reusing = REUSING
-    features = OnnxStep.features - {"task", "cached_features"}
-    """The page feeds one input and a class for each example, and keeps no features."""
+    features = OnnxStep.features - {"task", "cached_features", "kept_activations"}
+    """The page feeds one input and a class for each example, and keeps no features; in float16 nothing was measured."""
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:
         """As :meth:`OnnxStep.write`; the plan of its memory holds for the rewritten graphs too."""

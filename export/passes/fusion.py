@@ -11,12 +11,20 @@ from typing import Any
 
 from torch import fx
 
+import export.passes.kept_activations  # noqa: F401  registers operators
 from export.passes.attention import join_attention
 from export.passes.endings import join_endings
 from export.passes.operators import NATIVE
 
 _ADDEND, _RELU, _MASK = 3, 5, 5
 """Places among the arguments of ``batch_norm`` (both) and of ``batch_norm_backward``."""
+
+_HALVES = {
+    NATIVE.batch_norm_backward.default: (1, 5),
+    NATIVE.relu_backward.default: (1,),
+    NATIVE.add_relu_backward.default: (2,),
+}
+"""Operators -> places of arguments that may be float16."""
 
 
 def fuse(graph: fx.Graph) -> None:
@@ -30,6 +38,7 @@ def fuse(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is NATIVE.relu_backward.default:
             _join_sum_of_gradients(graph, node)
+    _read_as_kept(graph)
     join_attention(graph)
     join_endings(graph)
     graph.eliminate_dead_code()
@@ -89,6 +98,16 @@ def _join_sum_of_gradients(graph: fx.Graph, masked: fx.Node) -> None:
         joined = graph.call_function(NATIVE.add_relu_backward.default, (total.args[0], total.args[1], masked.args[1]))
     joined.meta = dict(masked.meta)
     masked.replace_all_uses_with(joined)
+
+
+def _read_as_kept(graph: fx.Graph) -> None:
+    """Activations that wait in float16 read as they lie, by kernels that can."""
+    for target, places in _HALVES.items():
+        for node in graph.find_nodes(op="call_function", target=target):
+            for place in places:
+                value: Any = node.args[place]
+                if isinstance(value, fx.Node) and value.target is NATIVE.widened.default:
+                    _set(node, place, value.args[0])
 
 
 def _set(node: fx.Node, place: int, value: Any) -> None:

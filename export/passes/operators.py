@@ -132,7 +132,7 @@ def _fixed_norm(
 def _batch_norm_backward(
     dy: Tensor, x: Tensor, w: Any, mean: Tensor, rstd: Tensor, y: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dy = dy if y is None else dy * (y > 0)
+    dy, x = dy if y is None else dy * (y > 0), x.float()
     rows, channels = x.numel() // x.shape[-1], x.shape[-1]
     scaled = (x - mean) * rstd
     db, dw = dy.reshape(-1, channels).sum(0), (dy * scaled).reshape(-1, channels).sum(0)
@@ -155,7 +155,7 @@ define(
 define(
     "batch_norm_backward(Tensor dy, Tensor x, Tensor? w, Tensor mean, Tensor rstd, Tensor? y)",
     3,
-    lambda dy, x, *_: _batch_norm_shape(x),
+    lambda dy, *_: _batch_norm_shape(dy),
     _batch_norm_backward,
 )
 define("channel_sum(Tensor x)", 1, lambda x: x.new_empty((x.shape[-1],)), lambda x: x.reshape(-1, x.shape[-1]).sum(0))

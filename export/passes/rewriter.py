@@ -19,12 +19,14 @@ from torch.utils._pytree import tree_map
 from edge.contracts.errors import ExportRefused
 from export.alternatives import SUPPORTED, alternative
 from export.capture import layer_of
+from export.forms.kept_activations import is_kept
 from export.passes.values import Image, PooledMaximum, SparseWeight, Transposed, Unsupported, image_of, tensor_of
 
 REWRITE_FILES = (
     "activations",
     "convolution",
     "elementwise",
+    "kept_activations",
     "normalisation",
     "pooling",
     "products",
@@ -79,7 +81,8 @@ class Rewriter(fx.Interpreter):
         if n.op != "call_function" or n.target is operator.getitem:
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        _require_known_type(n)
+        if not is_kept(n):
+            _require_known_type(n)
         try:
             result = self._call(n.target, args, kwargs)
         except Unsupported as problem:

@@ -20,7 +20,7 @@ from coordinator.submodels.values import DeviceProgram
 from edge.contracts.errors import ExportRefused, PlanError
 from edge.contracts.manifest import ArtifactManifest
 from edge.contracts.plan import WorkOrder
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 from tests.federation.hostile_device import HostileDevice
 from tests.federation.in_process import InProcessFederation
 from tests.federation.small_run import config_text, with_convolutions

@@ -27,7 +27,7 @@ from coordinator.run_file.loading import load_config_text
 from coordinator.submodels.values import Update
 from edge.contracts.plan import BlobRef, WorkOrder, read_order
 from edge.supervisor import presence
-from export.step_form import StepForm
+from export.forms.step_form import StepForm
 from profiles.device import DeviceProfile
 from profiles.memory import SUPERVISOR_TRANSFER_BYTES
 from tests.edge.language.tiny_tokenizer import write_tokenizer

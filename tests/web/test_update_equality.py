@@ -36,7 +36,7 @@ from edge.runtimes.weights_file import WeightsFile
 from edge.training.batches import Examples
 from edge.training.local_data import read_local_data
 from edge.training.steps import train, uploaded
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 from profiles.device import DeviceProfile
 from tests.web.mixed_run import relative_l2
 from tests.web.phone import Phone

@@ -36,13 +36,14 @@ from export.formats.executorch_program.lowering import (
 from export.formats.executorch_program.survey import survey_programs
 from export.formats.executorch_program.tiles import in_tiles
 from export.formats.survey import Captured, Survey
+from export.forms.recomputation import recomputed
 from export.memory_plan import MemoryPlan
 from export.micro_batch_run import micro_batch
 from export.parameter_groups import update_rule
 from export.parity import check_parity, self_test_losses
+from export.passes.kept_activations import with_whole_maxima
 from export.program_inputs import BATCH_ROLES
 from export.programs import capture_programs
-from export.recomputation import recomputed
 from export.step_objective import objective_of
 from export.traceable_module import LOOPS
 from export.training_step import StepSpec
@@ -64,7 +65,17 @@ class ExecutorchProgram:
     updates_in_graph = False
     buffers_gradients = False
     features: frozenset[str] = frozenset(
-        {"masked", "sparse", "distillation", "variants", "accumulates", "recompute", "task", "cached_features"}
+        {
+            "masked",
+            "sparse",
+            "distillation",
+            "variants",
+            "accumulates",
+            "recompute",
+            "kept_activations",
+            "task",
+            "cached_features",
+        }
     )
 
     def __init__(self) -> None:
@@ -95,6 +106,8 @@ class ExecutorchProgram:
             # A device computes features of those examples of a part of a batch that it has not kept.
             most = free_batch(capture, spec.batch // spec.micro_batches) if name == FEATURES else spec.batch
             batch_planned, outputs = batch or most, _outputs(capture, roles)
+            if spec.kept_activations:
+                with_whole_maxima(capture.graph.graph)
             if spec.recompute and name in training:
                 capture = _recomputed(capture, outputs, batch_planned)
                 made[name] = capture

@@ -25,6 +25,7 @@ from edge.contracts.tensors import BATCH, TensorSpec, concrete_shape
 from edge.runtimes.update_rule import RULE_ROLES
 from export.alternatives import SUPPORTED, alternative
 from export.capture import MODULE_ITSELF, Capture
+from export.formats.executorch_program.arena import in_one_arena
 from export.formats.executorch_program.edge_form import edge_manager
 from export.passes.fusion import fuse
 from export.passes.rewriter import Rewriter
@@ -121,11 +122,18 @@ def free_batch(program: Capture, least: int) -> int:
 
 def compiled(exported: Any) -> Any:
     """An exported program, which is used up, for ExecuTorch: its inputs lie at the caller's, all else in one arena."""
+    return edge_manager(exported).to_executorch(backend())
+
+
+def backend() -> Any:
+    """How ExecuTorch ends a compilation."""
     from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy
     from executorch.exir.passes import MemoryPlanningPass
 
-    planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=True)
-    return edge_manager(exported).to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+    plans = MemoryPlanningAlgorithmSuite([in_one_arena, greedy])
+    planning = MemoryPlanningPass(memory_planning_algo=plans, alloc_graph_input=False, alloc_graph_output=True)
+    return ExecutorchBackendConfig(memory_planning_pass=planning)
 
 
 def kernel_names(manager: Any) -> list[str]:

@@ -24,12 +24,12 @@ from export.formats.onnx_step.operator_table import translate
 from export.formats.onnx_step.survey import survey_translation
 from export.formats.onnx_step.translation import LARGE_BYTES, Translation
 from export.formats.survey import Captured, Survey
+from export.forms.recomputation import recomputed
 from export.memory_plan import MemoryPlan, intermediate_peak, memory_plan
 from export.micro_batch_run import in_parts, micro_batch
 from export.parity import check_parity, self_test_losses
 from export.program_inputs import BATCH_ROLES
 from export.programs import capture_programs
-from export.recomputation import recomputed
 from export.step_objective import objective_of
 from export.training_step import StepSpec
 from export.written_programs import WrittenPrograms
@@ -60,7 +60,17 @@ class OnnxStep:
     reusing: frozenset[str] = frozenset()
     minimum_runtime_version = "1.20.0"
     features = frozenset(
-        {"masked", "distillation", "variants", "probe", "accumulates", "recompute", "task", "cached_features"}
+        {
+            "masked",
+            "distillation",
+            "variants",
+            "probe",
+            "accumulates",
+            "recompute",
+            "kept_activations",
+            "task",
+            "cached_features",
+        }
     )
 
     def write(self, module: nn.Module, spec: StepSpec) -> WrittenPrograms:

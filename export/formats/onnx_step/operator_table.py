@@ -10,6 +10,7 @@ from export.formats.onnx_step.operators import (  # noqa: F401  (each registers 
     elementwise,
     gated_recurrent,
     indexing,
+    kept_activations,
     normalization,
     pooling,
     products,

@@ -21,7 +21,8 @@ from export.formats.onnx_step.constants import Constants, without_repeats
 from export.formats.onnx_step.dimensions import Dimensions
 from export.formats.onnx_step.graph import ABSENT, IR_VERSION, OPSET, GraphBuilder
 from export.formats.onnx_step.ordering import finished_nodes
-from export.recomputation import RECOMPUTED
+from export.forms.kept_activations import is_kept
+from export.forms.recomputation import RECOMPUTED
 
 ONNX_TYPES = {
     torch.float32: TensorProto.FLOAT,
@@ -103,6 +104,10 @@ class Translation:
         if item is None:
             return ABSENT
         return self.make.constant(np.array(item, NUMPY_TYPES[dtype or torch.float32]))
+
+    def replace(self, node: fx.Node, value: str) -> None:
+        """Let what comes from here on read ``value`` in place of what ``node`` gave."""
+        self._values[node] = value
 
     def scalar(self, number: float) -> str:
         """A float32 rank-0 constant."""
@@ -193,7 +198,7 @@ class Translation:
         if function is None:
             raise self.refuse(node, f"operation {full} has no translation", alternative(full))
         for item in _tensors(node.meta.get("val")):
-            if item.dtype not in ONNX_TYPES:
+            if item.dtype not in ONNX_TYPES and not is_kept(node):
                 raise self.refuse(node, f"operation {full} computes in {item.dtype}", "float32")
         return function(self, node, *node.args, **node.kwargs)
 

@@ -17,7 +17,7 @@ from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError
 from edge.contracts.manifest import ArtifactManifest
 from export.bundle import verify_artifact
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 from tests.language_models import run_text
 
 TEXT = run_text() + '[planner]\nwindows = [4, 2]\nbases = ["float16"]\n'

@@ -14,7 +14,7 @@ from coordinator.planning.prediction import MB
 from coordinator.run_file.checks import method_of_run
 from coordinator.run_file.loading import load_config_text
 from edge.contracts.errors import ConfigError
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 from profiles.device import DeviceProfile
 from tests.language_models import run_text
 

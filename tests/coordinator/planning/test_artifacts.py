@@ -19,7 +19,7 @@ from coordinator.submodels.record import Cut, LayerCut, cut_digest
 from coordinator.submodels.values import DeviceProgram
 from edge.contracts.errors import ArtifactCorrupt
 from edge.contracts.manifest import ArtifactFile, ArtifactManifest
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 from tests.contracts.samples import MANIFEST
 
 pytestmark = pytest.mark.slow

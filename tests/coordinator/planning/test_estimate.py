@@ -7,6 +7,7 @@ import pytest
 from coordinator.planning.estimate import (
     ACTIVATIONS_HELD,
     FIRST_TOLERANCE,
+    NARROWED_SHARE,
     TOLERANCE,
     WEIGHTS_HELD,
     CountedStep,
@@ -16,7 +17,7 @@ from coordinator.planning.estimate import (
 from coordinator.submodels.record import Cut, LayerCut
 from coordinator.submodels.values import DeviceProgram
 from edge.contracts.manifest import Cost
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 
 MB = 2**20
 PROGRAM = DeviceProgram()
@@ -59,6 +60,8 @@ def test_first_estimate_is_what_is_held_by_weights_and_activations(estimator: Es
     # Two micro-batches hold half the activations and the sums of the gradients, twice.
     held = WEIGHTS_HELD * 14 + ACTIVATIONS_HELD * 50
     assert of(estimator, LARGE, StepForm(2))[0] == pytest.approx(held)
+    narrow, plain = (of(estimator, LARGE, StepForm(keep=keep))[0] for keep in ("float16", ""))
+    assert plain - narrow == pytest.approx(ACTIVATIONS_HELD * (1 - NARROWED_SHARE) * 100)
 
 
 def test_what_a_runtime_writes_over_is_held_once() -> None:

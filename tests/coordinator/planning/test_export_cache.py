@@ -12,7 +12,7 @@ from coordinator.submodels.record import Cut
 from coordinator.submodels.values import DeviceProgram
 from edge.contracts.errors import ConfigError, ExportRefused
 from edge.contracts.manifest import ArtifactManifest
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 from tests.coordinator.planning.test_artifacts import FROZEN, PROGRAM, WHOLE, FileExporter
 
 RUNTIME = "onnxruntime"

@@ -17,7 +17,7 @@ from coordinator.planning.requests import Requests
 from coordinator.submodels.values import DeviceProgram, Level
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import Cost, InputSpec
-from export.step_form import PLAIN, StepForm
+from export.forms.step_form import PLAIN, StepForm
 from profiles.device import DeviceProfile, MemoryLine, StepLine
 
 FULL, HALF, QUARTER = Level("full", 1, 1.0), Level("rank 1/2", 2, 0.5), Level("rank 1/4", 4, 0.25)
@@ -288,6 +288,12 @@ def test_forms_are_those_that_divide_the_batch_and_that_the_run_allows() -> None
     names = [form.name for form in forms_of(12, micro_batches=True, recompute=True)]
     assert names == ["plain", "micro:2", "micro:4", "recompute", "micro:2+recompute", "micro:4+recompute"]
     assert forms_of(12, micro_batches=False, recompute=False) == (PLAIN,)
+    # Narrowing takes a tenth more time, recomputation a third.
+    names = [form.name for form in forms_of(4, micro_batches=True, recompute=True, float16_activations=True)]
+    assert names == [
+        "plain", "micro:2", "micro:4", "keep:float16", "micro:2+keep:float16", "micro:4+keep:float16", "recompute",
+        "micro:2+recompute", "micro:4+recompute",
+    ]  # fmt: skip
 
 
 def test_method_is_refused_for_a_runtime_that_lacks_what_one_of_its_levels_needs() -> None:

@@ -268,9 +268,15 @@ def test_environment_of_a_single_runtime() -> None:
 
 def test_what_a_plan_may_choose_among_is_read_and_kept_in_the_runs_file() -> None:
     lines = 'runtimes = "first"\nmicro-batches = false\nrecompute = false\nmax-step-s = 2.5\nexport-cache = "exports"'
+    lines += "\nfloat16-activations = true"
     config = parse(small_with("planner", lines))
     assert config.planner == PlannerConfig(
-        runtimes="first", micro_batches=False, recompute=False, max_step_s=2.5, export_cache="/somewhere/exports"
+        runtimes="first",
+        micro_batches=False,
+        recompute=False,
+        float16_activations=True,
+        max_step_s=2.5,
+        export_cache="/somewhere/exports",
     )
     assert load_config_text(canonical_toml(config)) == config
     everything = parse(SMALL)

@@ -20,7 +20,7 @@ from coordinator.submodels.values import DeviceProgram
 from edge.contracts.errors import PlanError
 from edge.contracts.manifest import InputSpec
 from export.formats import format_named
-from export.step_form import PLAIN
+from export.forms.step_form import PLAIN
 from export.training_step import Optimizer, StepSpec
 
 MLP = 'build = "mlp"\ninput = [64]\nclasses = 10\noptions = { hidden = [2048, 2048] }'

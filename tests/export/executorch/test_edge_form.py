@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coordinator.cli.model_arguments import ModelArguments
 from export.bundle import export_artifact
 from export.formats.executorch_program import edge_form, lowering
-from export.formats.executorch_program.lowering import compiled, quietly
+from export.formats.executorch_program.lowering import backend, compiled, quietly
 from tests.export.executorch.executorch_rewritten import assert_rewrite_agrees
 
 pytestmark = pytest.mark.runtime
@@ -24,12 +24,10 @@ Function = Callable[..., Sequence[Tensor]]
 
 def by_passes(exported: Any) -> bytes:
     """The program as ExecuTorch's ``to_edge`` and its passes make it."""
-    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
-    from executorch.exir.passes import MemoryPlanningPass
+    from executorch.exir import EdgeCompileConfig, to_edge
 
     edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True))
-    planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=True)
-    return bytes(edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning)).buffer)
+    return bytes(edge.to_executorch(backend()).buffer)
 
 
 class Calls:

@@ -1,4 +1,5 @@
 // Activations and their gradients.
+#include "float16.h"
 #include "gelu.h"
 #include "kernels.h"
 #include "simd.h"
@@ -18,23 +19,27 @@ void relu(Call& call) {
   });
 }
 
-// relu_backward(dy, y) -> dx
+// relu_backward(dy, y) -> dx; y may have waited in float16
 void relu_backward(Call& call) {
   if (!call.resize_like(2, 0)) return;
-  const float *dy = call.in(0), *y = call.in(1);
+  const float* dy = call.in(0);
   float* dx = call.out(2);
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    store_n(dx + i, select(load_n(y + i, n) > Vector{}, load_n(dy + i, n), Vector{}), n);
+  with_values(call, 1, [&](const auto& y) {
+    each_vector(call.count(0), [&](int64_t i, int64_t n) {
+      store_n(dx + i, select(y(i, n) > Vector{}, load_n(dy + i, n), Vector{}), n);
+    });
   });
 }
 
-// add_relu_backward(a, b, y) -> a + b where y > 0
+// add_relu_backward(a, b, y) -> a + b where y > 0; y may have waited in float16
 void add_relu_backward(Call& call) {
   if (!call.require(call.count(0) == call.count(1)) || !call.resize_like(3, 0)) return;
-  const float *a = call.in(0), *b = call.in(1), *y = call.in(2);
+  const float *a = call.in(0), *b = call.in(1);
   float* dx = call.out(3);
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    store_n(dx + i, select(load_n(y + i, n) > Vector{}, load_n(a + i, n) + load_n(b + i, n), Vector{}), n);
+  with_values(call, 2, [&](const auto& y) {
+    each_vector(call.count(0), [&](int64_t i, int64_t n) {
+      store_n(dx + i, select(y(i, n) > Vector{}, load_n(a + i, n) + load_n(b + i, n), Vector{}), n);
+    });
   });
 }
 

@@ -1,5 +1,5 @@
 // What every kernel file needs: typed access to a call's arguments, checks that fail the call instead of the process,
-// and registration. Kernels take and give contiguous float32 tensors; images are [N, H, W, C].
+// and registration. Kernels take and give contiguous tensors, float32 unless they say so; images are [N, H, W, C].
 #pragma once
 
 #include <executorch/runtime/kernel/kernel_includes.h>
@@ -30,6 +30,10 @@ class Call {
   // Null for an argument that was left out.
   const float* in_or_null(int i) const { return values_[i]->isNone() ? nullptr : in(i); }
   float* out(int i) { return static_cast<float*>(values_[i]->toTensor().mutable_data_ptr()); }
+  // Of activations that wait in float16.
+  bool is_half(int i) const { return tensor(i).scalar_type() == executorch::aten::ScalarType::Half; }
+  const uint16_t* halves(int i) const { return static_cast<const uint16_t*>(tensor(i).const_data_ptr()); }
+  uint16_t* halves_out(int i) { return static_cast<uint16_t*>(values_[i]->toTensor().mutable_data_ptr()); }
   Ints ints(int i) const { return values_[i]->toIntList(); }
   int64_t integer(int i) const { return values_[i]->toInt(); }
   double number(int i) const { return values_[i]->toDouble(); }

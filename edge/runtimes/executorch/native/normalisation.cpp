@@ -1,9 +1,12 @@
 // Batch norm over the rows of [M, C] (an image batch with M = N * H * W), with the ReLU that follows it folded in.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <type_traits>
 #include <vector>
 
 #include "channel_sums.h"
+#include "float16.h"
 #include "kernels.h"
 #include "simd.h"
 #include "threads.h"
@@ -71,41 +74,48 @@ void fixed_norm(Call& call) {
   normalise(call.in(0), M, C, mean, scale.data(), shift.data(), call.flag(7), call.in_or_null(5), call.out(8));
 }
 
-// batch_norm_backward(dy, x, w?, mean, rstd, y?) -> dx, dw, db; with y, dy counts only where y > 0 (a folded ReLU)
-void batch_norm_backward(Call& call) {
+// batch_norm_backward(dy, x, w?, mean, rstd, y?) -> dx, dw, db; with y, dy counts only where y > 0 (a folded ReLU); x and
+// y may have waited in float16
+template <class X, class Y>
+void batch_norm_backward_from(Call& call, const X& x, const Y& y) {
   const int64_t C = call.size(1, call.rank(1) - 1), M = call.count(1) / C;
   if (!call.resize_like(6, 1) || !call.resize(7, {C}) || !call.resize(8, {C})) return;
-  const float *dy = call.in(0), *x = call.in(1), *w = call.in_or_null(2), *mean = call.in(3), *rstd = call.in(4);
-  const float* y = call.in_or_null(5);
+  const float *dy = call.in(0), *w = call.in_or_null(2), *mean = call.in(3), *rstd = call.in(4);
   std::vector<double> totals(2 * C);
-  const auto run = [&](auto masked) {
-    const auto gradient = [&](int64_t at, int64_t n) {
-      const Vector g = load_n(dy + at, n);
-      if constexpr (decltype(masked)::value) return select(load_n(y + at, n) > Vector{}, g, Vector{});
+  const auto gradient = [&](int64_t at, int64_t n) {
+    const Vector g = load_n(dy + at, n);
+    if constexpr (std::is_same_v<Y, std::nullptr_t>)
       return g;
-    };
-    channel_sums<2>(M, C, totals.data(), [&](int64_t at, int64_t c, int64_t n, Vector* s) {
-      const Vector g = gradient(at, n);
-      s[0] += g;
-      s[1] += g * (load_n(x + at, n) - load_n(mean + c, n));
-    });
-    std::vector<float> k(C), of_x(C), constant(C);
-    float *dw = call.out(7), *db = call.out(8);
-    for (int64_t c = 0; c < C; ++c) {
-      const double r = rstd[c];
-      dw[c] = static_cast<float>(totals[C + c] * r);
-      db[c] = static_cast<float>(totals[c]);
-      k[c] = (w ? w[c] : 1.0f) * rstd[c];
-      of_x[c] = static_cast<float>(-k[c] * totals[C + c] * r * r / M);
-      constant[c] = static_cast<float>(-k[c] * totals[c] / M);
-    }
-    float* dx = call.out(6);
-    each_row_vector(M, C, [&](int64_t at, int64_t c, int64_t n) {
-      const Vector centred = load_n(x + at, n) - load_n(mean + c, n);
-      store_n(dx + at, gradient(at, n) * load_n(&k[c], n) + centred * load_n(&of_x[c], n) + load_n(&constant[c], n), n);
-    });
+    else
+      return select(y(at, n) > Vector{}, g, Vector{});
   };
-  y ? run(std::true_type{}) : run(std::false_type{});
+  channel_sums<2>(M, C, totals.data(), [&](int64_t at, int64_t c, int64_t n, Vector* s) {
+    const Vector g = gradient(at, n);
+    s[0] += g;
+    s[1] += g * (x(at, n) - load_n(mean + c, n));
+  });
+  std::vector<float> k(C), of_x(C), constant(C);
+  float *dw = call.out(7), *db = call.out(8);
+  for (int64_t c = 0; c < C; ++c) {
+    const double r = rstd[c];
+    dw[c] = static_cast<float>(totals[C + c] * r);
+    db[c] = static_cast<float>(totals[c]);
+    k[c] = (w ? w[c] : 1.0f) * rstd[c];
+    of_x[c] = static_cast<float>(-k[c] * totals[C + c] * r * r / M);
+    constant[c] = static_cast<float>(-k[c] * totals[c] / M);
+  }
+  float* dx = call.out(6);
+  each_row_vector(M, C, [&](int64_t at, int64_t c, int64_t n) {
+    const Vector centred = x(at, n) - load_n(mean + c, n);
+    store_n(dx + at, gradient(at, n) * load_n(&k[c], n) + centred * load_n(&of_x[c], n) + load_n(&constant[c], n), n);
+  });
+}
+
+void batch_norm_backward(Call& call) {
+  with_values(call, 1, [&](const auto& x) {
+    if (call.in_or_null(5) == nullptr) return batch_norm_backward_from(call, x, nullptr);
+    with_values(call, 5, [&](const auto& y) { batch_norm_backward_from(call, x, y); });
+  });
 }
 
 // running_statistics(x, mean, rstd, running_mean, running_var, momentum, eps) -> moved mean, moved variance (unbiased)

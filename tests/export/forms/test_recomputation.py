@@ -12,11 +12,11 @@ from torch import nn
 from edge.contracts.manifest import InputSpec
 from export.formats import format_for
 from export.formats.onnx_step.operator_table import translate
+from export.forms.recomputation import RECOMPUTED, keeping, recomputed
+from export.forms.step_form import PLAIN, StepForm, in_form
 from export.gate_values import gate_values
 from export.graph_session import GraphSession
 from export.programs import capture_programs
-from export.recomputation import RECOMPUTED, keeping, recomputed
-from export.step_form import PLAIN, StepForm, in_form
 from export.training_step import StepSpec
 from export.value_lifetimes import peak_bytes
 

@@ -31,9 +31,11 @@ def check_form(module: nn.Module, spec: StepSpec, runtime: str) -> None:
     Raises:
         ExportRefused: naming the layer, where it is a layer's fault.
     """
-    for feature in ("accumulates", "recompute"):
+    for feature in ("accumulates", "recompute", "kept_activations"):
         if getattr(spec, feature):
             check_feature(spec, feature, runtime)
+    if spec.kept_activations:
+        _refuse_loops(module, spec)
     if spec.cached_features:
         _refuse_changing_features(module, spec)
     if not spec.accumulates:
@@ -64,6 +66,25 @@ def check_feature(spec: StepSpec, feature: str, runtime: str, exporter: Format |
         able = [name for name in KNOWN if feature in format_for(name).features]
         instead = f"runtime {' or '.join(able)}" if able else "a language model"
         raise ExportRefused(STEP, f"{runtime} cannot carry {FEATURES[feature]}", instead=instead)
+
+
+def _refuse_loops(module: nn.Module, spec: StepSpec) -> None:
+    """What is saved of a loop over time is the format's, not torch's, so there is nothing to hold its rounding to."""
+    from export.traceable_module import is_loop
+
+    if spec.recompute:
+        raise ExportRefused(
+            STEP,
+            "activations cannot both be kept in float16 and computed again: of rounded ones others would follow",
+            instead="one of the two, or either with micro-batches",
+        )
+    for name, part in module.named_modules():
+        if is_loop(part):
+            raise ExportRefused(
+                name,
+                f"{type(part).__name__} is one operation with values of its own, which stay in float32",
+                instead="recomputation or micro-batches",
+            )
 
 
 def _refuse_changing_features(module: nn.Module, spec: StepSpec) -> None:
