@@ -20,9 +20,9 @@ from edge.runtimes.micro_batches import ACCUMULATE, TRAIN
 from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from export.agreement import CLEAN
 from export.export_key import export_key
+from export.form_refusal import check_feature, check_form
 from export.formats import FEATURES, OwnSelfTest, format_named
 from export.formats.of_module import format_of
-from export.forms.refusal import check_feature, check_form
 from export.forward_check import check_forward
 from export.language.base_weights import SCALE
 from export.refused_layer import with_layer_type

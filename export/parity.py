@@ -25,7 +25,6 @@ from edge.contracts.tensors import FEATURES, GRADIENT_SUM, STATE_ROLES, TensorSp
 from export.agreement import Reference, References, agreeing
 from export.draws import DRAW
 from export.features.run import FeatureRun, FromFeatures, check_alone
-from export.forms.rounding_check import check_rounding
 from export.gate_values import SETTINGS, gate_values
 from export.graph_session import GraphSession
 from export.loss_probe import LOSSES, reference_losses
@@ -35,6 +34,7 @@ from export.norm_statistics import reference_statistics
 from export.prepared_module import with_statistics
 from export.program_inputs import TARGET
 from export.reference import evaluated
+from export.rounding_check import check_rounding
 from export.tensor_error import FACTOR, FLOOR, Disagreement, Worst, relative_errors, vanishing, worst_error
 from export.training_step import StepSpec, Variant
 from export.variants import draw_suffix, narrowed_specs, put_back, variant_module, variant_sizes, variant_spec

@@ -101,7 +101,7 @@ class CutExporter:
         """See :class:`coordinator.planning.artifacts.Exporter`."""
         if (exporter := self._of_model(form)) is not self:
             return exporter.refused_form(cut, program, runtime, form.of_step)
-        from export.forms.refusal import refused_form
+        from export.form_refusal import refused_form
 
         if form.micro_batches > 1 and self._config.training.last_batch == "keep":
             return (

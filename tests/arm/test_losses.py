@@ -28,6 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "conv2": {"input_shape": (1, 12, 12), "classes": 10},
     "lstm": {"input_shape": (8,), "classes": 90, "hidden": 32},
     "resnet8": {"input_shape": (3, 16, 16), "classes": 10},
+    "resnet8-float16": {"input_shape": (3, 16, 16), "classes": 10},
 }
 STEPS = 3
 
@@ -49,8 +50,10 @@ def exported(name: str, folder: Path) -> dict[str, Path]:
     folders = {}
     for model, options in MODELS.items():
         shape, classes = options["input_shape"], options["classes"]
-        module = build_model(model, **options)
-        step = StepSpec(input=input_spec(model, input_shape=shape), classes=classes, batch=4)
+        build, _, keep = model.partition("-")
+        module = build_model(build, **options)
+        spec = input_spec(build, input_shape=shape)
+        step = StepSpec(input=spec, classes=classes, batch=4, kept_activations="float16" if keep else "")
         manifest = export_artifact(module, step, folder / model, runtime=name)
         seed = clear_seed(module, step, manifest.tensors, steps=STEPS)
         moved = msgspec.structs.replace(manifest.self_test, seed=seed)

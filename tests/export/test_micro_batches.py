@@ -20,8 +20,8 @@ from edge.training.local_data import LocalData
 from edge.training.self_test import check_self_test
 from edge.training.steps import train
 from export.bundle import export_artifact
+from export.form_refusal import refused_form
 from export.formats.onnx_step.format import OnnxStep
-from export.forms.refusal import refused_form
 from export.forms.step_form import PLAIN, StepForm, form_named, in_form
 from export.gate_values import gate_hyper, gate_values
 from export.reference import ReferenceStep

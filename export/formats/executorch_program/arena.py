@@ -1,9 +1,9 @@
 """Where each value of a program lies in its arena.
 
 ExecuTorch's own planner keeps values in objects that it lays one behind the other; two small ones that are free never
-hold a large one. Here a value goes wherever there is room while it lives: the arena is then hardly larger than the values
-that live at once (measured on 14 steps, docs/measurements/2026-11-29-float16-activations.md#the-arena). The smaller of
-both plans is taken.
+hold a large one. Here a value goes wherever there is room while it lives: the arena is then hardly larger than what
+lives at once (measured on 14 steps, docs/measurements/2026-11-29-float16-activations.md#the-arena). The smaller of both
+plans is taken.
 Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, section 5 (greedy by
 size), in several orders.
 """
@@ -42,7 +42,7 @@ _KEYS: tuple[Callable[[Lifetime], Any], ...] = (
 
 def offsets(values: Sequence[Lifetime]) -> tuple[list[int], int]:
     """An offset for each value, and the bytes that all of them take; values that live together never overlap."""
-    enough = _most_alive(values) * _ENOUGH
+    enough = most_alive(values) * _ENOUGH
     best: tuple[list[int], int] = ([], 0)
     for key in _KEYS:
         found = _placed(values, sorted(range(len(values)), key=lambda i: key(values[i])))
@@ -81,7 +81,7 @@ def _placed(values: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[int]
     return places, most
 
 
-def _most_alive(values: Sequence[Lifetime]) -> int:
+def most_alive(values: Sequence[Lifetime]) -> int:
     """Bytes of the fullest moment, below which no plan gets."""
     changes: dict[int, int] = {}
     for value in values:

@@ -227,7 +227,15 @@ def test_update_is_the_same_bits_for_every_kind_of_step(program: str, name: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [{"micro_batches": 3}, {"recompute": True}, {"micro_batches": 2, "recompute": True}])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"micro_batches": 3},
+        {"recompute": True},
+        {"micro_batches": 2, "recompute": True},
+        {"micro_batches": 2, "kept_activations": "float16"},
+    ],
+)
 def test_update_is_the_same_bits_in_every_form(program: str, form: dict[str, Any], tmp_path: Path) -> None:
     assert_same(program, job_of(tmp_path, step(**form, clip_norm=True), without_batch_norm()))
 

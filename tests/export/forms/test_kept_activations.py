@@ -14,14 +14,14 @@ from torch import nn
 from edge.contracts.errors import ExportRefused, ParityError
 from edge.contracts.manifest import InputSpec
 from export.bundle import export_artifact
+from export.form_refusal import check_form, refused_form
 from export.formats import format_for
 from export.forms.kept_activations import NARROWED, OPERATORS, WIDENED
-from export.forms.refusal import check_form, refused_form
-from export.forms.rounding_check import TOLERANCE, check_rounding
 from export.forms.step_form import PLAIN, StepForm, form_named, in_form
 from export.gate_values import gate_values
 from export.programs import capture_programs
 from export.reference import ReferenceStep
+from export.rounding_check import TOLERANCE, check_rounding
 from tests.export.executorch.executorch_rewritten import assert_rewrite_agrees
 from tests.export.forms.test_recomputation import STEP, Residual
 
