@@ -27,8 +27,8 @@ RECOMPUTATION = 4 / 3
 """Work of a step that computes its forward pass twice, a backward pass taken for two forward ones."""
 
 NARROWING = 1.1
-"""The same of a step that keeps activations in float16. Source: measured, 0.98 to 1.02 on ResNet-20, x86-64, where kernels
-read float16 themselves; docs/measurements/2026-11-29-float16-activations.md."""
+"""The same of a step that keeps activations in float16. Source: measured, 0.94 to 1.08 on ResNet-20, x86-64;
+docs/measurements/2026-11-29-float16-activations.md."""
 
 MICRO_BATCH_OVERHEAD = 0.02
 """Time of a further micro-batch relative to the step, where nothing was measured: to order forms by, not to promise."""
