@@ -2,7 +2,7 @@
 
 ExecuTorch's own planner keeps values in objects that it lays one behind the other; two small ones that are free never
 hold a large one. Here a value goes wherever there is room while it lives: the arena is then hardly larger than what
-lives at once (measured on 14 steps, docs/measurements/2026-11-29-float16-activations.md#the-arena). The smaller of both
+lives at once (measured on 15 steps, docs/measurements/2026-11-29-float16-activations.md#the-arena). The smaller of both
 plans is taken.
 Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, section 5 (greedy by
 size), in several orders.
