@@ -35,7 +35,7 @@ def check_form(module: nn.Module, spec: StepSpec, runtime: str) -> None:
         if getattr(spec, feature):
             check_feature(spec, feature, runtime)
     if spec.kept_activations:
-        _refuse_loops(module, spec)
+        _refuse_kept_activations(module, spec)
     if spec.cached_features:
         _refuse_changing_features(module, spec)
     if not spec.accumulates:
@@ -68,8 +68,8 @@ def check_feature(spec: StepSpec, feature: str, runtime: str, exporter: Format |
         raise ExportRefused(STEP, f"{runtime} cannot carry {FEATURES[feature]}", instead=instead)
 
 
-def _refuse_loops(module: nn.Module, spec: StepSpec) -> None:
-    """What is saved of a loop over time is the format's, not torch's, so there is nothing to hold its rounding to."""
+def _refuse_kept_activations(module: nn.Module, spec: StepSpec) -> None:
+    """What is saved must be what torch saves, or there is nothing to hold its rounding to."""
     from export.traceable_module import is_loop
 
     if spec.recompute:

@@ -33,9 +33,9 @@ docs/measurements/2026-11-29-float16-activations.md."""
 MICRO_BATCH_OVERHEAD = 0.02
 """Time of a further micro-batch relative to the step, where nothing was measured: to order forms by, not to promise."""
 
-MICRO_BATCH_MARGIN, RECOMPUTATION_MARGIN, BOTH_MARGIN = 0.15, 0.1, 0.25
+MICRO_BATCH_MARGIN, RECOMPUTATION_MARGIN, BOTH_MARGIN, NARROWING_MARGIN = 0.15, 0.1, 0.25, 0.15
 """Of a step's growth: how much more than predicted steps in these forms took at most. Source: measured, ResNet-20,
-docs/measurements/2026-11-20-step-forms.md."""
+docs/measurements/2026-11-20-step-forms.md and, in float16, 2026-11-29-float16-activations.md."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def form_margin(form: StepForm) -> float:
     """The least share of its growth that a step in ``form`` is given beyond its prediction."""
     if form.micro_batches > 1:
         return BOTH_MARGIN if form.recompute else MICRO_BATCH_MARGIN
-    return RECOMPUTATION_MARGIN if form.recompute else 0.0
+    return RECOMPUTATION_MARGIN if form.recompute else NARROWING_MARGIN if form.keep else 0.0
 
 
 def slowdown(form: StepForm) -> float:

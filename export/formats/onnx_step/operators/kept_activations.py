@@ -12,18 +12,12 @@ from export.forms.kept_activations import LARGEST
 @translates("apportion_forms.narrowed")
 def narrowed(t: Translation, node: fx.Node, x: fx.Node) -> str:
     # ONNX Runtime computes what the backward pass alone reads when that comes to it, and x would wait until then. So
-    # who reads x from here on reads a view of it whose shape is that of the float16 values. They are widened here in
-    # the file: of two operands the later one in the file comes first, and that is to be the gradient.
+    # who reads x from here on reads a view of it whose shape is that of the float16 values.
     half = t.make.node("Cast", t.make.node("Clip", t.value(x), -LARGEST, LARGEST), to=TensorProto.FLOAT16)
-    _widened(t, half)
     t.replace(x, t.make.node("Reshape", t.value(x), t.make.node("Shape", half)))
     return half
 
 
 @translates("apportion_forms.widened")
 def widened(t: Translation, node: fx.Node, x: fx.Node) -> str:
-    return _widened(t, t.value(x))
-
-
-def _widened(t: Translation, half: str) -> str:
-    return t.make.node("Cast", half, to=TensorProto.FLOAT)
+    return t.make.node("Cast", t.value(x), to=TensorProto.FLOAT)
