@@ -1,7 +1,7 @@
 """What a step that keeps activations in float16 may lose by it: a part of the parity gate, with a tolerance of its own.
 
-The gate holds such a step to torch with the same rounding, within what rounding to float16 makes of two float32 results.
-Here its gradient is held to that of whole activations.
+The gate holds such a step to torch with the same rounding, within what rounding to float16 makes of two float32
+results. Here its gradient is held to that of whole activations.
 """
 
 from __future__ import annotations
