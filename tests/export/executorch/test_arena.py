@@ -50,6 +50,7 @@ def test_two_small_values_that_are_free_hold_a_large_one() -> None:
     assert offsets([]) == ([], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.runtime
 def test_programs_take_the_smaller_plan_and_compute_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)

@@ -166,6 +166,7 @@ def test_what_does_not_fit_is_computed(program: str, jobs: dict[str, Job], tmp_p
     assert file.stat().st_size == 7 * record
 
 
+@pytest.mark.slow
 def test_micro_batches_and_a_sample_read_features(program: str, tmp_path: Path) -> None:
     job = job_of(tmp_path, "float16", GroupOfTwo, micro_batches=2)
     for name, folder in (("bare", None), ("kept", tmp_path / "features")):
