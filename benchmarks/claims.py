@@ -24,6 +24,8 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "claims"
 
 _LEVEL = {"levels": [0.2], "norm": "batch"}
 _CODE = {**_LEVEL, "kappa": 4.0, "row-ratio": 0.4, "input-cut": False}
+_STEPS = (0.062, 0.062, 0.062, 0.078, 0.078, 0.093, 0.093, 0.187, 0.187, 0.343, 0.343, 0.484, 0.531, 0.781, 0.859, 1.0)
+_EIGHTH = {"levels": [0.125], "norm": "batch"}
 
 CLAIMS = (
     Comparison(
@@ -88,6 +90,23 @@ CLAIMS = (
         (("prunefl", "fedavg"),),
         is_timed=True,
         share=1 / 3,
+    ),
+    Comparison(
+        "layers",
+        "SLT > a network of an eighth of the width, and its schedule > equal steps, early stopping (CIFAR-10)",
+        (
+            Entry("slt", "slt_cifar10", model="step"),
+            Entry("small_model", "slt_cifar10", method="small_model", options=_EIGHTH),
+            Entry(
+                "slt, equal",
+                "slt_cifar10",
+                model="step",
+                method="slt",
+                options={**_EIGHTH, "rounds": 2500, "steps": list(_STEPS), "schedule": "equal"},
+            ),
+            Entry("slt, early stopping", "slt_early_stopping_cifar10", model="step"),
+        ),
+        (("slt", "small_model"), ("slt", "slt, equal"), ("slt", "slt, early stopping")),
     ),
 )
 
