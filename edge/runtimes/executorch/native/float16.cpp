@@ -16,7 +16,11 @@ void narrow(Call& call) {
   uint16_t* y = call.halves_out(1);
   each_vector(call.count(0), [&](int64_t i, int64_t n) {
     const Halves h = narrowed(load_n(x + i, n));
-    std::memcpy(y + i, &h, static_cast<size_t>(n) * 2);
+    if (n == VL) {
+      std::memcpy(y + i, &h, sizeof h);
+    } else {
+      std::memcpy(y + i, &h, static_cast<size_t>(n) * 2);
+    }
   });
 }
 

@@ -75,7 +75,11 @@ struct Kept {
   const uint16_t* values;
   Vector operator()(int64_t at, int64_t n) const {
     Halves h{};
-    std::memcpy(&h, values + at, static_cast<size_t>(n == VL ? VL : n) * 2);
+    if (n == VL) {
+      std::memcpy(&h, values + at, sizeof h);
+    } else {
+      std::memcpy(&h, values + at, static_cast<size_t>(n) * 2);
+    }
     return widened(h);
   }
 };

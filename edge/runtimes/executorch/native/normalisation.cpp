@@ -14,20 +14,12 @@
 namespace apportion {
 namespace {
 
-template <class F>
-void each_row_vector(int64_t M, int64_t C, F f) {
-  for_rows(M, C, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m)
-      for_vectors(C, [&](int64_t c, int64_t count) { f(m * C + c, c, count); });
-  });
-}
-
 // Centred before it is scaled: one sum x * scale + shift loses digits where the mean is large.
-void normalise(const float* x, int64_t M, int64_t C, const float* mean, const float* scale, const float* shift, bool relu,
-               const float* addend, float* y) {
+void normalise(const float* x, int64_t M, int64_t C, const PerChannel& mean, const PerChannel& scale, const PerChannel& shift,
+               bool relu, const float* addend, float* y) {
   const auto run = [&](auto with_relu, auto with_addend) {
     each_row_vector(M, C, [&](int64_t at, int64_t c, int64_t n) {
-      Vector value = (load_n(x + at, n) - load_n(mean + c, n)) * load_n(scale + c, n) + load_n(shift + c, n);
+      Vector value = (load_n(x + at, n) - mean.at(c, n)) * scale.at(c, n) + shift.at(c, n);
       if constexpr (decltype(with_addend)::value) value += load_n(addend + at, n);
       store_n(y + at, with_relu.value ? maximum(value, Vector{}) : value, n);
     });
@@ -46,19 +38,21 @@ void batch_norm(Call& call) {
   const float *x = call.in(0), *w = call.in_or_null(1), *b = call.in_or_null(2);
   float *mean = call.out(7), *rstd = call.out(8);
   std::vector<double> totals(C);
-  channel_sums<1>(M, C, totals.data(), [&](int64_t at, int64_t, int64_t n, Vector* s) { s[0] += load_n(x + at, n); });
+  channel_sums<1, true>(M, C, totals.data(), [&](int64_t at, int64_t, int64_t n, Vector* s) { s[0] += load_n(x + at, n); });
   for (int64_t c = 0; c < C; ++c) mean[c] = static_cast<float>(totals[c] / M);
-  channel_sums<1>(M, C, totals.data(), [&](int64_t at, int64_t c, int64_t n, Vector* s) {
-    const Vector d = load_n(x + at, n) - load_n(mean + c, n);
+  const PerChannel centre(mean, C);
+  channel_sums<1, true>(M, C, totals.data(), [&](int64_t at, int64_t c, int64_t n, Vector* s) {
+    const Vector d = load_n(x + at, n) - centre.at(c, n);
     s[0] += d * d;
   });
-  std::vector<float> scale(C), shift(C);
+  PerChannel scale(C), shift(C);
   for (int64_t c = 0; c < C; ++c) {
     rstd[c] = static_cast<float>(1.0 / std::sqrt(totals[c] / M + call.number(4)));
     scale[c] = (w ? w[c] : 1.0f) * rstd[c];
     shift[c] = b ? b[c] : 0.0f;
   }
-  normalise(x, M, C, mean, scale.data(), shift.data(), call.flag(5), call.in_or_null(3), call.out(6));
+  scale.repeat(), shift.repeat();
+  normalise(x, M, C, centre, scale, shift, call.flag(5), call.in_or_null(3), call.out(6));
 }
 
 // fixed_norm(x, w?, b?, mean, variance, addend?, eps, relu) -> y: with given statistics
@@ -66,12 +60,13 @@ void fixed_norm(Call& call) {
   const int64_t C = call.size(0, call.rank(0) - 1), M = call.count(0) / C;
   if (!call.resize_like(8, 0)) return;
   const float *w = call.in_or_null(1), *b = call.in_or_null(2), *mean = call.in(3), *variance = call.in(4);
-  std::vector<float> scale(C), shift(C);
+  PerChannel scale(C), shift(C);
   for (int64_t c = 0; c < C; ++c) {
     scale[c] = (w ? w[c] : 1.0f) / std::sqrt(variance[c] + static_cast<float>(call.number(6)));
     shift[c] = b ? b[c] : 0.0f;
   }
-  normalise(call.in(0), M, C, mean, scale.data(), shift.data(), call.flag(7), call.in_or_null(5), call.out(8));
+  scale.repeat(), shift.repeat();
+  normalise(call.in(0), M, C, PerChannel(mean, C), scale, shift, call.flag(7), call.in_or_null(5), call.out(8));
 }
 
 // batch_norm_backward(dy, x, w?, mean, rstd, y?) -> dx, dw, db; with y, dy counts only where y > 0 (a folded ReLU); x and
@@ -89,12 +84,13 @@ void batch_norm_backward_from(Call& call, const X& x, const Y& y) {
     else
       return select(y(at, n) > Vector{}, g, Vector{});
   };
-  channel_sums<2>(M, C, totals.data(), [&](int64_t at, int64_t c, int64_t n, Vector* s) {
+  const PerChannel centre(mean, C);
+  channel_sums<2, true>(M, C, totals.data(), [&](int64_t at, int64_t c, int64_t n, Vector* s) {
     const Vector g = gradient(at, n);
     s[0] += g;
-    s[1] += g * (x(at, n) - load_n(mean + c, n));
+    s[1] += g * (x(at, n) - centre.at(c, n));
   });
-  std::vector<float> k(C), of_x(C), constant(C);
+  PerChannel k(C), of_x(C), constant(C);
   float *dw = call.out(7), *db = call.out(8);
   for (int64_t c = 0; c < C; ++c) {
     const double r = rstd[c];
@@ -104,10 +100,11 @@ void batch_norm_backward_from(Call& call, const X& x, const Y& y) {
     of_x[c] = static_cast<float>(-k[c] * totals[C + c] * r * r / M);
     constant[c] = static_cast<float>(-k[c] * totals[c] / M);
   }
+  k.repeat(), of_x.repeat(), constant.repeat();
   float* dx = call.out(6);
   each_row_vector(M, C, [&](int64_t at, int64_t c, int64_t n) {
-    const Vector centred = x(at, n) - load_n(mean + c, n);
-    store_n(dx + at, gradient(at, n) * load_n(&k[c], n) + centred * load_n(&of_x[c], n) + load_n(&constant[c], n), n);
+    const Vector centred = x(at, n) - centre.at(c, n);
+    store_n(dx + at, multiply_add(gradient(at, n), k.at(c, n), centred * of_x.at(c, n)) + constant.at(c, n), n);
   });
 }
 
@@ -138,7 +135,7 @@ void channel_sum(Call& call) {
   const float* x = call.in(0);
   float* sums = call.out(1);
   std::vector<double> totals(C);
-  channel_sums<1>(M, C, totals.data(), [&](int64_t at, int64_t, int64_t n, Vector* s) { s[0] += load_n(x + at, n); });
+  channel_sums<1, true>(M, C, totals.data(), [&](int64_t at, int64_t, int64_t n, Vector* s) { s[0] += load_n(x + at, n); });
   for (int64_t c = 0; c < C; ++c) sums[c] = static_cast<float>(totals[c]);
 }
 

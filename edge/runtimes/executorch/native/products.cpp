@@ -182,10 +182,8 @@ void pack_panel(const float* b, int64_t k_stride, int64_t n_stride, int64_t k, i
     return;
   }
   if (n_stride == 1) {
-    for (int64_t i = 0; i < k; ++i, b += k_stride, to += width) {
-      std::copy_n(b, columns, to);
-      std::fill_n(to + columns, width - columns, 0.0f);
-    }
+    for (int64_t i = 0; i < k; ++i, b += k_stride, to += width)
+      for (int64_t c = 0; c < width; c += VL) store(to + c, load_n(b + c, std::min<int64_t>(VL, columns - c)));
     return;
   }
   constexpr int64_t kBlock = 16;

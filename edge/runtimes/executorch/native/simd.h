@@ -6,6 +6,12 @@
 #include <cstdint>
 #include <cstring>
 
+#if !defined(APPORTION_LIKE_ARM) && defined(__AVX__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 namespace apportion {
 
 #if defined(APPORTION_LIKE_ARM)  // its tiles and vectors, to see its memory accesses on another processor
@@ -27,13 +33,61 @@ inline Vector load(const float* p) { return *reinterpret_cast<const Unaligned*>(
 inline void store(float* p, Vector v) { *reinterpret_cast<Unaligned*>(p) = v; }
 inline Vector splat(float v) { return v - Vector{}; }
 
-// The first n lanes; the others are 0 (load) or untouched (store).
+// The first n lanes; the others are 0 (load) or untouched (store). Narrow layers, of fewer channels than a vector has lanes,
+// do little else.
+#if !defined(APPORTION_LIKE_ARM) && defined(__AVX512F__)
+inline __mmask16 first_lanes(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+inline Vector load_part(const float* p, int64_t n) { return reinterpret_cast<Vector>(_mm512_maskz_loadu_ps(first_lanes(n), p)); }
+inline void store_part(float* p, Vector v, int64_t n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n), reinterpret_cast<__m512>(v));
+}
+#elif !defined(APPORTION_LIKE_ARM) && defined(__AVX__)
+inline __m256i first_lanes(int64_t n) {
+  static constexpr int32_t kMasks[2 * VL] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMasks + VL - n));
+}
+inline Vector load_part(const float* p, int64_t n) { return reinterpret_cast<Vector>(_mm256_maskload_ps(p, first_lanes(n))); }
+inline void store_part(float* p, Vector v, int64_t n) {
+  _mm256_maskstore_ps(p, first_lanes(n), reinterpret_cast<__m256>(v));
+}
+#else
 inline Vector load_part(const float* p, int64_t n) {
+  static_assert(VL == 4);
   Vector v{};
-  std::memcpy(&v, p, static_cast<size_t>(n) * 4);
+  switch (n) {  // sizes that are known are copied in place
+    case 1: std::memcpy(&v, p, 4); break;
+    case 2: std::memcpy(&v, p, 8); break;
+    case 3: std::memcpy(&v, p, 12); break;
+    case 4: v = load(p); break;
+  }
   return v;
 }
-inline void store_part(float* p, Vector v, int64_t n) { std::memcpy(p, &v, static_cast<size_t>(n) * 4); }
+inline void store_part(float* p, Vector v, int64_t n) {
+  switch (n) {
+    case 1: std::memcpy(p, &v, 4); break;
+    case 2: std::memcpy(p, &v, 8); break;
+    case 3: std::memcpy(p, &v, 12); break;
+    case 4: store(p, v); break;
+  }
+}
+#endif
+
+// a b + c, rounded once where the processor can do that. Of a b + c d a compiler rounds one product, now this, now that one:
+// where two loops, or two processors, are to give the same bits, it has to be said which.
+inline Vector multiply_add(Vector a, Vector b, Vector c) {
+#if defined(__aarch64__)
+  return reinterpret_cast<Vector>(
+      vfmaq_f32(reinterpret_cast<float32x4_t>(c), reinterpret_cast<float32x4_t>(a), reinterpret_cast<float32x4_t>(b)));
+#elif defined(APPORTION_LIKE_ARM) || !defined(__FMA__)
+  return a * b + c;
+#elif defined(__AVX512F__)
+  return reinterpret_cast<Vector>(
+      _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#else
+  return reinterpret_cast<Vector>(
+      _mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#endif
+}
 
 inline float sum(Vector v) {
   float s = 0;
