@@ -54,7 +54,7 @@ def distillation_loss(logits: Tensor, teacher: Tensor, weight: Tensor, temperatu
     return weight * temperature * temperature * (torch.exp(known) * (known - ours)).sum()
 
 
-def frobenius_gradients(u: Tensor, v: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def frobenius_gradients(u: Tensor, v: Tensor, weight: Tensor | float) -> tuple[Tensor, Tensor]:
     """Gradients of weight/2 * ||U V||_F^2: weight * U V V^T and weight * U^T U V, through rank x rank Gram matrices.
 
     Args:

@@ -162,7 +162,12 @@ class TorchSide:
 
 
 class TorchStep:
-    """One training step of the artifact's module in one memory layout, eager unless it is compiled."""
+    """One training step of the artifact's module in one memory layout, eager unless it is compiled.
+
+    Factors get Frobenius decay in place of weight decay, as in the artifact: its products can be most of a step.
+    """
+
+    _DECAY = 1e-4
 
     def __init__(
         self,
@@ -203,12 +208,16 @@ class TorchStep:
             self._x = self._x.contiguous(memory_format=layout)
         places = next((t.shape for t in spec.tensors if t.name == "y"), spec.target_shape)
         self._y = torch.randint(0, spec.classes, (batch, *places), generator=generator)
-        trained = [p for p in self._module.parameters() if p.requires_grad]
+        named = dict(self._module.named_parameters())
+        self._pairs = [(named[pair.u], named[pair.v]) for pair in spec.frobenius]
+        factors = [p for name, p in named.items() if p.requires_grad and name in spec.factors]
+        others = [p for name, p in named.items() if p.requires_grad and name not in spec.factors]
+        trained = [{"params": others}, {"params": factors, "weight_decay": 0.0}]
         if spec.optimizer.kind == "sgd":
-            self._optimizer: Any = torch.optim.SGD(trained, lr=0.01, momentum=0.9, weight_decay=1e-4)
+            self._optimizer: Any = torch.optim.SGD(trained, lr=0.01, momentum=0.9, weight_decay=self._DECAY)
         else:
             kind = torch.optim.AdamW if spec.optimizer.kind == "adamw" else torch.optim.Adam
-            self._optimizer = kind(trained, lr=1e-3, weight_decay=1e-4)
+            self._optimizer = kind(trained, lr=1e-3, weight_decay=self._DECAY)
         self._forward: Any = torch.compile(self._module) if compiled else self._module
 
     def run(self) -> float:
@@ -219,9 +228,21 @@ class TorchStep:
         self._optimizer.zero_grad(set_to_none=True)
         loss = torch.nn.functional.cross_entropy(self._forward(self._x), self._y)
         loss.backward()
+        self._add_frobenius_decay()
         self._optimizer.step()
         loss.item()
         return (time.perf_counter() - started) * 1e3
+
+    def _add_frobenius_decay(self) -> None:
+        import torch
+
+        from export.step_functions import frobenius_gradients
+
+        with torch.no_grad():
+            for u, v in self._pairs:
+                for factor, gradient in zip((u, v), frobenius_gradients(u, v, self._DECAY), strict=True):
+                    if factor.grad is not None:
+                        factor.grad += gradient
 
 
 def steps_per_block(inputs: BenchInputs) -> int:
