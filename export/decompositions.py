@@ -41,7 +41,9 @@ _SPELLED_OUT = (
 
 WITH_KERNELS = frozenset({
     ATEN._softmax_backward_data.default, ATEN.native_layer_norm_backward.default, ATEN.hardswish_backward.default,
-    ATEN.hardsigmoid_backward.default,
+    ATEN.hardsigmoid_backward.default, ATEN.hardtanh.default, ATEN.leaky_relu.default, ATEN.leaky_relu_backward.default,
+    ATEN.elu.default, ATEN.celu.default, ATEN.elu_backward.default, ATEN.silu_backward.default,
+    ATEN.sigmoid_backward.default, ATEN.tanh_backward.default, ATEN.mish.default, ATEN.mish_backward.default,
 })  # fmt: skip
 """Operators that a format may ask for as they are, because it has kernels for them."""
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+import export.passes.activation_operators  # noqa: F401  registers operators
 from export.passes.operators import NATIVE, define
 
 ATEN = torch.ops.aten

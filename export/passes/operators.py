@@ -257,19 +257,6 @@ define("relu(Tensor x)", 1, _like(0), lambda x: x.relu())
 define("relu_backward(Tensor dy, Tensor y)", 1, _like(0), lambda dy, y: dy * (y > 0))
 define("add_relu_backward(Tensor a, Tensor b, Tensor y)", 1, _like(0), lambda a, b, y: (a + b) * (y > 0))
 define("add(Tensor a, Tensor b, bool relu)", 1, _like(0), lambda a, b, relu: (a + b).relu() if relu else a + b)
-define("gelu(Tensor x)", 1, _like(0), lambda x: F.gelu(x))
-define("gelu_backward(Tensor dy, Tensor x)", 1, _like(0), lambda dy, x: torch.ops.aten.gelu_backward(dy, x))
-define("hardswish(Tensor x)", 1, _like(0), lambda x: F.hardswish(x))
-define(
-    "hardswish_backward(Tensor dy, Tensor x)",
-    1,
-    _like(0),
-    lambda dy, x: torch.where(x <= -3, 0.0, torch.where(x < 3, dy * (x / 3 + 0.5), dy)),
-)
-define("hardsigmoid(Tensor x)", 1, _like(0), lambda x: F.hardsigmoid(x))
-define(
-    "hardsigmoid_backward(Tensor dy, Tensor x)", 1, _like(0), lambda dy, x: torch.where((x > -3) & (x < 3), dy / 6, 0.0)
-)
 define("multiply(Tensor a, Tensor b)", 1, _like(0), lambda a, b: a * b)
 define("scale(Tensor x, float factor)", 1, _like(0), lambda x, factor: x * factor)
 define("divide(Tensor x, SymInt divisor)", 1, _like(0), lambda x, divisor: x / divisor)

@@ -105,6 +105,58 @@ void hardsigmoid_backward(Call& call) {
   });
 }
 
+// hardtanh(x, low, high) -> x between them; a NaN stays one
+void hardtanh(Call& call) {
+  if (!call.resize_like(3, 0)) return;
+  const float* x = call.in(0);
+  float* y = call.out(3);
+  const Vector low = splat(static_cast<float>(call.number(1))), high = splat(static_cast<float>(call.number(2)));
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    store_n(y + i, select(v < low, low, select(v > high, high, v)), n);
+  });
+}
+
+// hardtanh_backward(dy, x, low, high) -> dy between them
+void hardtanh_backward(Call& call) {
+  if (!call.resize_like(4, 0)) return;
+  const float *dy = call.in(0), *x = call.in(1);
+  float* dx = call.out(4);
+  const Vector low = splat(static_cast<float>(call.number(2))), high = splat(static_cast<float>(call.number(3)));
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    store_n(dx + i, select((v <= low) | (v >= high), Vector{}, load_n(dy + i, n)), n);
+  });
+}
+
+// leaky_relu(x, slope) -> x above 0, slope x elsewhere
+void leaky_relu(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const float* x = call.in(0);
+  float* y = call.out(2);
+  const Vector slope = splat(static_cast<float>(call.number(1)));
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector v = load_n(x + i, n);
+    store_n(y + i, select(v > Vector{}, v, v * slope), n);
+  });
+}
+
+// leaky_relu_backward(dy, x, slope) -> dx
+void leaky_relu_backward(Call& call) {
+  if (!call.resize_like(3, 0)) return;
+  const float *dy = call.in(0), *x = call.in(1);
+  float* dx = call.out(3);
+  const Vector slope = splat(static_cast<float>(call.number(2)));
+  each_vector(call.count(0), [&](int64_t i, int64_t n) {
+    const Vector g = load_n(dy + i, n);
+    store_n(dx + i, select(load_n(x + i, n) > Vector{}, g, g * slope), n);
+  });
+}
+
+APPORTION_KERNEL("hardtanh", hardtanh);
+APPORTION_KERNEL("hardtanh_backward", hardtanh_backward);
+APPORTION_KERNEL("leaky_relu", leaky_relu);
+APPORTION_KERNEL("leaky_relu_backward", leaky_relu_backward);
 APPORTION_KERNEL("relu", relu);
 APPORTION_KERNEL("relu_backward", relu_backward);
 APPORTION_KERNEL("add_relu_backward", add_relu_backward);
