@@ -26,6 +26,7 @@ REWRITE_FILES = (
     "activations",
     "convolution",
     "elementwise",
+    "group_norms",
     "kept_activations",
     "normalisation",
     "pooling",
