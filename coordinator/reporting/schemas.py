@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -82,7 +83,7 @@ def schema_text(name: str) -> str:
 def _schema(kind: type, title: str) -> dict[str, Any]:
     schema = msgspec.json.schema(kind)
     for table in schema["$defs"].values():
-        text = str(table.pop("description", ""))
+        text = cleandoc(str(table.pop("description", "")))  # msgspec 0.22 leaves the indentation, 0.23 takes it away
         told = _attributes(text)
         table["description"] = _plain(text.partition("Attributes:")[0])
         for key, value in table.get("properties", {}).items():
@@ -94,7 +95,7 @@ def _schema(kind: type, title: str) -> dict[str, Any]:
 def _attributes(docstring: str) -> dict[str, str]:
     """Key -> what the docstring of its struct says of it."""
     found: dict[str, str] = {}
-    for names, text in re.findall(r"^ {8}([a-z_, ]+): (.*(?:\n {12}.*)*)", docstring, re.MULTILINE):
+    for names, text in re.findall(r"^ {4}([a-z_, ]+): (.*(?:\n {8}.*)*)", docstring, re.MULTILINE):
         found |= {name.strip(): _plain(text) for name in names.split(",")}
     return found
 
