@@ -57,6 +57,13 @@ class Attending(nn.Module):
         return self.head(self.block(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
 
 
+class Flattened(nn.Sequential):
+    """Images, channels last on a device, that a linear layer reads in torch's order."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 5))
+
+
 class Offset(nn.Module):
     """A batch norm over values whose mean is some thousand times their deviation."""
 
@@ -70,7 +77,7 @@ class Offset(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["onnxruntime", "executorch"])
-@pytest.mark.parametrize("module", [Residual, Pooled, Attending])
+@pytest.mark.parametrize("module", [Residual, Pooled, Attending, Flattened])
 def test_gradients_are_those_of_rounded_activations(module: type[nn.Module], runtime: str, tmp_path: Path) -> None:
     manifest = export_artifact(module(), KEPT, tmp_path / "artifact", runtime=runtime)
     assert manifest.parity.max_grad_rel_err <= manifest.parity.tolerance < 2e-3

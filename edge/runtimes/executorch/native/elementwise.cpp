@@ -63,7 +63,8 @@ void embedding_backward(Call& call) {
 }
 
 // y [rows, columns] from elements x[i * row_step + j * column_step].
-void transpose_block(const float* x, int64_t rows, int64_t row_step, int64_t columns, int64_t column_step, float* y) {
+template <class T>
+void transpose_block(const T* x, int64_t rows, int64_t row_step, int64_t columns, int64_t column_step, T* y) {
   if (column_step == 1) {
     for (int64_t i = 0; i < rows; ++i) std::copy_n(x + i * row_step, columns, y + i * columns);
     return;
@@ -76,8 +77,9 @@ void transpose_block(const float* x, int64_t rows, int64_t row_step, int64_t col
           y[i * columns + j] = x[i * row_step + j * column_step];
 }
 
-// permute(x, order) -> y
-void permute(Call& call) {
+// permute(x, order) -> y; x may have waited in float16
+template <class T>
+void permute_values(Call& call, const T* x, T* (*out)(Call&)) {
   const Ints order = call.ints(1);
   const int64_t rank = call.rank(0);
   if (!call.require(rank == static_cast<int64_t>(order.size()) && rank <= 8)) return;
@@ -97,8 +99,7 @@ void permute(Call& call) {
     }
   }
   if (!call.resized(2, {sizes.data(), static_cast<size_t>(rank)})) return;
-  const float* x = call.in(0);
-  float* y = call.out(2);
+  T* y = out(call);
   while (used < 2) dims[used] = 1, steps[used++] = 0;
   const int64_t inner = dims[used - 1], step = steps[used - 1], middle = dims[used - 2], jump = steps[used - 2];
   const int64_t outer = call.count(0) / std::max<int64_t>(1, inner * middle);
@@ -109,6 +110,14 @@ void permute(Call& call) {
       transpose_block(x + base, middle, jump, inner, step, y + o * inner * middle);
     }
   });
+}
+
+void permute(Call& call) {
+  if (call.is_half(0)) {
+    permute_values<uint16_t>(call, call.halves(0), [](Call& to) { return to.halves_out(2); });
+  } else {
+    permute_values<float>(call, call.in(0), [](Call& to) { return to.out(2); });
+  }
 }
 
 constexpr int64_t kGroups = 8, kWorkPerFloat = 16;  // multiply-adds that take as long as a float of a loop over memory
