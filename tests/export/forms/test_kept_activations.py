@@ -61,7 +61,9 @@ class Flattened(nn.Sequential):
     """Images, channels last on a device, that a linear layer reads in torch's order."""
 
     def __init__(self) -> None:
-        super().__init__(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 5))
+        super().__init__(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 5)
+        )
 
 
 class Offset(nn.Module):
