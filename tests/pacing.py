@@ -1,7 +1,6 @@
 """A test without a mark for it is quick: with ``--limit-s 2`` one that takes longer fails, and says what to do.
 
-What is set up once for many tests does not count, nor do the moments in which another process had the processor. A
-second is that of a quick processor: on a slower one a test may take longer, so that the rule says the same everywhere.
+What is set up once for many tests does not count, nor do the moments in which another process had the processor.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import pytest
 MARK = "slow"
 _SCHEDULER = Path("/proc/thread-self/schedstat")
 _NEEDED = pytest.StashKey[float]()
-_QUICK_S = 0.007
-"""What :func:`_piece_of_work` takes on a quick processor (an AMD EPYC of 2024: 5.4 ms)."""
 
 
 def _runnable_s() -> float:
@@ -32,31 +29,15 @@ def _now() -> float:
     return time.perf_counter() - _runnable_s()
 
 
-def _piece_of_work() -> None:
-    seen = {}
-    for i in range(60_000):
-        seen[i & 1023] = (i, str(i))
-
-
-def slowness(*, turns: int = 5) -> float:
-    """How many times as long as a quick processor this one takes for the same Python; at least 1."""
-    taken = []
-    for _ in range(turns):
-        began = _now()
-        _piece_of_work()
-        taken.append(_now() - began)
-    return max(1.0, min(taken) / _QUICK_S)
-
-
 class Pacing:
     """Measures every test, its own fixtures included.
 
     Args:
-        limit_s: the most an unmarked test may take on a quick processor.
+        limit_s: the most an unmarked test may take.
     """
 
     def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s * slowness()
+        self._limit_s = limit_s
         self._shared_s = 0.0
         self._depth = 0
 
@@ -87,7 +68,7 @@ class Pacing:
         needed = item.stash.get(_NEEDED, 0.0) + _now() - began - self._shared_s
         if needed > self._limit_s and item.get_closest_marker(MARK) is None:
             pytest.fail(
-                f"passed, but took {needed:.1f} s, and a test without a mark may take {self._limit_s:.1f} s here: make "
-                "it quicker, or mark it slow (its own tier)",
+                f"passed, but took {needed:.1f} s, and a test without a mark may take {self._limit_s:g} s: make it "
+                "quicker, or mark it slow (its own tier)",
                 pytrace=False,
             )
