@@ -1,4 +1,5 @@
 // Activations and their gradients.
+#include "activation_loops.h"
 #include "float16.h"
 #include "gelu.h"
 #include "kernels.h"
@@ -107,50 +108,26 @@ void hardsigmoid_backward(Call& call) {
 
 // hardtanh(x, low, high) -> x between them; a NaN stays one
 void hardtanh(Call& call) {
-  if (!call.resize_like(3, 0)) return;
-  const float* x = call.in(0);
-  float* y = call.out(3);
-  const Vector low = splat(static_cast<float>(call.number(1))), high = splat(static_cast<float>(call.number(2)));
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector v = load_n(x + i, n);
-    store_n(y + i, select(v < low, low, select(v > high, high, v)), n);
-  });
+  const Vector low = number(call, 1), high = number(call, 2);
+  each_of_one(call, 2, [&](Vector x) { return select(x < low, low, select(x > high, high, x)); });
 }
 
 // hardtanh_backward(dy, x, low, high) -> dy between them
 void hardtanh_backward(Call& call) {
-  if (!call.resize_like(4, 0)) return;
-  const float *dy = call.in(0), *x = call.in(1);
-  float* dx = call.out(4);
-  const Vector low = splat(static_cast<float>(call.number(2))), high = splat(static_cast<float>(call.number(3)));
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector v = load_n(x + i, n);
-    store_n(dx + i, select((v <= low) | (v >= high), Vector{}, load_n(dy + i, n)), n);
-  });
+  const Vector low = number(call, 2), high = number(call, 3);
+  each_of_two(call, 2, [&](Vector dy, Vector x) { return select((x <= low) | (x >= high), Vector{}, dy); });
 }
 
 // leaky_relu(x, slope) -> x above 0, slope x elsewhere
 void leaky_relu(Call& call) {
-  if (!call.resize_like(2, 0)) return;
-  const float* x = call.in(0);
-  float* y = call.out(2);
-  const Vector slope = splat(static_cast<float>(call.number(1)));
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector v = load_n(x + i, n);
-    store_n(y + i, select(v > Vector{}, v, v * slope), n);
-  });
+  const Vector slope = number(call, 1);
+  each_of_one(call, 1, [&](Vector x) { return select(x > Vector{}, x, x * slope); });
 }
 
 // leaky_relu_backward(dy, x, slope) -> dx
 void leaky_relu_backward(Call& call) {
-  if (!call.resize_like(3, 0)) return;
-  const float *dy = call.in(0), *x = call.in(1);
-  float* dx = call.out(3);
-  const Vector slope = splat(static_cast<float>(call.number(2)));
-  each_vector(call.count(0), [&](int64_t i, int64_t n) {
-    const Vector g = load_n(dy + i, n);
-    store_n(dx + i, select(load_n(x + i, n) > Vector{}, g, g * slope), n);
-  });
+  const Vector slope = number(call, 2);
+  each_of_two(call, 1, [&](Vector dy, Vector x) { return select(x > Vector{}, dy, dy * slope); });
 }
 
 APPORTION_KERNEL("hardtanh", hardtanh);

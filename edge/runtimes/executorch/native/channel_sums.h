@@ -87,6 +87,19 @@ void sum_narrow_rows(int64_t begin, int64_t end, int64_t C, double* own, const F
     }
 }
 
+// The one or the other. kTogether: f takes vectors over several rows, as of each_row_vector().
+template <int kSums, bool kTogether, class F>
+void add_rows(int64_t begin, int64_t end, int64_t C, double* own, const F& f) {
+  for (int64_t m = begin; m < end; m += kSummedRows) {
+    const int64_t last = std::min(end, m + kSummedRows);
+    if (kTogether && is_narrow(C)) {
+      sum_narrow_rows<kSums>(m, last, C, own, f);
+    } else {
+      sum_rows<kSums>(m, last, C, own, f);
+    }
+  }
+}
+
 // totals[c] = sum over rows of f(offset, c, count, sums) for vectors at offset row * C + c. Chunks of rows have totals of their
 // own, which are added up in their order. kTogether: f takes vectors over several rows, as of each_row_vector().
 template <int kSums, bool kTogether = false, class F>
@@ -94,15 +107,7 @@ void channel_sums(int64_t M, int64_t C, double* totals, F f) {
   const int64_t rows = std::max<int64_t>(1, kFloatsPerChunk / C / kSummedRows) * kSummedRows, chunks = (M + rows - 1) / rows;
   std::vector<double> parts(static_cast<size_t>(chunks * kSums * C), 0.0);
   for_ranges(M, rows, [&](int64_t begin, int64_t end_of_chunk) {
-    double* own = parts.data() + begin / rows * kSums * C;
-    for (int64_t m = begin; m < end_of_chunk; m += kSummedRows) {
-      const int64_t end = std::min(end_of_chunk, m + kSummedRows);
-      if (kTogether && is_narrow(C)) {
-        sum_narrow_rows<kSums>(m, end, C, own, f);
-      } else {
-        sum_rows<kSums>(m, end, C, own, f);
-      }
-    }
+    add_rows<kSums, kTogether>(begin, end_of_chunk, C, parts.data() + begin / rows * kSums * C, f);
   });
   std::fill_n(totals, kSums * C, 0.0);
   for (int64_t chunk = 0; chunk < chunks; ++chunk)

@@ -1,5 +1,6 @@
 // Group norm over images [N, ..., C]: each image's channels in groups, of which each has a mean and a variance of its own.
 // Legend: N images, P pixels of one, C channels, G groups.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -10,20 +11,6 @@
 
 namespace apportion {
 namespace {
-
-// Of one image: sums over its pixels, each of C channels, as of channel_sums().
-template <int kSums, class F>
-void pixel_sums(int64_t P, int64_t C, double* totals, const F& f) {
-  std::fill_n(totals, kSums * C, 0.0);
-  for (int64_t p = 0; p < P; p += kSummedRows) {
-    const int64_t end = std::min(P, p + kSummedRows);
-    if (is_narrow(C)) {
-      sum_narrow_rows<kSums>(p, end, C, totals, f);
-    } else {
-      sum_rows<kSums>(p, end, C, totals, f);
-    }
-  }
-}
 
 // What each group's channels sum up to, weighted.
 template <class F>
@@ -56,7 +43,7 @@ void group_norm(Call& call) {
     float *y = call.out(5) + n * s.P * s.C, *mean = call.out(6) + n * s.G, *rstd = call.out(7) + n * s.G;
     std::vector<double> totals(static_cast<size_t>(s.C));
     PerChannel centre(s.C), scale(s.C), shift(s.C);
-    pixel_sums<1>(s.P, s.C, totals.data(), [&](int64_t at, int64_t, int64_t count, Vector* sum) { sum[0] += load_n(x + at, count); });
+    add_rows<1, true>(0, s.P, s.C, totals.data(), [&](int64_t at, int64_t, int64_t count, Vector* sum) { sum[0] += load_n(x + at, count); });
     for (int64_t c = 0; c < s.C; ++c) {
       const int64_t g = c / s.channels();
       if (c % s.channels() == 0)
@@ -64,7 +51,8 @@ void group_norm(Call& call) {
       centre[c] = mean[g];
     }
     centre.repeat();
-    pixel_sums<1>(s.P, s.C, totals.data(), [&](int64_t at, int64_t c, int64_t count, Vector* sum) {
+    std::fill(totals.begin(), totals.end(), 0.0);
+    add_rows<1, true>(0, s.P, s.C, totals.data(), [&](int64_t at, int64_t c, int64_t count, Vector* sum) {
       const Vector d = load_n(x + at, count) - centre.at(c, count);
       sum[0] += d * d;
     });
@@ -101,7 +89,7 @@ void group_norm_backward(Call& call) {
     PerChannel centre(s.C), k(s.C), of_x(s.C), constant(s.C);
     for (int64_t c = 0; c < s.C; ++c) centre[c] = mean[c / s.channels()];
     centre.repeat();
-    pixel_sums<2>(s.P, s.C, first, [&](int64_t at, int64_t c, int64_t count, Vector* sum) {
+    add_rows<2, true>(0, s.P, s.C, first, [&](int64_t at, int64_t c, int64_t count, Vector* sum) {
       const Vector g = load_n(dy + at, count);
       sum[0] += g;
       sum[1] += g * (load_n(x + at, count) - centre.at(c, count));

@@ -1,30 +1,10 @@
 // Activations made of exponentials, and their gradients: sigmoid, tanh, SiLU, ELU, softplus, Mish, GELU by tanh.
+#include "activation_loops.h"
 #include "kernels.h"
 #include "simd.h"
-#include "threads.h"
 
 namespace apportion {
 namespace {
-
-// y = f(x); x, then so many numbers, then y.
-template <class F>
-void each_of_one(Call& call, int numbers, const F& f) {
-  if (!call.resize_like(1 + numbers, 0)) return;
-  const float* x = call.in(0);
-  float* y = call.out(1 + numbers);
-  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(y + i, f(load_n(x + i, n)), n); });
-}
-
-// dx = dy f(v), v the argument or the result; dy, v, then so many numbers, then dx.
-template <class F>
-void each_of_two(Call& call, int numbers, const F& f) {
-  if (!call.require(call.count(0) == call.count(1)) || !call.resize_like(2 + numbers, 0)) return;
-  const float *dy = call.in(0), *v = call.in(1);
-  float* dx = call.out(2 + numbers);
-  each_vector(call.count(0), [&](int64_t i, int64_t n) { store_n(dx + i, load_n(dy + i, n) * f(load_n(v + i, n)), n); });
-}
-
-Vector number(const Call& call, int i) { return splat(static_cast<float>(call.number(i))); }
 
 const Vector kOne = splat(1.0f);
 
@@ -55,14 +35,14 @@ void sigmoids(Call& call) {
 }
 // of the result
 void sigmoid_backward(Call& call) {
-  each_of_two(call, 0, [](Vector y) { return y * (1.0f - y); });
+  each_slope(call, 0, [](Vector y) { return y * (1.0f - y); });
 }
 void tanhs(Call& call) {
   each_of_one(call, 0, [](Vector x) { return hyperbolic_tangent(x); });
 }
 // of the result
 void tanh_backward(Call& call) {
-  each_of_two(call, 0, [](Vector y) { return 1.0f - y * y; });
+  each_slope(call, 0, [](Vector y) { return 1.0f - y * y; });
 }
 
 // silu(x) -> x sigmoid(x)
@@ -70,7 +50,7 @@ void silu(Call& call) {
   each_of_one(call, 0, [](Vector x) { return x * sigmoid(x); });
 }
 void silu_backward(Call& call) {
-  each_of_two(call, 0, [](Vector x) {
+  each_slope(call, 0, [](Vector x) {
     const Vector s = sigmoid(x);
     return s * (1.0f + x * (1.0f - s));
   });
@@ -85,7 +65,7 @@ void elu(Call& call) {
 }
 void elu_backward(Call& call) {
   const Vector low = number(call, 2) * number(call, 3) * number(call, 4), high = number(call, 3), inner = number(call, 4);
-  each_of_two(call, 3, [&](Vector x) { return select(x > Vector{}, high, low * exponential(minimum(x * inner, Vector{}))); });
+  each_slope(call, 3, [&](Vector x) { return select(x > Vector{}, high, low * exponential(minimum(x * inner, Vector{}))); });
 }
 
 // softplus(x, beta, threshold) -> ln(1 + e^(beta x)) / beta, x beyond the threshold
@@ -99,7 +79,7 @@ void softplus(Call& call) {
 }
 void softplus_backward(Call& call) {
   const Vector beta = number(call, 2), threshold = number(call, 3);
-  each_of_two(call, 2, [&](Vector x) { return select(x * beta > threshold, kOne, sigmoid(x * beta)); });
+  each_slope(call, 2, [&](Vector x) { return select(x * beta > threshold, kOne, sigmoid(x * beta)); });
 }
 
 // mish(x) -> x tanh(ln(1 + e^x))
@@ -107,7 +87,7 @@ void mish(Call& call) {
   each_of_one(call, 0, [](Vector x) { return x * mish_gate(x); });
 }
 void mish_backward(Call& call) {
-  each_of_two(call, 0, [](Vector x) {
+  each_slope(call, 0, [](Vector x) {
     const Vector t = mish_gate(x);
     return t + x * (1.0f - t * t) * sigmoid(x);
   });
@@ -120,7 +100,7 @@ void gelu_tanh(Call& call) {
   });
 }
 void gelu_tanh_backward(Call& call) {
-  each_of_two(call, 0, [](Vector x) {
+  each_slope(call, 0, [](Vector x) {
     const Vector t = hyperbolic_tangent(kSlope * (x + kBend * x * x * x));
     const Vector inner = kSlope * (1.0f + 3.0f * kBend * x * x);
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
