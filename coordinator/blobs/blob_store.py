@@ -254,9 +254,9 @@ class BlobStore:
         folder = self.root / "partial"
         return {path: path.name.partition("-")[0] for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
-    def drop_partials(self, keep: Collection[str] = ()) -> int:
-        """Removes every partial upload that is not for one of the assignments ``keep``; their number."""
-        dropped = [path for path, assignment_id in self.partials().items() if assignment_id not in keep]
+    def drop_partials(self, over: Collection[str]) -> int:
+        """Removes the partial uploads for the assignments ``over``; their number. Others may begin meanwhile."""
+        dropped = [path for path, assignment_id in self.partials().items() if assignment_id in over]
         for path in dropped:
             self.drop_file(path)
         return len(dropped)

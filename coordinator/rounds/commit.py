@@ -60,6 +60,5 @@ def _let_go(federation: Federation, round_index: int) -> None:
         for digest in released:
             if digest not in again:
                 blobs.release(digest, before)
-    uploads = blobs.partials()  # first: what is listed here has its assignment in the ledger by now
-    known = {entry.assignment_id: entry.state for entry in ledger.assignments.with_ids(list(set(uploads.values())))}
-    blobs.drop_partials(keep={u for u in uploads.values() if known.get(u, "open") in ("open", "accepted")})
+    ordered = ledger.assignments.with_ids(list(set(blobs.partials().values())))
+    blobs.drop_partials({entry.assignment_id for entry in ordered if entry.state not in ("open", "accepted")})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +23,11 @@ from tests.builders import train_report
 
 Tensors = Mapping[str, np.ndarray]
 WAIT_S = 20.0
+AGAIN_S = 2.0
+
+
+class NothingCame(AssertionError):
+    """A device waited for an answer in vain."""
 
 
 class HostileDevice:
@@ -135,13 +140,21 @@ class HostileDevice:
         self.send("report", train_report(order.assignment_id, self.device, order.round, **fields | changes))
 
     def finish(self, order: WorkOrder) -> Ack:
-        """Do what was ordered, as far as anyone can see; the acknowledgement."""
-        self.report(order, self.upload(order, self.update(order)))
-        return self.wait_ack(order)
+        """Do what was ordered, as far as anyone can see; the acknowledgement.
 
-    def wait_ack(self, order: WorkOrder, count: int = 1) -> Ack:
+        What is not acknowledged is sent again, as every device does: bytes that were in the store when they were
+        offered may be let go of before the report.
+        """
+        tensors = self.update(order)
+        for _ in range(round(WAIT_S / AGAIN_S)):
+            self.report(order, self.upload(order, tensors))
+            with contextlib.suppress(NothingCame):
+                return self.wait_ack(order, within_s=AGAIN_S)
+        raise NothingCame(f"{self.device}: no acknowledgement; errors {self.errors}")
+
+    def wait_ack(self, order: WorkOrder, count: int = 1, within_s: float = WAIT_S) -> Ack:
         """The ``count``-th acknowledgement of the order's assignment."""
-        return self._wait(lambda: self.acks.get(order.assignment_id, [])[count - 1 : count])[0]
+        return self._wait(lambda: self.acks.get(order.assignment_id, [])[count - 1 : count], within_s)[0]
 
     def wait_error(self, text: str) -> Error:
         """The first error whose message holds ``text``."""
@@ -151,14 +164,11 @@ class HostileDevice:
         """The ``count``-th grant of the order's assignment."""
         return self._wait(lambda: [g for g in self.grants if g.assignment_id == order.assignment_id][count - 1 :])[0]
 
-    def _wait(self, found: Callable[[], list[Any]]) -> list[Any]:
-        give_up_at = time.monotonic() + WAIT_S
+    def _wait(self, found: Callable[[], list[Any]], within_s: float = WAIT_S) -> list[Any]:
         with self._changed:
-            while not (got := found()):
-                left = give_up_at - time.monotonic()
-                assert left > 0, f"{self.device}: nothing came; errors {self.errors}, acks {self.acks}"
-                self._changed.wait(left)
-        return got
+            if got := self._changed.wait_for(found, within_s):
+                return got
+        raise NothingCame(f"{self.device}: nothing came; errors {self.errors}, acks {self.acks}")
 
     def _listen(self) -> None:
         while (event := self._events.get()) is not None:

@@ -51,7 +51,7 @@ class Quick(HostileDevice):
 
 
 class Slow(Quick):
-    """Is busy with its orders until it :attr:`may_go_on`."""
+    """Is busy with its first order until it :attr:`may_go_on`, and leaves others unanswered."""
 
     def __init__(self, stage: InProcessFederation, name: str) -> None:
         super().__init__(stage, name)
@@ -60,18 +60,22 @@ class Slow(Quick):
     def before_finishing(self) -> None:
         self.has_work.set()
         assert self.may_go_on.wait(6 * WAIT_S)
+        self.gives_up |= len(self.orders) > 1
 
 
-class Last(Quick):
-    """Answers at once but for the last version: that one after ``until``, so that what is in it does not depend on who
-    is quicker."""
+class Held(Quick):
+    """Answers at once but for one version, the last by default: that one after ``until``, so that what is in it does
+    not depend on who is quicker."""
 
-    def __init__(self, stage: InProcessFederation, name: str, until: threading.Event) -> None:
+    def __init__(
+        self, stage: InProcessFederation, name: str, until: threading.Event, *, version: int | None = None
+    ) -> None:
         super().__init__(stage, name)
-        self._last, self._until = stage.config.federation.rounds - 1, until
+        self._version = stage.config.federation.rounds - 1 if version is None else version
+        self._until = until
 
     def before_finishing(self) -> None:
-        if self.orders[-1].round == self._last:
+        if self.orders[-1].round == self._version:
             assert self._until.wait(6 * WAIT_S)
 
     def give_up(self) -> None:
@@ -113,7 +117,7 @@ def test_slow_device_holds_nobody_up_and_its_late_update_weighs_less(tmp_path: P
         slow = Slow(stage, "slow")
         # It goes on in the last version, which pi-1 fills once its update is in; pi-2 has no part in that.
         when_committed(stage, 3, slow.may_go_on.set)
-        first, second = Last(stage, "pi-1", slow.has_finished), Last(stage, "pi-2", threading.Event())
+        first, second = Held(stage, "pi-1", slow.has_finished), Held(stage, "pi-2", threading.Event())
         with slow, first, second:
             stage.run()
             late = slow.wait_ack(slow.orders[0])
@@ -161,8 +165,8 @@ def test_factors_of_older_models_are_added_as_products(tmp_path: Path, exports: 
     with InProcessFederation(tmp_path, exports, text) as stage:
         slow = Slow(stage, "slow")
         when_committed(stage, 2, slow.may_go_on.set)
-        other = Last(stage, "pi-2", threading.Event())
-        with slow, Last(stage, "pi-1", slow.has_finished), other:
+        other = Held(stage, "pi-2", threading.Event())
+        with slow, Held(stage, "pi-1", slow.has_finished), other:
             method = stage.federation.method
             start, (level,) = method.init(), method.levels()
             rank = len(method.cut(start, level, round_index=0, device="", seed=0).tensors["fc2.v"])
@@ -274,9 +278,15 @@ def test_damaged_model_is_made_again_from_the_updates_of_several_versions(tmp_pa
                 raise KeyboardInterrupt
 
         stage.on_point = die_after_the_third
-        with slow, Quick(stage, "pi-1"), Quick(stage, "pi-2"):
+        is_dead = threading.Event()
+        # Were the third version of its own updates alone, its model would have the bytes of each of them.
+        first, second = (
+            Held(stage, name, until, version=2) for name, until in (("pi-1", slow.has_finished), ("pi-2", is_dead))
+        )
+        with slow, first, second:
             with pytest.raises(KeyboardInterrupt):
                 stage.run()
+            is_dead.set()
             committed = stage.ledger.rounds.all()[2]
             path = stage.federation.blobs.path(committed.model_digest)
             path.write_bytes(b"rot" + path.read_bytes()[3:])

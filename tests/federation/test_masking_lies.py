@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -51,12 +53,31 @@ def lies(running: InProcessFederation, device: str, lie: Lie) -> None:
     masker._send = lambda kind, body, qos, identity, sign: say(kind, lie(kind, body), qos, identity, sign)
 
 
+def reveals_first(running: InProcessFederation, device: str) -> None:
+    """Let the others unmask once ``device`` has: enough answers end the wait, and a later lie is found later."""
+    has_spoken = threading.Event()
+    for name, (agent, *_) in running._agents.items():
+        masker = agent._masker
+
+        def send(
+            kind: str, body: msgspec.Struct, *how: Any, say: Callable[..., None] = masker._send, name: str = name
+        ) -> None:
+            if isinstance(body, Revealed) and name != device:
+                assert has_spoken.wait(20.0)
+            say(kind, body, *how)
+            if isinstance(body, Revealed) and name == device:
+                has_spoken.set()
+
+        masker._send = send
+
+
 def test_whoever_lies_is_out_after_one_attempt_and_the_rounds_are_made(exports: Path, tmp_path: Path) -> None:
     text = text_of(MASKED, rounds=2, size=7, min_reports=3, deadline_s=40.0)
     with InProcessFederation(tmp_path, exports, text) as running:
         start_agents(running, 7)
         for device, lie in (("d1", zero_key), ("d2", shares_of_noise), ("d3", anothers_share)):
             lies(running, device, lie)
+        reveals_first(running, "d3")
         running.run()
         ledger = running.ledger
         assert [(r.round, r.attempt, r.state, r.participants) for r in ledger.rounds.all()] == [

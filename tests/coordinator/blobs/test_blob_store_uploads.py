@@ -195,15 +195,15 @@ def test_partial_of_no_size_is_refused(tmp_path: Path) -> None:
 def test_drop_partials_gives_the_room_back(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, quota_bytes=50)
     store.partial(ASSIGNMENT, raw_ref(b"z" * 40)).write(0, b"z" * 40)
-    assert store.drop_partials() == 1
+    assert store.drop_partials({ASSIGNMENT}) == 1
     assert store.put(b"y" * 50) in store
 
 
-def test_drop_partials_keeps_those_of_open_assignments(tmp_path: Path) -> None:
+def test_drop_partials_keeps_those_of_other_assignments(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     for assignment in ("a" * 64, "b" * 64):
         store.partial(assignment, raw_ref(b"z" * 40)).write(0, b"z" * 10)
-    assert store.drop_partials(keep={"b" * 64}) == 1
+    assert store.drop_partials({"a" * 64, "c" * 64}) == 1
     assert list(store.partials().values()) == ["b" * 64]
     assert store.used_bytes() == 10
 
@@ -259,7 +259,7 @@ def test_write_after_the_file_was_dropped_tells_the_sender_to_begin_anew(tmp_pat
     store = BlobStore(tmp_path)
     partial = store.partial(ASSIGNMENT, raw_ref(b"z" * 40))
     assert partial.write(0, b"z" * 30) == 30
-    store.drop_partials()
+    store.drop_partials({ASSIGNMENT})
     assert partial.write(30, b"z" * 10) == 0
     assert partial.received == 0
     assert partial.write(0, b"z" * 40) == 40
