@@ -44,7 +44,7 @@ WITH_KERNELS = frozenset({
     ATEN.hardsigmoid_backward.default, ATEN.hardtanh.default, ATEN.leaky_relu.default, ATEN.leaky_relu_backward.default,
     ATEN.elu.default, ATEN.celu.default, ATEN.elu_backward.default, ATEN.silu_backward.default,
     ATEN.sigmoid_backward.default, ATEN.tanh_backward.default, ATEN.mish.default, ATEN.mish_backward.default,
-    ATEN.native_group_norm_backward.default,
+    ATEN.native_group_norm_backward.default, ATEN._prelu_kernel.default, ATEN._prelu_kernel_backward.default,
 })  # fmt: skip
 """Operators that a format may ask for as they are, because it has kernels for them."""
 

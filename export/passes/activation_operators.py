@@ -43,6 +43,13 @@ define(
     _like_first,
     lambda dy, x, slope: torch.where(x > 0, dy, dy * slope),
 )
+define("prelu(Tensor x, Tensor slopes)", 1, _like_first, lambda x, slopes: torch.where(x > 0, x, x * slopes))
+define(
+    "prelu_backward(Tensor dy, Tensor x, Tensor slopes)",
+    2,
+    lambda dy, x, _slopes: (_like_first(dy), _like_first(x)),
+    lambda dy, x, slopes: (torch.where(x > 0, dy, dy * slopes), torch.where(x > 0, 0.0, dy * x)),
+)
 define("sigmoid(Tensor x)", 1, _like_first, lambda x: x.sigmoid())
 define("sigmoid_backward(Tensor dy, Tensor y)", 1, _like_first, lambda dy, y: dy * y * (1 - y))
 define("tanh(Tensor x)", 1, _like_first, lambda x: x.tanh())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 import export.passes.activation_operators  # noqa: F401  registers operators
 from export.decompositions import written_out
+from export.passes.normalisation import channels_last, restored
 from export.passes.operators import NATIVE
 from export.passes.rewriter import rewrites
 from export.passes.values import Image, image_of, tensor_of
@@ -88,6 +90,28 @@ def leaky_relu(x: Any, slope: float = 0.01) -> Any:
 def leaky_relu_backward(dy: Any, x: Any, slope: float, _is_result: bool) -> Any:
     """Its gradient; argument and result have one sign where the slope is positive, and torch allows no other."""
     return _pointwise(NATIVE.leaky_relu_backward, dy, x, numbers=(slope,))
+
+
+@rewrites(ATEN._prelu_kernel.default)
+def prelu(x: Any, slopes: Any) -> Any:
+    """A part of what is negative, of each channel one that is learnt, or of all."""
+    if not _has_slopes_of_channels(x, slopes):
+        return written_out(ATEN._prelu_kernel.default)(tensor_of(x), tensor_of(slopes))
+    return restored(NATIVE.prelu(channels_last(x), tensor_of(slopes).reshape(-1)), x)
+
+
+@rewrites(ATEN._prelu_kernel_backward.default)
+def prelu_backward(dy: Any, x: Any, slopes: Any) -> Any:
+    """The input's gradient, and of each value what it gives to its slope's."""
+    if not _has_slopes_of_channels(x, slopes):
+        return written_out(ATEN._prelu_kernel_backward.default)(tensor_of(dy), tensor_of(x), tensor_of(slopes))
+    gradients = NATIVE.prelu_backward(channels_last(dy), channels_last(x), tensor_of(slopes).reshape(-1))
+    return tuple(restored(gradient, x) for gradient in gradients)
+
+
+def _has_slopes_of_channels(x: Any, slopes: Any) -> bool:
+    plain = math.prod(slopes.shape) in (1, x.shape[1]) if len(x.shape) in (2, 3, 4) else False
+    return plain and channels_last(x).dtype == torch.float32
 
 
 @rewrites(ATEN.elu.default)

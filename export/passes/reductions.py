@@ -16,8 +16,11 @@ ATEN = torch.ops.aten
 
 @rewrites(ATEN.sum.dim_IntList)
 def sum_over(x: Any, dims: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Over every dimension but the last, which is the gradient of a bias, or over the last alone."""
+    """Over every dimension but the last, which is the gradient of a bias, or over the last alone; of an image, over all
+    but the channels, or over all."""
     rank = len(x.shape)
+    if isinstance(x, Image) and dtype is None and {d % rank for d in dims} in ({0, 2, 3}, {0, 1, 2, 3}):
+        return _sum_of_image(x, len(dims) == rank, keepdim)
     if dtype is not None or rank < 2 or sorted(d % rank for d in dims) not in (list(range(rank - 1)), [rank - 1]):
         return NotImplemented
     tensor = tensor_of(x)
@@ -28,6 +31,14 @@ def sum_over(x: Any, dims: Any, keepdim: bool = False, *, dtype: Any = None) -> 
         return total.reshape([*tensor.shape[:-1], 1]) if keepdim else total
     total = NATIVE.channel_sum(tensor)
     return total.reshape([1] * (rank - 1) + [total.shape[0]]) if keepdim else total
+
+
+def _sum_of_image(x: Image, is_of_all: bool, keepdim: bool) -> Any:
+    total = NATIVE.channel_sum(x.pixels)
+    if is_of_all:
+        total = NATIVE.row_sum(total.reshape(1, -1))
+        return total.reshape([1] * 4) if keepdim else total.reshape([])
+    return total.reshape(1, -1, 1, 1) if keepdim else total
 
 
 @rewrites(ATEN.sum.default)

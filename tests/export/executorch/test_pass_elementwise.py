@@ -108,6 +108,22 @@ def test_activations_of_images_keep_their_channels_last(name: str, tmp_path: Pat
     assert_rewrite_agrees(both, [x, w, dy], tmp_path)
 
 
+@pytest.mark.parametrize("shape", [(4, 5, 6, 6), (4, 20, 3, 3), (7, 33), (3, 5, 9)])
+@pytest.mark.parametrize("slopes", ["of each channel", "of all"])
+def test_prelu_and_the_gradient_of_its_slopes(shape: tuple[int, ...], slopes: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, dy = torch.randn(shape), torch.randn(shape)
+    weight = torch.rand(shape[1] if slopes == "of each channel" else 1)
+
+    def gradients(x: Tensor, dy: Tensor, weight: Tensor) -> list[Tensor]:
+        leaf, slope = x.detach().requires_grad_(), weight.detach().requires_grad_()
+        y = torch.nn.functional.prelu(leaf * 1.0, slope)
+        return [y, *torch.autograd.grad(y, (leaf, slope), dy)]
+
+    kernels = assert_rewrite_agrees(gradients, [x, dy, weight], tmp_path)
+    assert {"apportion_native::prelu.out", "apportion_native::prelu_backward.out"} <= kernels
+
+
 def test_gradient_of_an_elu_in_place_is_written_out(tmp_path: Path) -> None:
     y, dy = torch.linspace(-0.9, 3, 101), torch.linspace(2, -1, 101)
     assert_rewrite_agrees(lambda dy, y: [ATEN.elu_backward(dy, 1.0, 1.0, 1.0, True, y)], [dy, y], tmp_path)

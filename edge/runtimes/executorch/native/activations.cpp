@@ -1,5 +1,6 @@
 // Activations and their gradients.
 #include "activation_loops.h"
+#include "channel_sums.h"
 #include "float16.h"
 #include "gelu.h"
 #include "kernels.h"
@@ -130,10 +131,49 @@ void leaky_relu_backward(Call& call) {
   each_of_two(call, 1, [&](Vector dy, Vector x) { return select(x > Vector{}, dy, dy * slope); });
 }
 
+// f(offset, slopes, count) for the vectors of x [..., C] with slopes [C], or one slope of all.
+template <class F>
+void each_sloped(Call& call, int x, int slopes, const F& f) {
+  const int64_t C = call.size(x, call.rank(x) - 1), total = call.count(x);
+  if (call.count(slopes) == 1) {
+    const Vector slope = splat(call.in(slopes)[0]);
+    each_vector(total, [&](int64_t at, int64_t n) { f(at, slope, n); });
+    return;
+  }
+  if (!call.require(call.count(slopes) == C)) return;
+  const PerChannel of_channel(call.in(slopes), C);
+  each_row_vector(total / C, C, [&](int64_t at, int64_t c, int64_t n) { f(at, of_channel.at(c, n), n); });
+}
+
+// prelu(x, slopes) -> x above 0, its channel's slope times x elsewhere
+void prelu(Call& call) {
+  if (!call.resize_like(2, 0)) return;
+  const float* x = call.in(0);
+  float* y = call.out(2);
+  each_sloped(call, 0, 1, [&](int64_t at, Vector slope, int64_t n) {
+    const Vector v = load_n(x + at, n);
+    store_n(y + at, select(v > Vector{}, v, v * slope), n);
+  });
+}
+
+// prelu_backward(dy, x, slopes) -> dx, what each value gives to the gradient of its slope
+void prelu_backward(Call& call) {
+  if (!call.require(call.count(0) == call.count(1)) || !call.resize_like(3, 0) || !call.resize_like(4, 1)) return;
+  const float *dy = call.in(0), *x = call.in(1);
+  float *dx = call.out(3), *terms = call.out(4);
+  each_sloped(call, 1, 2, [&](int64_t at, Vector slope, int64_t n) {
+    const Vector v = load_n(x + at, n), g = load_n(dy + at, n);
+    store_n(dx + at, select(v > Vector{}, g, g * slope), n);
+    store_n(terms + at, select(v > Vector{}, Vector{}, g * v), n);
+  });
+}
+
 APPORTION_KERNEL("hardtanh", hardtanh);
 APPORTION_KERNEL("hardtanh_backward", hardtanh_backward);
 APPORTION_KERNEL("leaky_relu", leaky_relu);
 APPORTION_KERNEL("leaky_relu_backward", leaky_relu_backward);
+APPORTION_KERNEL("prelu", prelu);
+APPORTION_KERNEL("prelu_backward", prelu_backward);
 APPORTION_KERNEL("relu", relu);
 APPORTION_KERNEL("relu_backward", relu_backward);
 APPORTION_KERNEL("add_relu_backward", add_relu_backward);
