@@ -21,6 +21,7 @@ from export.formats.onnx_step.broadcasts import with_full_ranks
 from export.formats.onnx_step.execution_order import in_execution_order
 from export.formats.onnx_step.in_place import updated_last, written_in_place
 from export.formats.onnx_step.operator_table import translate
+from export.formats.onnx_step.operators.activations import WHOLE
 from export.formats.onnx_step.survey import survey_translation
 from export.formats.onnx_step.translation import LARGE_BYTES, Translation
 from export.formats.survey import Captured, Survey
@@ -79,7 +80,7 @@ class OnnxStep:
         Raises:
             ExportRefused: naming the layer that has no training step.
         """
-        captures = with_features(capture_programs(module, spec, loops=_LOOPS), spec)
+        captures = with_features(capture_programs(module, spec, loops=_LOOPS, whole=WHOLE), spec)
         if spec.recompute:
             captures |= {
                 n: self._recomputed(p, spec) for n, p in captures.items() if n.startswith((ACCUMULATE, "train"))

@@ -6,6 +6,7 @@ import onnx
 
 from export.capture import Capture
 from export.formats.onnx_step.operators import (  # noqa: F401  (each registers its operators)
+    activations,
     convolution,
     elementwise,
     gated_recurrent,

@@ -1,18 +1,14 @@
-"""Elementwise operations: arithmetic, comparisons, activations and their backward forms."""
+"""Elementwise operations: arithmetic, comparisons and unary functions."""
 
 from __future__ import annotations
 
-import math
-import operator
 from typing import Any
 
 import numpy as np
 import torch
-from onnx import TensorProto
 from torch import fx
 
 from export.formats.onnx_step.graph import ABSENT
-from export.formats.onnx_step.operators.pooling import unpooled
 from export.formats.onnx_step.translation import NUMPY_TYPES, ONNX_TYPES, Translation, translates
 
 _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
@@ -25,8 +21,6 @@ _UNARY = {
     "isnan": "IsNaN",
 }  # fmt: skip
 _LOGIC = {"bitwise_and": "And", "logical_and": "And", "bitwise_or": "Or", "logical_or": "Or", "logical_xor": "Xor"}
-_HUGE = 3.0e38
-"""Slope that turns HardSigmoid into the step function: 0 at and below 0, 1 from 1e-38 on."""
 
 
 def _dtype_of(t: Translation, *items: Any) -> torch.dtype:
@@ -152,86 +146,6 @@ def where(t: Translation, node: fx.Node, condition: fx.Node, a: Any, b: Any) -> 
         chosen = t.make.node("And", t.value(condition), t.value(a, dtype))
         return t.make.node("Or", chosen, t.make.node("And", t.make.node("Not", t.value(condition)), t.value(b, dtype)))
     return t.make.node("Where", t.value(condition), t.value(a, dtype), t.value(b, dtype))
-
-
-@translates("gelu")
-def gelu(t: Translation, node: fx.Node, a: fx.Node, *, approximate: str = "none") -> str:
-    return t.make.node("Gelu", t.value(a), approximate=approximate)
-
-
-@translates("gelu_backward")
-def gelu_backward(t: Translation, node: fx.Node, dy: fx.Node, a: fx.Node, *, approximate: str = "none") -> str:
-    """dy times the slope: Phi(a) + a phi(a), or that of 0.5 a (1 + tanh(k (a + c a^3))).
-
-    Source: Hendrycks and Gimpel, "Gaussian error linear units" (2016), section 2.
-    """
-    x = t.value(a)
-    make = t.make.node
-    square = make("Mul", x, x)
-    if approximate == "none":
-        rises = make("Mul", make("Add", make("Erf", make("Mul", x, math.sqrt(0.5))), 1.0), 0.5)
-        density = make("Mul", make("Exp", make("Mul", square, -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
-        slope = make("Add", rises, make("Mul", x, density))
-    else:
-        k, c = math.sqrt(2.0 / math.pi), 0.044715
-        bend = make("Tanh", make("Mul", make("Mul", x, make("Add", make("Mul", square, c), 1.0)), k))
-        rises = make("Mul", make("Add", bend, 1.0), 0.5)
-        falls = make("Sub", 1.0, make("Mul", bend, bend))
-        steep = make("Mul", make("Add", make("Mul", square, 3.0 * c), 1.0), 0.5 * k)
-        slope = make("Add", rises, make("Mul", make("Mul", x, falls), steep))
-    return make("Mul", t.value(dy), slope)
-
-
-@translates("silu")
-def silu(t: Translation, node: fx.Node, a: fx.Node) -> str:
-    return t.make.node("Mul", t.value(a), t.make.node("Sigmoid", t.value(a)))
-
-
-@translates("hardsigmoid")
-def hardsigmoid(t: Translation, node: fx.Node, a: fx.Node) -> str:
-    return t.make.node("HardSigmoid", t.value(a), alpha=1.0 / 6.0, beta=0.5)
-
-
-@translates("softplus")
-def softplus(t: Translation, node: fx.Node, a: fx.Node, beta: float = 1, threshold: float = 20) -> str:
-    scaled = t.value(a) if beta == 1 else t.make.node("Mul", t.value(a), float(beta))
-    smooth = t.make.node("Softplus", scaled)
-    smooth = smooth if beta == 1 else t.make.node("Mul", smooth, 1.0 / beta)
-    return t.make.node("Where", t.make.node("Greater", scaled, float(threshold)), t.value(a), smooth)
-
-
-@translates("softplus_backward")
-def softplus_backward(t: Translation, node: fx.Node, dy: fx.Node, a: fx.Node, beta: float, threshold: float) -> str:
-    scaled = t.value(a) if beta == 1 else t.make.node("Mul", t.value(a), float(beta))
-    slope = t.make.node(
-        "Where", t.make.node("Greater", scaled, float(threshold)), t.scalar(1.0), t.make.node("Sigmoid", scaled)
-    )
-    return t.make.node("Mul", t.value(dy), slope)
-
-
-@translates("threshold_backward")
-def threshold_backward(t: Translation, node: fx.Node, dy: fx.Node, y: fx.Node, threshold: float) -> str:
-    if threshold == 0 and str(dy.target) == "aten.max_pool2d_with_indices_backward.default" and dy.args[1] is y:
-        # A window hands its gradient to its maximum, whose value is the pooled one: mask before unpooling, on less.
-        small, pooled = dy.args[0], t.value(_pooled(dy))
-        masked = t.make.node("Mul", t.value(small), t.make.node("HardSigmoid", pooled, alpha=_HUGE, beta=0.0))
-        return unpooled(t, dy, masked)
-    shifted = t.value(y) if threshold == 0 else t.make.node("Sub", t.value(y), float(threshold))
-    return t.make.node("Mul", t.value(dy), t.make.node("HardSigmoid", shifted, alpha=_HUGE, beta=0.0))
-
-
-def _pooled(backward: fx.Node) -> fx.Node:
-    """The pooled values of the max pooling that ``backward`` belongs to."""
-    forward = backward.args[7].args[0]
-    return next(user for user in forward.users if user.target is operator.getitem and user.args[1] == 0)
-
-
-@translates("hardtanh_backward")
-def hardtanh_backward(t: Translation, node: fx.Node, dy: fx.Node, x: fx.Node, low: float, high: float) -> str:
-    above = t.make.node("Greater", t.value(x), float(low))
-    below = t.make.node("Less", t.value(x), float(high))
-    inside = t.make.node("Cast", t.make.node("And", above, below), to=TensorProto.FLOAT)
-    return t.make.node("Mul", t.value(dy), inside)
 
 
 @translates("scalar_tensor")
