@@ -62,19 +62,19 @@ class _Sheet:
 
 def cut() -> str:
     """One model, three devices, three cuts: the demo's figures (docs/measurements/README.md)."""
-    sheet = _Sheet(760, 330, "One large layer, cut for three devices: whole, rank 1/8 and rank 1/32")
+    sheet = _Sheet(760, 330, "One large layer, cut for three devices: whole, rank 1/5 and rank 1/32")
     sheet.text(20, 28, "The global model's large layer", kind="head")
     sheet.text(20, 48, "2048 x 2048 weights", kind="soft")
     sheet.box(20, 62, 150, 150, fill="blue")
     sheet.text(20, 240, "at the coordinator", kind="soft")
-    rows = [(20, "2 devices of 224 MB", "whole", 198, 224), (125, "3 devices of 118 MB", "rank 1/8", 111, 118)]
-    rows.append((230, "3 devices of 94 MB", "rank 1/32", 89, 94))
+    rows = [(20, "2 devices of 160 MB", "whole", 135, 160), (125, "3 devices of 115 MB", "rank 1/5", 110, 115)]
+    rows.append((230, "3 devices of 90 MB", "rank 1/32", 86, 90))
     for y, devices, level, peak, budget in rows:
         sheet.arrow(182, 137, 258, y + 40)
         if level == "whole":
             sheet.box(280, y, 80, 80, fill="blue")
         else:
-            thin = 10 if level == "rank 1/8" else 4
+            thin = 16 if level == "rank 1/5" else 4
             sheet.box(280, y, thin, 80, fill="blue")
             sheet.text(280 + thin + 10, y + 45, "x", anchor="middle")
             sheet.box(280 + thin + 20, y, 80, thin, fill="blue")

@@ -43,7 +43,7 @@ def test_doctor_finds_nothing_wrong_with_the_demo(command: Command) -> None:
     good = findings(outcome.line, "ok")
     assert outcome.line["failed"] == []
     assert good["data"] == "1198 examples, 599 held out"
-    assert good["method"].startswith("full, rank 1/8")
+    assert good["method"].startswith("full, rank 1/5")
     assert good["broker"] == "amqtt lets us in"
     assert {"python", "torch", "onnxruntime"} <= good.keys()
     assert all(not f["fix"] for f in outcome.line["findings"] if f["state"] == "ok")

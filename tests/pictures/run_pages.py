@@ -34,17 +34,11 @@ RUN = f"""
 extends = "{ROOT}/examples/digits.toml"
 [federation]
 rounds = 8
+[training]
+epochs = 10
+lr = 0.03
 [evaluation]
 every = 1
-[[cohort.local]]
-count = 2
-budget-mb = 224
-[[cohort.local]]
-count = 3
-budget-mb = 130
-[[cohort.local]]
-count = 3
-budget-mb = 110
 """
 SMALL = """
 [federation]
@@ -131,7 +125,7 @@ async def terminal(run_dir: Path, file: Path) -> None:
                 view.status == "training" for view in (app.shown_look.devices if app.shown_look else ())
             ):
                 await pilot.pause(0.1)
-            await pilot.pause(0.3)
+            await pilot.pause(1.0)
             file.write_text(app.export_screenshot(title="apportion top runs/digits"))
 
 
