@@ -23,8 +23,6 @@ ATEN = torch.ops.aten
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu6": F.relu6,
     "hardtanh": lambda x: F.hardtanh(x, -0.5, 2.0),
-    "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid,
     "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
     "leaky_relu, steeper below": lambda x: F.leaky_relu(x, 1.5),
     "elu": F.elu,
