@@ -105,8 +105,15 @@ CLAIMS = (
                 options={**_EIGHTH, "rounds": 2500, "steps": list(_STEPS), "schedule": "equal"},
             ),
             Entry("slt, early stopping", "slt_early_stopping_cifar10", model="step"),
+            Entry("slt, crops", "slt_crops_cifar10", model="step"),
+            Entry("small_model, crops", "slt_crops_cifar10", method="small_model", options=_EIGHTH),
         ),
-        (("slt", "small_model"), ("slt", "slt, equal"), ("slt", "slt, early stopping")),
+        (
+            ("slt", "small_model"),
+            ("slt", "slt, equal"),
+            ("slt", "slt, early stopping"),
+            ("slt, crops", "small_model, crops"),
+        ),
     ),
 )
 

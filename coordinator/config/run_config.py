@@ -111,7 +111,8 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True):
         scale: values become ``(x * scale - mean) / std``. Example: ``0.0625``.
         mean: taken off the scaled values; one value, or one per channel. Example: ``[0.305]``.
         std: what they are divided by; one value, or one per channel. Example: ``[0.376]``.
-        augment: named augmentations while training: ``flip``, ``crop4``. Example: ``["flip", "crop4"]``.
+        augment: named augmentations while training: ``flip``; ``crop4``, 4 pixels on every side, or as many as follow
+            ``crop``. Example: ``["flip", "crop4"]``.
     """
 
     source: str

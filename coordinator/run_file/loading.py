@@ -52,6 +52,7 @@ from coordinator.run_file.model import read_model
 from coordinator.run_file.training import read_training
 from coordinator.server_optimizers import SERVER_OPTIMIZERS
 from coordinator.tracking import TRACKERS
+from edge.contracts.augmentation import augmentation
 from edge.contracts.errors import ConfigError, MessageRejected
 from edge.contracts.evaluation import FEWEST
 from edge.contracts.topics import check_name
@@ -208,6 +209,10 @@ def _data(
         std=table.list_of("std", float, "numbers", default.std),
         augment=table.list_of("augment", str, "names", default.augment),
     )
+    try:
+        augmentation(data.augment)
+    except ValueError as error:
+        table.problem("augment", str(error))
     if table.has("alpha") and not data.partition.startswith("dirichlet"):
         table.problem("alpha", 'belongs to partition = "dirichlet" and its variants')
     if data.devices < local:

@@ -138,7 +138,7 @@ class InputSpec(msgspec.Struct, frozen=True):
         dtype: of the graph input.
         mean, std: per channel (or one value), applied after ``scale``: ``(x * scale - mean) / std``.
         scale: multiplies raw values (1/255 for bytes).
-        augment: named, seeded augmentations applied while training (``flip``, ``crop4``).
+        augment: named, seeded augmentations applied while training, of :mod:`edge.contracts.augmentation`.
         vocabulary: number of symbols for ``tokens``; 0 otherwise.
     """
 

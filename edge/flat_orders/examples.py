@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from edge.contracts.augmentation import augmentation
 from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.flat_orders.archives import StoredArray, stored_arrays
 from edge.flat_orders.writing import KINDS, FlatWriter, Unable
 
 _DESCRIPTION = "data.toml"
 _OTHER_SUFFIXES = frozenset({".jsonl"})
-_AUGMENTATIONS = frozenset({"flip", "crop4"})
 _WHOLE = frozenset({"int64", "int32", "uint8", "int8", "bool"})
 
 
@@ -73,8 +73,6 @@ def _fit_input(x: StoredArray, spec: InputSpec) -> bool:
     """Whether the channels are each example's last dimension, and are to come first."""
     if spec.dtype == "int64" and x.dtype not in _WHOLE:
         raise Unable(f"x is {x.dtype}, and the artifact takes symbols")
-    if unknown := set(spec.augment) - _AUGMENTATIONS:
-        raise Unable(f"augmentation {sorted(unknown)} is unknown to it")
     found, shape = x.shape[1:], spec.shape
     if found == shape or (spec.layout == "features" and math.prod(found) == math.prod(shape)):
         return False
@@ -119,4 +117,7 @@ def _write_input(writer: FlatWriter, spec: InputSpec, *, channels_last: bool) ->
     writer.integer(math.prod(spec.shape[1:]) if is_image else 1)
     writer.reals(spec.mean)
     writer.reals(spec.std)
-    writer.integer("flip" in spec.augment, "crop4" in spec.augment)
+    try:
+        writer.integer(*augmentation(spec.augment))
+    except ValueError as error:
+        raise Unable(str(error)) from error

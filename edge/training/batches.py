@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from edge.contracts.augmentation import augmentation
 from edge.contracts.errors import DataError, DeviceRefused
 from edge.contracts.manifest import ArtifactManifest, InputSpec
 from edge.contracts.plan import LastBatch, Schedule
@@ -26,8 +27,6 @@ from edge.training.records import Y, entry, names_of
 from edge.training.shorter_windows import in_windows
 from edge.training.sources.images import pillow
 from edge.training.task_tensors import batch_spec, fit_tensors
-
-CROP_PADDING = 4
 
 
 class Examples:
@@ -150,24 +149,24 @@ class BatchOrder:
 def augmented(x: np.ndarray, names: tuple[str, ...], seed: int) -> np.ndarray:
     """Raw images [B, C, H, W] after the named augmentations, one draw per example and purpose.
 
-    With u = uniform(seed, 3B): ``flip`` mirrors example i when u[i] < 0.5; ``crop4`` pads 4 zeros on every side and
-    cuts the window at row floor(9 u[B + i]), column floor(9 u[2B + i]).
+    With u = uniform(seed, 3B): ``flip`` mirrors example i when u[i] < 0.5; ``crop4`` pads p = 4 zeros on every side and
+    cuts the window at row floor((2p + 1) u[B + i]), column floor((2p + 1) u[2B + i]); ``crop2`` two, and so on.
 
     Raises:
         DeviceRefused: an unknown name.
     """
-    unknown = set(names) - {"flip", "crop4"}
-    if unknown:
-        raise DeviceRefused(f"augmentation {sorted(unknown)} is unknown, known are flip and crop4; order without it")
+    try:
+        flips, padding = augmentation(names)
+    except ValueError as error:
+        raise DeviceRefused(f"{error}; order without it") from error
     count, _, height, width = x.shape
     u = uniform(seed, 3 * count)
-    if "flip" in names:
+    if flips:
         mirrored = u[:count] < 0.5
         x[mirrored] = x[mirrored, :, :, ::-1]
-    if "crop4" in names:
-        offsets = np.floor(u[count:] * (2 * CROP_PADDING + 1)).astype(np.int64).reshape(2, count)
-        edges = ((0, 0), (0, 0), (CROP_PADDING, CROP_PADDING), (CROP_PADDING, CROP_PADDING))
-        padded = np.pad(x, edges)
+    if padding:
+        offsets = np.floor(u[count:] * (2 * padding + 1)).astype(np.int64).reshape(2, count)
+        padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
         for i, (top, left) in enumerate(offsets.T.tolist()):
             x[i] = padded[i, :, top : top + height, left : left + width]
     return x

@@ -95,6 +95,7 @@ def test_four_mistakes_are_reported_together_each_with_its_path() -> None:
         ("training", "lr-final = 0.1", "$.training.lr-final: belongs to lr-schedule"),
         ("training", "last_batch = 3", "$.training.last_batch: unknown key, did you mean 'last-batch'?"),
         ("data", "alpha = 0.1", "$.data.alpha: belongs to partition"),
+        ("data", 'augment = ["mixup"]', "$.data.augment: augmentation ['mixup'] is unknown, known are flip"),
         ("data", "std = [0.0]", "$.data.std: mean [0.0] and std [0.0]"),
         ("data", "std = [inf]", "$.data.std[0]: numbers expected, a number (inf) found"),
         ("cohort", "fraction = 0.5", "$.cohort.fraction: give size or fraction, not both"),

@@ -104,23 +104,27 @@ def test_unknown_class_folder_is_refused_by_name(tmp_path: Path) -> None:
         Examples(read_local_data(str(tmp_path)), manifest(InputSpec("chw", (3, 4, 4))))
 
 
-def test_augmented_flip_and_crop_by_their_formula() -> None:
+@pytest.mark.parametrize("padding", [4, 2, 11])
+def test_augmented_flip_and_crop_by_their_formula(padding: int) -> None:
     x = np.random.default_rng(1).normal(size=(5, 2, 6, 6)).astype(np.float32)
     u = uniform(42, 15)
     expected = []
     for i in range(5):
         image = x[i, :, :, ::-1] if u[i] < 0.5 else x[i]
-        padded = np.zeros((2, 14, 14), np.float32)
-        padded[:, 4:10, 4:10] = image
-        top, left = int(u[5 + i] * 9), int(u[10 + i] * 9)
+        padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
+        top, left = (int(u[at + i] * (2 * padding + 1)) for at in (5, 10))
         expected.append(padded[:, top : top + 6, left : left + 6])
     assert 0 < sum(u[:5] < 0.5) < 5
-    np.testing.assert_array_equal(augmented(x.copy(), ("flip", "crop4"), 42), np.stack(expected))
+    np.testing.assert_array_equal(augmented(x.copy(), ("flip", f"crop{padding}"), 42), np.stack(expected))
 
 
-def test_augmented_unknown_name_is_refused() -> None:
-    with pytest.raises(DeviceRefused, match="mixup"):
-        augmented(np.zeros((1, 1, 2, 2), np.float32), ("mixup",), 0)
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(("mixup",), "mixup"), (("crop0",), "crop0"), (("crop100",), "crop100"), (("crop2", "crop4"), "has 2 crops")],
+)
+def test_augmented_unknown_names_and_two_crops_are_refused(names: tuple[str, ...], words: str) -> None:
+    with pytest.raises(DeviceRefused, match=words):
+        augmented(np.zeros((1, 1, 2, 2), np.float32), names, 0)
 
 
 def indices(order: BatchOrder, count: int) -> list[list[int]]:

@@ -213,6 +213,7 @@ def test_update_is_the_same_bits_of_augmented_bytes_with_channels_last(
     spec: dict[str, Any] = {"scale": 1 / 255, "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
     assert_same(program, job.with_input(tmp_path / "both", augment=("flip", "crop4"), **spec))
     assert_same(program, job.with_input(tmp_path / "flip", augment=("flip",), mean=(0.1,), std=(2.0,)))
+    assert_same(program, job.with_input(tmp_path / "crop", augment=("crop2",), **spec))
 
 
 def test_statistics_are_the_same_bits(program: str, plain: Job) -> None:

@@ -156,7 +156,7 @@ export interface InputSpec {
   readonly mean: readonly number[];
   readonly std: readonly number[];
   readonly scale: number;
-  /** Named, seeded augmentations applied while training (`flip`, `crop4`). */
+  /** Named, seeded augmentations applied while training (`flip`, `crop4`, `crop` with other pixels). */
   readonly augment: readonly string[];
   /** Number of symbols for `tokens`; 0 otherwise. */
   readonly vocabulary: number;

@@ -13,7 +13,7 @@ import { permutation, streamSeed, uniform } from "../contracts/streams";
 import { type LocalData, listText, sizeOf, type Values } from "./examples";
 import { asDtype, type Fed, fitInput, fitLabels } from "./fitting";
 
-const CROP_PADDING = 4;
+const CROP = /^crop[1-9][0-9]?$/;
 
 /** Inputs [B, ...input.shape] and targets [B, ...], row-major. */
 export interface Batch {
@@ -168,8 +168,8 @@ export class BatchOrder {
 /**
  * Raw images [B, C, H, W] after the named augmentations, one draw per example and purpose.
  *
- * With u = uniform(seed, 3B): `flip` mirrors example i when u[i] < 0.5; `crop4` pads 4 zeros on every side and cuts the
- * window at row floor(9 u[B + i]), column floor(9 u[2B + i]).
+ * With u = uniform(seed, 3B): `flip` mirrors example i when u[i] < 0.5; `crop4` pads p = 4 zeros on every side and cuts
+ * the window at row floor((2p + 1) u[B + i]), column floor((2p + 1) u[2B + i]); `crop2` two, and so on.
  */
 export function augmented(
   x: Float32Array,
@@ -177,10 +177,7 @@ export function augmented(
   names: readonly string[],
   seed: bigint,
 ): Float32Array {
-  const unknown = [...new Set(names)].filter((name) => name !== "flip" && name !== "crop4").sort();
-  if (unknown.length > 0) {
-    throw new DeviceRefused(`augmentation ${listText(unknown)} is unknown, known are flip and crop4; order without it`);
-  }
+  const padding = cropPadding(names);
   if (shape.length !== 4) {
     throw new DeviceRefused(`augmentation takes images [B, C, H, W], not ${shape.length} dimensions; order without it`);
   }
@@ -189,10 +186,9 @@ export function augmented(
   const result = new Float32Array(x.length);
   for (let i = 0; i < count; i += 1) {
     const isMirrored = names.includes("flip") && (u[i] as number) < 0.5;
-    const draw = (purpose: number) =>
-      names.includes("crop4") ? Math.floor((u[purpose * count + i] as number) * (2 * CROP_PADDING + 1)) : CROP_PADDING;
-    const down = draw(1) - CROP_PADDING;
-    const right = draw(2) - CROP_PADDING;
+    const offset = (purpose: number) => Math.floor((u[purpose * count + i] as number) * (2 * padding + 1)) - padding;
+    const down = offset(1);
+    const right = offset(2);
     for (let plane = i * channels; plane < (i + 1) * channels; plane += 1) {
       for (let row = 0; row < height; row += 1) {
         const from = row + down;
@@ -207,6 +203,18 @@ export function augmented(
     }
   }
   return result;
+}
+
+/** Pixels that are padded on every side before a window is cut; 0 where none is. */
+function cropPadding(names: readonly string[]): number {
+  const given = [...new Set(names)].sort();
+  const unknown = given.filter((name) => name !== "flip" && !CROP.test(name));
+  if (unknown.length > 0) {
+    throw new DeviceRefused(`augmentation ${listText(unknown)} is unknown, known are flip and crop1 to crop99`);
+  }
+  const crops = given.filter((name) => CROP.test(name));
+  if (crops.length > 1) throw new DeviceRefused(`augmentation ${listText(given)} has ${crops.length} crops; name one`);
+  return crops.length === 1 ? Number((crops[0] as string).slice("crop".length)) : 0;
 }
 
 function rows<T extends Values | Fed>(values: T, indices: Int32Array, size: number): T {

@@ -12,7 +12,6 @@ namespace trainer {
 
 namespace {
 
-constexpr int64_t kPadding = 4;          // of crop4
 constexpr int64_t kPieceBytes = 1 << 16;  // read at a time while checking
 
 int64_t product(const std::vector<int64_t>& sizes) {
@@ -136,7 +135,7 @@ void Examples::batch(const std::vector<int64_t>& indices, std::optional<uint64_t
   }
   if (input_.kind == Kind::Int64) return;
   auto* x = reinterpret_cast<float*>(out.x.data());
-  if (augment_seed && (input_.flips || input_.crops)) augment(x, size, *augment_seed);
+  if (augment_seed && (input_.flips || input_.padding)) augment(x, size, *augment_seed);
   normalise(x, size);
 }
 
@@ -146,9 +145,11 @@ void Examples::augment(float* x, int64_t examples, uint64_t seed) const {
   for (int64_t i = 0; i < examples; ++i, x += x_elements_) {
     if (input_.flips && uniform(seed, i) < 0.5)
       for (int64_t row = 0; row < channels * height; ++row) std::reverse(x + row * width, x + (row + 1) * width);
-    if (!input_.crops) continue;
-    const auto top = static_cast<int64_t>(std::floor(uniform(seed, examples + i) * (2 * kPadding + 1))) - kPadding;
-    const auto left = static_cast<int64_t>(std::floor(uniform(seed, 2 * examples + i) * (2 * kPadding + 1))) - kPadding;
+    if (!input_.padding) continue;
+    const auto offset = [&](int64_t at) {
+      return static_cast<int64_t>(std::floor(uniform(seed, at) * static_cast<double>(2 * input_.padding + 1))) - input_.padding;
+    };
+    const int64_t top = offset(examples + i), left = offset(2 * examples + i);
     std::copy(x, x + x_elements_, before.begin());
     for (int64_t c = 0; c < channels; ++c)
       for (int64_t row = 0; row < height; ++row)

@@ -154,7 +154,7 @@ Order read_order(const std::vector<uint8_t>& data) {
   order.input.scale = in.real();
   order.input.inner = in.integer();
   order.input.mean = in.reals(), order.input.std = in.reals();
-  order.input.flips = in.integer(), order.input.crops = in.integer();
+  order.input.flips = in.integer(), order.input.padding = in.integer();
   order.classes = in.integer();
   order.batch = in.integer(), order.last_batch = in.integer();
   order.data_seed = in.text();

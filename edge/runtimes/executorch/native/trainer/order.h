@@ -45,7 +45,7 @@ struct Input {
   double scale;
   int64_t inner;  // consecutive values of one channel
   std::vector<double> mean, std;
-  int64_t flips, crops;
+  int64_t flips, padding;
 };
 
 enum class Feed : int64_t { State, Input, Target, LabelMask, Fixed, Counted, Draw, Features };
