@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from torch import nn
 
 from coordinator.models.catalog import build_model, input_spec
+from edge.contracts.manifest import InputSpec
 from edge.runtimes import runtime
 from edge.training.artifact_folder import MANIFEST_NAME, read_artifact_folder
 from edge.training.self_test import self_test_losses
@@ -29,8 +31,28 @@ MODELS: dict[str, dict[str, Any]] = {
     "lstm": {"input_shape": (8,), "classes": 90, "hidden": 32},
     "resnet8": {"input_shape": (3, 16, 16), "classes": 10},
     "resnet8-float16": {"input_shape": (3, 16, 16), "classes": 10},
+    "activations": {"input_shape": (3, 12, 12), "classes": 10},
 }
 STEPS = 3
+
+
+def activations_network() -> nn.Module:
+    """Every activation with kernels of its own, and group norm, on channels that fill no vector and that fill some."""
+    activations = [
+        nn.ReLU6(), nn.SiLU(), nn.LeakyReLU(0.1), nn.ELU(), nn.SELU(), nn.CELU(1.5), nn.Tanh(), nn.Sigmoid(),
+        nn.Softplus(), nn.Mish(), nn.GELU("tanh"), nn.GELU(), nn.Hardswish(), nn.PReLU(3), nn.PReLU(),
+    ]  # fmt: skip
+    layers: list[nn.Module] = []
+    before = 3
+    for place, activation in enumerate(activations):
+        channels = 3 if isinstance(activation, nn.PReLU) else (3, 6, 20)[place % 3]
+        layers += [
+            nn.Conv2d(before, channels, 3, padding=1),
+            nn.GroupNorm(1 + (channels + 1) % 2, channels),
+            activation,
+        ]
+        before = channels
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
 
 
 @pytest.fixture(scope="session")
@@ -51,8 +73,9 @@ def exported(name: str, folder: Path) -> dict[str, Path]:
     for model, options in MODELS.items():
         shape, classes = options["input_shape"], options["classes"]
         build, _, keep = model.partition("-")
-        module = build_model(build, **options)
-        spec = input_spec(build, input_shape=shape)
+        is_own = build == "activations"
+        module = activations_network() if is_own else build_model(build, **options)
+        spec = InputSpec(layout="chw", shape=shape) if is_own else input_spec(build, input_shape=shape)
         step = StepSpec(input=spec, classes=classes, batch=4, kept_activations="float16" if keep else "")
         manifest = export_artifact(module, step, folder / model, runtime=name)
         seed = clear_seed(module, step, manifest.tensors, steps=STEPS)
