@@ -30,7 +30,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "conv2": {"input_shape": (1, 12, 12), "classes": 10},
     "lstm": {"input_shape": (8,), "classes": 90, "hidden": 32},
     "resnet8": {"input_shape": (3, 16, 16), "classes": 10},
-    "resnet8-float16": {"input_shape": (3, 16, 16), "classes": 10},
+    "conv2-float16": {"input_shape": (1, 12, 12), "classes": 10},
     "activations": {"input_shape": (3, 12, 12), "classes": 10},
 }
 STEPS = 3
