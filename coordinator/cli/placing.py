@@ -121,6 +121,7 @@ class _Handler:
         require_proxy(method)
 
         @cache
+        @cache
         def idle_sizes(runtime: str) -> tuple[int, int]:
             # A browser's own cannot be measured here: that of the runtime with the same operators stands in for it.
             here = traits_of(runtime).checked_by or runtime
@@ -184,7 +185,8 @@ class _Handler:
     def local_profile(self, name: str, budget_bytes: int, runtime: str) -> DeviceProfile:
         """A local device, whose trainer without Python, where this machine has one, reads the shards it gets."""
         profile = DeviceProfile(device=name, budget_bytes=budget_bytes)
-        with contextlib.suppress(ConfigError):  # told where the runtime's idle sizes are asked for
+        with contextlib.suppress(ConfigError, DeviceRefused):  # told where the runtime's idle sizes are asked for
+            self.idle_sizes(runtime)  # a Python trainer's first start may build the one without Python
             if size := native_idle_bytes(runtime, python=str(self._python(runtime))):
                 return msgspec.structs.replace(profile, native_idle_bytes={runtime: size})
         return profile
