@@ -121,7 +121,6 @@ class _Handler:
         require_proxy(method)
 
         @cache
-        @cache
         def idle_sizes(runtime: str) -> tuple[int, int]:
             # A browser's own cannot be measured here: that of the runtime with the same operators stands in for it.
             here = traits_of(runtime).checked_by or runtime

@@ -25,7 +25,7 @@ def augmentation(names: Iterable[str]) -> Augmentation:
     """
     given = sorted(set(names))
     crops = [match for name in given if (match := _CROP.fullmatch(name))]
-    unknown = [name for name in given if name != "flip" and not _CROP.fullmatch(name)]
+    unknown = sorted({*given} - {"flip"} - {match[0] for match in crops})
     if unknown:
         raise ValueError(f"augmentation {unknown} is unknown, known are {KNOWN}")
     if len(crops) > 1:

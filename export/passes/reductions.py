@@ -19,7 +19,8 @@ def sum_over(x: Any, dims: Any, keepdim: bool = False, *, dtype: Any = None) -> 
     """Over every dimension but the last, which is the gradient of a bias, or over the last alone; of an image, over all
     but the channels, or over all."""
     rank = len(x.shape)
-    if isinstance(x, Image) and dtype is None and {d % rank for d in dims} in ({0, 2, 3}, {0, 1, 2, 3}):
+    is_plain_image = isinstance(x, Image) and x.pixels.dtype == torch.float32
+    if is_plain_image and dtype is None and {d % rank for d in dims} in ({0, 2, 3}, {0, 1, 2, 3}):
         return _sum_of_image(x, len(dims) == rank, keepdim)
     if dtype is not None or rank < 2 or sorted(d % rank for d in dims) not in (list(range(rank - 1)), [rank - 1]):
         return NotImplemented
